@@ -1,0 +1,56 @@
+# On a machine with Python (3.11 or newer) and make:
+#
+#   make demo     train a small GPT within 40 % of the memory it would need, and draw the memory over time
+#   make test     run the tests
+#
+# Everything is installed into $(VENV), once. JAX takes the device it finds; JAX_PLATFORMS=cpu chooses the CPU.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_FLAGS ?=
+PYTEST_FLAGS ?= -n 2
+BENCH_FLAGS ?=
+
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test slow lint format types bench clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-examples ## Train a small GPT within a budget and draw its memory
+	$(BIN)/python examples/train_gpt.py $(DEMO_FLAGS)
+
+test: $(VENV)/.installed-test ## Run the default tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+slow: $(VENV)/.installed-test ## Run the tests that take minutes
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow
+
+lint: $(VENV)/.installed-dev ## Check style
+	$(BIN)/ruff check .
+
+format: $(VENV)/.installed-dev ## Repair style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.installed-dev ## Check types
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.installed-test ## Measure plans against what people write by hand
+	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+clean: ## Remove the environment
+	rm -rf $(VENV)
+
+# One stamp for each set of extras: an install is repeated only when pyproject.toml changes.
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " \
+	  + sys.version.split()[0] + ". Name another: make PYTHON=/path/to/python3.12")'
+	$(PYTHON) -m venv $(VENV)

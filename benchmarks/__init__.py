@@ -1,0 +1,1 @@
+"""Benchmark models and measurements for remat_plan."""

@@ -1,0 +1,340 @@
+"""Train a small GPT within a memory budget.
+
+    python examples/train_gpt.py                        # within 40 % of what plain JAX needs
+    python examples/train_gpt.py --budget 300MiB        # within a number of bytes
+    python examples/train_gpt.py --layers 16 --help     # what else there is
+
+The model is Flax Linen with unrolled layers, the optimizer is Optax's AdamW, the text is the reference manual
+that every CPython carries, read character by character. Only two lines know about remat_plan:
+
+    plan = rp.plan(loss_fn, params, batch, key, budget="40%")
+    planned_loss_fn = plan.apply(loss_fn)
+
+The rest trains, measures the plain step and the planned one side by side, and draws the memory over time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import remat_plan as rp
+
+Params = Any
+LossFn = Callable[[Params, jax.Array, jax.Array], jax.Array]
+
+TIMED_STEPS = 5
+"""Steps of each kind that are timed; the median counts."""
+
+
+# The model -------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """One transformer layer: attention and a perceptron, each normalised first and added to the stream."""
+
+    heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        width, rate, still = x.shape[-1], self.dropout, self.dropout == 0
+        attention = nn.MultiHeadDotProductAttention(self.heads, dropout_rate=rate, deterministic=still)
+        y = attention(nn.LayerNorm()(x), mask=mask)
+        x = x + nn.Dropout(rate, deterministic=still)(y)
+        y = nn.Dense(4 * width)(nn.LayerNorm()(x))
+        y = nn.Dense(width)(nn.gelu(y))
+        return x + nn.Dropout(rate, deterministic=still)(y)
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer: (batch, sequence) of characters to scores of each next character."""
+
+    vocabulary: int
+    layers: int
+    width: int
+    heads: int
+    dropout: float
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        length = tokens.shape[1]
+        x = nn.Embed(self.vocabulary, self.width)(tokens)
+        x = x + nn.Embed(length, self.width, name="positions")(jnp.arange(length))
+        mask = nn.make_causal_mask(jnp.ones((1, length), jnp.int32))
+        for _ in range(self.layers):
+            x = Block(self.heads, self.dropout)(x, mask)
+        return nn.Dense(self.vocabulary)(nn.LayerNorm()(x))
+
+
+def make_loss(model: GPT) -> LossFn:
+    """Return the mean cross-entropy of each next character; the key draws the dropout."""
+
+    def loss_fn(params: Params, batch: jax.Array, key: jax.Array) -> jax.Array:
+        scores = jnp.asarray(model.apply(params, batch[:, :-1], rngs={"dropout": key}))
+        return optax.softmax_cross_entropy_with_integer_labels(scores, batch[:, 1:]).mean()
+
+    return loss_fn
+
+
+# The data --------------------------------------------------------------------------------------------------
+
+
+def load_text() -> tuple[np.ndarray, str]:
+    """Return Python's reference manual as numbers, and the characters that they stand for."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    alphabet = "".join(sorted(set(text)))
+    number_of = {character: number for number, character in enumerate(alphabet)}
+    return np.array([number_of[character] for character in text], np.int32), alphabet
+
+
+def batches(text: np.ndarray, batch: int, seq: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield windows of seq + 1 characters from random places, for ever; the same ones for the same seed."""
+    rng = np.random.default_rng(seed)
+    while True:
+        starts = rng.integers(0, len(text) - seq, size=(batch, 1))
+        yield text[starts + np.arange(seq + 1)]
+
+
+# The step --------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """What a training step replaces."""
+
+    params: Params
+    optimizer: optax.OptState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A compiled training step: (state, batch, key) -> (state, loss). The state that goes in is consumed."""
+
+    run: Callable[[State, np.ndarray, jax.Array], tuple[State, jax.Array]]
+    peak_bytes: int
+
+
+def compile_step(
+    loss_fn: LossFn, optimizer: optax.GradientTransformation, state: State, batch: np.ndarray, key: jax.Array
+) -> Step:
+    """Compile loss, gradients and update into one program, and read from the compiler what it needs."""
+
+    @functools.partial(jax.jit, donate_argnums=0, compiler_options=rp.compiler_options())
+    def step(state: State, batch: jax.Array, key: jax.Array) -> tuple[State, jax.Array]:
+        loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch, key)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        return State(optax.apply_updates(state.params, updates), optimizer_state), loss
+
+    compiled = step.lower(state, batch, key).compile()
+    memory = compiled.memory_analysis()
+    if memory is None:
+        sys.exit("This backend does not tell what memory its programs need.")
+    held_bytes = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Step(compiled, held_bytes + memory.temp_size_in_bytes)
+
+
+def largest_difference(
+    one: LossFn, other: LossFn, params: Params, batch: np.ndarray, key: jax.Array
+) -> float:
+    """Return how far loss and gradients of two functions differ, relative to each array's largest entry.
+
+    Gradients below a thousandth of the largest of all are compared with that: those of the biases of
+    attention's keys are zero but for rounding.
+    """
+    options = rp.compiler_options()
+    expected, found = (
+        jax.tree.leaves(jax.jit(jax.value_and_grad(f), compiler_options=options)(params, batch, key))
+        for f in (one, other)
+    )
+    sizes = [float(jnp.max(jnp.abs(a))) for a in expected]
+    floor = max(sizes[1:]) / 1000  # the first is the loss
+    differences = [float(jnp.max(jnp.abs(a - b))) for a, b in zip(expected, found, strict=True)]
+    return max(difference / max(size, floor) for difference, size in zip(differences, sizes, strict=True))
+
+
+def seconds_per_step(steps: list[Step], state: State, batch: np.ndarray, key: jax.Array) -> list[float]:
+    """Time steps in turn, so that whatever else the machine does hits all alike; return the medians."""
+    states = [jax.tree.map(jnp.copy, state) for _ in steps]
+    seconds: list[list[float]] = [[] for _ in steps]
+    for _ in range(1 + TIMED_STEPS):
+        for i, step in enumerate(steps):
+            start = time.perf_counter()
+            states[i], loss = step.run(states[i], batch, key)
+            loss.block_until_ready()
+            seconds[i].append(time.perf_counter() - start)
+    return [statistics.median(timed[1:]) for timed in seconds]  # the first run of each warms up
+
+
+def train(
+    step: Step, state: State, data: Iterable[np.ndarray], steps: int, key: jax.Array
+) -> Iterator[float]:
+    """Train, and yield the loss of each step."""
+    for i, batch in zip(range(steps), data, strict=False):
+        state, loss = step.run(state, batch, jax.random.fold_in(key, i))
+        yield float(loss)
+
+
+def shown(losses: Iterator[float], steps: int) -> list[float]:
+    """Collect the losses while showing how training goes: a bar on a terminal with rich, lines elsewhere."""
+    try:
+        from rich.progress import Progress
+    except ImportError:
+        return list(_printed(losses, steps))
+    if not sys.stdout.isatty():
+        return list(_printed(losses, steps))
+    collected = []
+    with Progress() as progress:
+        bar = progress.add_task("training", total=steps)
+        for loss in losses:
+            collected.append(loss)
+            progress.update(bar, advance=1, description=f"training, loss {loss:.3f}")
+    return collected
+
+
+def _printed(losses: Iterator[float], steps: int) -> Iterator[float]:
+    every = max(1, steps // 8)
+    for i, loss in enumerate(losses, start=1):
+        if i == 1 or i == steps or i % every == 0:
+            print(f"  step {i:4d} of {steps}: loss {loss:.3f}", flush=True)
+        yield loss
+
+
+# The run ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may be said on the command line; its help explains each."""
+
+    layers: int
+    width: int
+    heads: int
+    seq: int
+    batch: int
+    dropout: float
+    budget: str
+    target: str | None
+    steps: int
+    lr: float
+    seed: int
+    out: str
+
+
+def parse_options() -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description="Train a small GPT within a memory budget, and compare it with plain JAX.",
+        epilog="Things to try: --budget 25% (less memory, more recomputation); --budget 100% (nothing is "
+        "recomputed); --budget 1MB (impossible: the error says what the least is, and why); --seq 512 "
+        "(attention scores grow with the square of it); --target gpu:h100 (plan for a GPU that is not here; "
+        "needs the extra 'cuda12').",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("--layers", type=int, default=8, help="transformer layers; activations grow with them")
+    model.add_argument("--width", type=int, default=256, help="size of the residual stream")
+    model.add_argument("--heads", type=int, default=8, help="attention heads; must divide the width")
+    model.add_argument("--seq", type=int, default=256, help="characters in a training example")
+    model.add_argument("--batch", type=int, default=8, help="examples in a step")
+    model.add_argument("--dropout", type=float, default=0.1, help="its key is an argument of the loss")
+    memory = parser.add_argument_group("memory")
+    memory.add_argument(
+        "--budget",
+        default="40%",
+        help="what loss and gradients may need at their peak: bytes (300MiB, 1.5GB), or a percentage of what "
+        "plain jax.value_and_grad needs; the optimizer's state comes on top",
+    )
+    memory.add_argument("--target", help="plan for another device: gpu:h100, tpu:v5e:1x1, ...")
+    memory.add_argument("--out", default="memory_timeline.png", help="where to draw the memory over time")
+    training = parser.add_argument_group("training")
+    training.add_argument("--steps", type=int, default=40, help="training steps")
+    training.add_argument("--lr", type=float, default=1e-3, help="AdamW's learning rate")
+    training.add_argument("--seed", type=int, default=0, help="of parameters, data and dropout")
+    parsed = parser.parse_args()
+    if parsed.width % parsed.heads:
+        parser.error(f"--heads {parsed.heads} does not divide --width {parsed.width}")
+    if parsed.steps < 1:
+        parser.error("--steps must be 1 or more")
+    return Options(**{field.name: getattr(parsed, field.name) for field in fields(Options)})
+
+
+def main() -> None:
+    """Plan, compare, train, report."""
+    options = parse_options()
+    text, alphabet = load_text()
+    data = batches(text, options.batch, options.seq, options.seed)
+    batch = next(data)
+    init_key, key = jax.random.split(jax.random.key(options.seed))
+    model = GPT(len(alphabet), options.layers, options.width, options.heads, options.dropout)
+    loss_fn = make_loss(model)
+    optimizer = optax.adamw(options.lr)
+    params = model.init({"params": init_key, "dropout": key}, batch[:, :-1])
+    state = State(params, optimizer.init(params))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    device = jax.devices()[0].device_kind
+    print(f"{parameters:,} parameters, {len(text):,} characters, on {device}", flush=True)
+
+    start = time.perf_counter()
+    try:
+        plan = rp.plan(loss_fn, params, batch, key, budget=options.budget, target=options.target)
+    except rp.BudgetError as error:
+        sys.exit(str(error))
+    planned_loss_fn = plan.apply(loss_fn)
+    print(f"planned in {time.perf_counter() - start:.1f} s, compiling included", flush=True)
+
+    difference = largest_difference(loss_fn, planned_loss_fn, params, batch, key)
+    steps = [compile_step(f, optimizer, state, batch, key) for f in (loss_fn, planned_loss_fn)]
+    print(f"timing {TIMED_STEPS} steps of each, in turn", flush=True)
+    seconds = seconds_per_step(steps, state, batch, key)
+    losses = shown(train(steps[1], state, data, options.steps, key), options.steps)
+    draw(plan, options.out)
+
+    print(f"\n{plan}\n")
+    print_table(plan, steps, seconds)
+    print(f"Loss and gradients differ by {difference:.1e} at most, relatively.")
+    print(f"Loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} planned steps.")
+    print(f"Memory over time: {options.out}")
+
+
+def print_table(plan: rp.Plan, steps: list[Step], seconds: list[float]) -> None:
+    """Print what the plain and the planned program need."""
+    rows = [
+        ("peak of loss and gradients", mib(plan.baseline_peak_bytes), mib(plan.compiled_peak_bytes)),
+        ("peak of the whole step", *(mib(step.peak_bytes) for step in steps)),
+        ("whole steps per second", *(f"{1 / each:.3f}" for each in seconds)),
+    ]
+    print(f"{'':27}{'plain':>14}{'planned':>14}")
+    for name, plain, planned in rows:
+        print(f"{name:27}{plain:>14}{planned:>14}")
+    print(f"{'budget for the first row':27}{'':14}{mib(plan.budget_bytes):>14}")
+
+
+def draw(plan: rp.Plan, path: str) -> None:
+    """Write the plan's memory over time as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # a file is all that is wanted; no display is needed
+    plan.plot().figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def mib(count: int) -> str:
+    """Write bytes for people."""
+    return f"{count / 2**20:,.1f} MiB"
+
+
+if __name__ == "__main__":
+    main()

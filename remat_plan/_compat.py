@@ -1,0 +1,190 @@
+"""The only file that knows JAX versions or private JAX names.
+
+In: JAX objects whose spelling changed between releases (0.10 to 0.12).
+Out: plain functions with one meaning, used by every stage above.
+
+Limits: tested with jax 0.10.2 and 0.12.0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax.extend import core as jex_core
+
+source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
+
+Jaxpr = Any
+"""An open jaxpr: ``eqns``, ``invars``, ``constvars``, ``outvars``. (One class with the closed one in jax >= 0.12.)"""
+
+Literal = jex_core.Literal
+Var = jex_core.Var
+
+_BARRIER = "optimization_barrier"
+INLINE_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin_call"})
+"""Names of the primitives that only call a jaxpr: calling it inline means the same."""
+
+REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
+"""Names under which ``jax.checkpoint`` has appeared as a primitive."""
+
+
+def jaxlib_version() -> tuple[int, ...]:
+    """Return the jaxlib version as integers, for example ``(0, 12, 0)``."""
+    import jaxlib
+
+    parts = []
+    for piece in jaxlib.__version__.split("."):
+        digits = "".join(ch for ch in piece if ch.isdigit())
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+    """Split a closed jaxpr into the open one and the values of its constants; accept an open one too."""
+    inner = getattr(jaxpr, "jaxpr", None)
+    if inner is None:
+        return jaxpr, tuple(getattr(jaxpr, "consts", ()) or ())
+    return inner, tuple(getattr(jaxpr, "consts", ()) or ())
+
+
+def is_literal(atom: Any) -> bool:
+    """Tell whether a jaxpr atom is a literal (a scalar written into the equation)."""
+    return isinstance(atom, Literal)
+
+
+def is_drop(var: Any) -> bool:
+    """Tell whether an output variable is discarded."""
+    return isinstance(var, jex_core.DropVar)
+
+
+def call_jaxpr(eqn: Any) -> Any | None:
+    """Return the jaxpr that a call-like equation runs once, or None."""
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = eqn.params.get(key)
+        if inner is not None and (hasattr(inner, "eqns") or hasattr(inner, "jaxpr")):
+            return inner
+    return None
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """Return every jaxpr found in an equation's parameters."""
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(item, "eqns") or (hasattr(item, "jaxpr") and hasattr(item.jaxpr, "eqns")):
+                found.append(item)
+    return found
+
+
+def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
+    """Run one equation on values, as ``jax.core.eval_jaxpr`` would, and return its outputs as a list.
+
+    The new equation keeps the source line and name stack of the old one.
+    """
+    sub = eqn.primitive.get_bind_params(eqn.params)
+    info = eqn.source_info
+    stack = source_info_util.current_name_stack() + info.name_stack
+    with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+        if isinstance(sub, tuple):  # jax <= 0.10: (functions, parameters)
+            functions, params = sub
+            out = eqn.primitive.bind(*functions, *invals, **params)
+        else:
+            out = eqn.primitive.bind(*invals, **sub)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def aval_bytes(aval: Any) -> int:
+    """Return the bytes of an abstract value on one device (the shard where its sharding is known); tokens are 0."""
+    shape = getattr(aval, "shape", None)
+    dtype = getattr(aval, "dtype", None)
+    if shape is None or dtype is None:
+        return 0
+    sharding = getattr(aval, "sharding", None)
+    if sharding is not None and getattr(getattr(sharding, "mesh", None), "size", 1) > 1:
+        try:
+            shape = sharding.shard_shape(tuple(shape))
+        except (TypeError, ValueError, AttributeError):  # an abstract mesh that cannot tell
+            pass
+    count = 1
+    for dim in shape:
+        count *= int(dim)
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        itemsize = 8 if "rbg" not in str(dtype) else 16
+    else:
+        itemsize = np.dtype(dtype).itemsize
+    return count * itemsize
+
+
+def is_float(aval: Any) -> bool:
+    """Tell whether a value of this type has a tangent (floating point or complex)."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+
+
+def source_line(eqn: Any) -> tuple[str, int, str]:
+    """Return (file, line, function) of the user's code that made an equation; ``("", 0, "")`` when unknown."""
+    try:
+        frame = source_info_util.user_frame(eqn.source_info.traceback)
+    except (AttributeError, TypeError):
+        frame = source_info_util.user_frame(eqn.source_info)
+    if frame is None:
+        return "", 0, ""
+    return frame.file_name, frame.start_line, frame.function_name
+
+
+def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep_inputs: bool = True) -> tuple[Jaxpr, list[bool]]:
+    """Drop the equations of an open jaxpr that do not reach the used outputs (effects are kept)."""
+    from jax.interpreters import partial_eval as pe
+
+    return pe.dce_jaxpr(jaxpr, list(used_outputs), instantiate=keep_inputs)
+
+
+def make_closed(jaxpr: Jaxpr, consts: Iterable[Any]) -> Any:
+    """Close an open jaxpr over constants."""
+    return jex_core.ClosedJaxpr(jaxpr, list(consts))
+
+
+def as_function(closed: Any) -> Callable[..., list[Any]]:
+    """Turn a closed jaxpr into a function of flat values that returns a list."""
+    return jex_core.jaxpr_as_fun(closed)
+
+
+def named_policy(names: Sequence[str]) -> Callable[..., Any]:
+    """Return the checkpoint policy that saves exactly the values tagged with these names."""
+    return jax.checkpoint_policies.save_only_these_names(*names)
+
+
+def drops_checkpoint_barriers() -> bool:
+    """Tell whether XLA:CPU of this jaxlib undoes ``jax.checkpoint`` in unrolled code (jaxlib <= 0.11.0)."""
+    return jaxlib_version() < (0, 11, 1)
+
+
+def has_shardings(eqn: Any) -> bool:
+    """Tell whether a ``jit`` call carries shardings or layouts of its own, which inlining would lose."""
+    for key in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):
+        for item in eqn.params.get(key) or ():
+            if item is not None and type(item).__name__ != "UnspecifiedValue":
+                return True
+    return False
+
+
+def struct(aval: Any) -> jax.ShapeDtypeStruct:
+    """Return the ``ShapeDtypeStruct`` of an abstract value."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def zero_tangent(value: Any) -> Any:
+    """Return a zero tangent for a value (``float0`` zeros for integers)."""
+    aval = jax.typeof(value)
+    if is_float(aval):
+        import jax.numpy as jnp
+
+        return jnp.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, jax.dtypes.float0)

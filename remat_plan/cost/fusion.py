@@ -1,0 +1,156 @@
+"""Which steps of a program become one kernel.
+
+In: a ``Program`` (with the ``FusionModel`` it was lowered for).
+Out: ``Kernel``s: the values each really reads and writes, and its FLOPs, recomputed producers included.
+
+ Two passes, as in XLA. Library clusters first (XLA:CPU only, ``LibraryRewriter``): from the last dot or
+reduction to the first, take in neighbours as long as no value inside is read outside, but for the one result.
+Then instruction fusion: an element-wise step is computed inside its consumers when they form one kernel, or
+when it is cheap and all of them can take it; if only some can, and computing it again reads no more memory
+than reading its result, those do, and it is materialised for the others.
+
+Limits: XLA's caps on the size of a fusion and its code are represented by one number, ``max_copies``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step
+
+_FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
+_CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A materialised step with what is fused into it: the values it really reads, and all its FLOPs."""
+
+    step: Step
+    reads: tuple[int, ...]
+    matrix_flops: float
+    vector_flops: float
+    library: bool = False
+
+
+class _Links:
+    """Who makes and who reads each value, by position of the step."""
+
+    def __init__(self, program: Program):
+        steps = program.steps
+        self.maker = [_NOBODY] * len(program.sizes)
+        for index, step in enumerate(steps):
+            for value in step.writes:
+                self.maker[value] = index
+        self.users: list[list[int]] = [[] for _ in steps]
+        for index, step in enumerate(steps):
+            for value in set(step.reads):
+                if self.maker[value] >= 0:
+                    self.users[self.maker[value]].append(index)
+        for value in (*program.outputs, *program.pinned):
+            if self.maker[value] >= 0:
+                self.users[self.maker[value]].append(_NOBODY)
+
+
+def _clusters(steps: list[Step], links: _Links) -> list[int]:
+    """Return for each step the position of the result step of its library cluster, or -1."""
+    owner = [_NOBODY] * len(steps)
+    members: dict[int, list[int]] = {}
+    result: dict[int, int] = {}
+
+    def take(cluster: int, index: int) -> list[int]:
+        """Move a step, or the cluster it belongs to, into ``cluster``."""
+        other = owner[index]
+        moved = members.pop(other) if other >= 0 else [index]
+        for i in moved:
+            owner[i] = cluster
+        members[cluster].extend(moved)
+        return moved
+
+    for seed in range(len(steps) - 1, -1, -1):
+        if steps[seed].library != 2 or owner[seed] >= 0:
+            continue
+        cluster = seed
+        owner[seed], members[cluster], result[cluster] = cluster, [seed], seed
+        fresh = [seed]
+        waiting: set[int] = set()
+        while fresh or waiting:
+            for index in fresh:
+                makers = [links.maker[r] for r in steps[index].reads]
+                waiting.update([m for m in makers if m >= 0 and owner[m] != cluster])
+            fresh = []
+            for index in sorted(waiting, reverse=True):
+                whole = owner[index] < 0 or result[owner[index]] == index
+                fits = steps[index].library and whole
+                if fits and all(u >= 0 and owner[u] == cluster for u in links.users[index]):
+                    waiting.discard(index)
+                    fresh.extend(take(cluster, index))
+            above = {owner[u] if u >= 0 and owner[u] >= 0 else u for u in links.users[result[cluster]]}
+            if len(above) == 1:
+                user = links.users[result[cluster]][0]
+                if user >= 0 and (owner[user] >= 0 or steps[user].library):
+                    result[cluster] = result[owner[user]] if owner[user] >= 0 else user
+                    fresh.extend(take(cluster, user))
+            waiting = {w for w in waiting if owner[w] != cluster}
+            if not fresh:
+                break
+    return [result[o] if o >= 0 else _NOBODY for o in owner]
+
+
+def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
+    """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
+    steps, model = program.steps, program.model
+    cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
+    groups: list[frozenset[int]] = [frozenset()] * len(steps)
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        own = frozenset((index,))
+        groups[index] = own
+        if cluster[index] >= 0:
+            groups[index] = frozenset((cluster[index],))
+            continue
+        if step.kind not in _FUSIBLE:
+            continue
+        users = links.users[index]
+        takers = [u for u in users if u >= 0 and cluster[u] < 0 and steps[u].kind in _CONSUMERS]
+        if not takers:
+            continue
+        roots = groups[takers[0]].union(*[groups[u] for u in takers[1:]])
+        if len(roots) > 1 and (step.kind != Kind.CHEAP or (len(roots) > model.max_copies and step.reads)):
+            continue
+        if len(takers) == len(users):
+            groups[index] = roots
+        elif step.unary and step.kind == Kind.CHEAP:
+            groups[index] = roots | own
+    return groups
+
+
+def fuse(program: Program) -> list[Kernel]:
+    """Return the kernels of a program, in the order of the steps that they materialise."""
+    steps = program.steps
+    links = _Links(program)
+    groups = _groups(program, links)
+    reads: dict[int, set[int]] = {}
+    matrix: dict[int, float] = {}
+    vector: dict[int, float] = {}
+    library: set[int] = set()
+    for index, step in enumerate(steps):
+        outside = [(r, groups[m] if (m := links.maker[r]) >= 0 else frozenset()) for r in step.reads]
+        for root in groups[index]:
+            if root not in reads:
+                reads[root], matrix[root], vector[root] = set(), 0.0, 0.0
+            inside = reads[root]
+            for value, makers in outside:
+                if root not in makers:
+                    inside.add(value)
+            if step.primitive in MATRIX_PRIMITIVES:
+                matrix[root] += step.flops
+            else:
+                vector[root] += step.flops
+            if step.library == 2:
+                library.add(root)
+    return [
+        Kernel(steps[i], tuple(sorted(reads[i])), matrix[i], vector[i], i in library) for i in sorted(reads)
+    ]

@@ -1,0 +1,86 @@
+"""How XLA:CPU treats single operations: copies into canonical layouts, and what its kernel library takes in.
+
+In: an equation, or the shape of one operand and which of its dimensions are contracted.
+Out: the order an operand must be copied into (None when it is read as it is); whether a library call may
+take an equation in.
+
+Limits: layouts are taken as row-major; a layout that XLA propagates from one operation to another is not
+seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_plan import _compat
+
+# What a library call of XLA:CPU can take in (XLA's ynn_support.cc), above 4096 elements: comparisons,
+# selections, slices and transposes are not in the list, so chains through them are cut there.
+_LIBRARY = frozenset(
+    "abs add add_any broadcast_in_dim ceil convert_element_type cos div dot_general erf exp expm1 floor "
+    "integer_pow log log1p logistic max min mul neg pow reduce_max reduce_min reduce_sum reduce_window_max "
+    "reduce_window_sum round rsqrt sign sin sqrt square sub tan tanh".split()
+)
+_LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+SMALL_BYTES = 4 * 4096
+
+
+def dot_operand_order(
+    shape: Sequence[int], batch: Sequence[int], contract: Sequence[int], contract_last: bool
+) -> tuple[int, ...] | None:
+    """Return the permutation a dot's operand is copied into, or None when it is read in place.
+
+    The canonical order is (batch, free, contracted) on the left and (batch, contracted, free) on the right.
+    An operand with leading batch dimensions and at most one free and one contracted dimension is read in
+    either order; dimensions of size one never force a copy.
+
+    >>> dot_operand_order((8, 512, 768), (), (2,), True)  # x @ w
+    >>> dot_operand_order((8, 512, 768), (), (0, 1), True)  # dy.T, of the gradient of w
+    (2, 0, 1)
+    """
+    free = [d for d in range(len(shape)) if d not in batch and d not in contract]
+    wanted = (*batch, *free, *contract) if contract_last else (*batch, *contract, *free)
+    real = [d for d in wanted if shape[d] != 1]
+    if real == sorted(real):
+        return None
+    count = len([d for d in batch if shape[d] != 1])
+    leading = sorted(real)[:count] == [d for d in batch if shape[d] != 1]
+    one_each = all(len([d for d in dims if shape[d] != 1]) <= 1 for dims in (free, contract))
+    return None if leading and one_each else tuple(wanted)
+
+
+def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:
+    """Tell which of (input, kernel, output) of a convolution are not in the order NHWC, HWIO, NHWC."""
+    numbers = eqn.params["dimension_numbers"]
+    rank = len(numbers.lhs_spec)
+    spatial = tuple(range(1, rank - 1))
+    rows = (0, rank - 1, *spatial)
+    kernel = (rank - 1, rank - 2, *range(rank - 2))
+    return tuple(numbers.lhs_spec) != rows, tuple(numbers.rhs_spec) != kernel, tuple(numbers.out_spec) != rows
+
+
+def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
+    """Tell whether the last dimension is contracted, as XLA:CPU's library wants it of a left operand."""
+    real = [d for d in contract if shape[d] != 1]
+    return not real or max(real) == max(d for d in range(len(shape)) if shape[d] != 1)
+
+
+def library_role(eqn: Any, is_float: Callable[[Any], bool]) -> int:
+    """Return 1 for an equation that a library call may take in, 2 for one that it starts with, else 0."""
+    name = eqn.primitive.name
+    if name not in _LIBRARY or not all(map(is_float, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
+        return 0
+    if "window" in name:
+        return 2 if tuple(eqn.params["window_strides"]) == tuple(eqn.params["window_dimensions"]) else 0
+    largest = max([_compat.aval_bytes(a.aval) for a in (*eqn.outvars, *eqn.invars)])
+    if largest < SMALL_BYTES and name != "broadcast_in_dim":
+        return 0
+    return 2 if name in _LIBRARY_SEEDS else 1
+
+
+def long_rows(eqn: Any) -> bool:
+    """Tell whether a concatenation is a kernel of its own: along the last dimension, or of many parts."""
+    shape = eqn.outvars[0].aval.shape
+    last = eqn.params["dimension"] == len(shape) - 1 > 0
+    return len(eqn.invars) > 8 or (last and shape[-1] >= 16)

@@ -1,0 +1,205 @@
+"""The evaluator: liveness of a program's buffers over the step, after light fusion.
+
+In: a jaxpr (or a ``Program``) and a ``Hardware``.
+Out: ``Timeline``: live bytes after every materialised step, the peak, FLOPs and roofline seconds.
+
+It is the one source of predicted figures: what is plotted, printed and compared comes from here or from the
+compiler. Model: kernels (``fusion``) in the backend's order (``schedule``); a buffer lives from the kernel
+that writes it to the last that reads it; an element-wise kernel writes over an operand that dies there;
+arguments and outputs are owned by the caller and count all the time, and temporaries that fit use the memory
+of outputs that are not written yet.
+
+Limits: no fragmentation; XLA's own rematerialisation and its memory-saving schedules are not modelled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+from typing import Any
+
+from remat_plan import _compat
+from remat_plan.cost.backend import GENERIC, FusionModel, model_for
+from remat_plan.cost.fusion import Kernel, fuse
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.program import lower
+from remat_plan.cost.rules import MOVES, Kind
+from remat_plan.cost.schedule import breadth_first
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, can_write_in_place
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Live bytes over one step of the program.
+
+    Attributes:
+        live_bytes: bytes needed during each materialised step, arguments and outputs included.
+        labels: the equation of each step (primitive and position are read from it).
+        argument_bytes, output_bytes: what the caller owns.
+        flops, matrix_flops, seconds: of the whole program.
+    """
+
+    live_bytes: tuple[int, ...]
+    equations: tuple[Any, ...]
+    argument_bytes: int
+    output_bytes: int
+    flops: float
+    matrix_flops: float
+    seconds: float
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest of ``live_bytes`` (arguments and outputs when there is no step)."""
+        return max(self.live_bytes, default=self.argument_bytes + self.output_bytes)
+
+    @property
+    def peak_step(self) -> int:
+        """The index of the step at the peak."""
+        return max(range(len(self.live_bytes)), key=self.live_bytes.__getitem__) if self.live_bytes else 0
+
+
+def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
+    """Walk a program once: live bytes at each materialised step, FLOPs, roofline seconds."""
+    kernels = fuse(program)
+    if program.model.breadth_first:
+        kernels = breadth_first(kernels, len(program.sizes))
+    sizes, home = program.sizes, program.storage
+    reads = [tuple(dict.fromkeys(home.get(v, v) for v in k.reads)) for k in kernels]
+    outputs = {home.get(v, v) for v in program.outputs}
+    argument_bytes = sum(sizes[v] for v in program.inputs)
+    output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
+    base = argument_bytes + output_bytes
+    last: dict[int, int] = {}
+    for position, buffers in enumerate(reads):
+        for buffer in buffers:
+            last[buffer] = position
+    owned = outputs | program.inputs
+    _write_into_outputs(kernels, reads, last, sizes, owned)
+    if program.model.reuses_outputs:
+        owned |= _hosted(kernels, last, sizes, outputs - program.inputs, owned)
+    live = 0
+    alive: set[int] = set()
+    live_bytes: list[int] = []
+    equations: list[Any] = []
+    seconds = 0.0
+    for position, kernel in enumerate(kernels):
+        step = kernel.step
+        dying = [b for b in reads[position] if b in alive and last[b] == position]
+        if step.kind != Kind.BARRIER:
+            new = [w for w in step.writes if w not in owned]
+            live += sum(sizes[w] for w in new)
+            alive.update(new)
+            reused = max((sizes[b] for b in dying if new and sizes[b] == sizes[new[0]]), default=0)
+            if reused and not _in_place(kernel):
+                reused = 0
+            live_bytes.append(base + live - reused + step.region_bytes)
+            equations.append(step.eqn)
+            moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
+            seconds += hardware.seconds(kernel.matrix_flops, kernel.vector_flops, moved)
+            dying += [w for w in new if w not in last]
+        for buffer in dying:
+            alive.discard(buffer)
+            live -= sizes[buffer]
+    return Timeline(
+        live_bytes=tuple(live_bytes),
+        equations=tuple(equations),
+        argument_bytes=argument_bytes,
+        output_bytes=output_bytes,
+        flops=sum(s.flops * s.equations for s in program.steps),
+        matrix_flops=sum(s.flops * s.equations for s in program.steps if s.primitive in MATRIX_PRIMITIVES),
+        seconds=seconds,
+    )
+
+
+def _in_place(kernel: Kernel) -> bool:
+    """Tell whether a kernel may write over an operand; library calls and moves of data may not."""
+    return not kernel.library and kernel.step.primitive not in MOVES and can_write_in_place(kernel.step)
+
+
+def _write_into_outputs(
+    kernels: list[Kernel],
+    reads: list[tuple[int, ...]],
+    last: dict[int, int],
+    sizes: list[int],
+    owned: set[int],
+) -> None:
+    """Add to ``owned`` the buffers that an output is written over: they live in the output's own memory."""
+    for position in range(len(kernels) - 1, -1, -1):
+        kernel = kernels[position]
+        if not kernel.step.writes or kernel.step.writes[0] not in owned or not _in_place(kernel):
+            continue
+        size = sizes[kernel.step.writes[0]]
+        for buffer in reads[position]:
+            if last[buffer] == position and sizes[buffer] == size and buffer not in owned:
+                owned.add(buffer)
+                break
+
+
+def _hosted(
+    kernels: list[Kernel], last: dict[int, int], sizes: list[int], outputs: set[int], owned: set[int]
+) -> set[int]:
+    """Return the buffers that fit into the memory of an output before it is written (``BufferAssigner``).
+
+    A free span is an output's size and the steps in which nothing is in it. Buffers are placed largest first,
+    buffers of one size in order of birth, each into the span that ends soonest after it. Buffers below two
+    per cent of the largest are left out.
+    """
+    born: dict[int, int] = {}
+    for position, kernel in enumerate(kernels):
+        if kernel.step.kind != Kind.BARRIER:
+            born.update(dict.fromkeys(kernel.step.writes, position))
+    temporary = [b for b in born if b not in owned and b in last]
+    floor = max((sizes[b] for b in temporary), default=0) / 50
+    waiting = sorted((b for b in temporary if sizes[b] > floor), key=lambda b: (-sizes[b], born[b], b))
+    spans = sorted((sizes[b], 0, born[b]) for b in outputs if sizes[b] > floor and born.get(b, 0) > 0)
+    found: set[int] = set()
+    for size, group in groupby(waiting, key=sizes.__getitem__):
+        cut = bisect_left(spans, (size, -1, -1))
+        smaller, coming = spans[:cut], [(start, end, room) for room, start, end in spans[cut:]]
+        heapify(coming)
+        ready: list[tuple[int, int, int]] = []  # (end, start, room) of spans that have begun
+        unused: list[tuple[int, int, int]] = []  # (room, start, end), for smaller buffers
+        for buffer in group:
+            begin, end = born[buffer], last[buffer]
+            while coming and coming[0][0] <= begin:
+                start, stop, room = heappop(coming)
+                insort(ready, (stop, start, room))
+            at = bisect_left(ready, (end + 1, -1, -1))
+            if at < len(ready):
+                stop, start, room = ready.pop(at)
+                found.add(buffer)
+                unused.append((room, start, begin))
+                heappush(coming, (end + 1, stop, room))
+        unused.extend((room, start, stop) for stop, start, room in ready)
+        unused.extend((room, start, stop) for start, stop, room in coming)
+        spans = sorted(smaller + [span for span in unused if span[1] < span[2]])
+    return found
+
+
+def region_transient_bytes(eqn: Any, model: FusionModel = GENERIC) -> int:
+    """Return the bytes that the bodies of a region need beyond the region's own inputs and outputs."""
+    worst = 0
+    inside = partial(region_transient_bytes, model=model)
+    for sub in _compat.sub_jaxprs(eqn.params):
+        timeline = evaluate_program(lower(sub, inside, model), _UNIT)
+        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes)
+    return worst
+
+
+_UNIT = Hardware("unit", 1.0, 1.0, 1.0)
+
+
+def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:
+    """Evaluate a jaxpr: see ``Timeline``.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from remat_plan.cost.hardware import hardware_for
+    >>> jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x) @ x)(jnp.ones((256, 256)))
+    >>> evaluate(jaxpr, hardware_for("gpu:h100", "gpu")).peak_bytes  # x, sin(x) and the product
+    786432
+    """
+    model = model_for(hardware)
+    return evaluate_program(lower(jaxpr, partial(region_transient_bytes, model=model), model), hardware)

@@ -1,0 +1,323 @@
+"""A gradient jaxpr as a flat program of steps over values, the evaluator's input.
+
+In: a (closed) jaxpr, usually of ``value_and_grad`` of the rewritten function, and the backend's
+``FusionModel``. Out: ``Program``: steps in execution order with the values they read and write.
+
+Calls (``jit``, ``remat2``, custom derivatives) are inlined; aliases (reshape, names) are one value; equal
+steps are one step, as XLA's common subexpression elimination makes them; dead steps are dropped; broadcasts
+that a jaxpr leaves implicit are steps of their own. A differentiated ``remat2`` starts with a barrier: a step
+that writes new values over the same storage, so nothing is fused, merged or run early across it. Regions
+(``scan``, ``cond``, ...) stay one step with the transient bytes of their bodies inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from remat_plan import _compat
+from remat_plan.cost.backend import GENERIC, FusionModel
+from remat_plan.cost.layout import (
+    SMALL_BYTES,
+    contracts_last,
+    conv_orders,
+    dot_operand_order,
+    library_role,
+    long_rows,
+)
+from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step, can_write_in_place
+
+__all__ = ["MATRIX_PRIMITIVES", "Lowering", "Program", "Step", "can_write_in_place", "lower"]
+
+_SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
+
+
+class Lowering:
+    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones)."""
+
+    def __init__(self, region_bytes: Callable[[Any], int], model: FusionModel = GENERIC):
+        self.steps: list[Step] = []
+        self.sizes: list[int] = []
+        self.storage: dict[int, int] = {}
+        self.pinned: set[int] = set()
+        self.seen: dict[Any, tuple[int, ...]] = {}
+        self.made_by: dict[int, Step] = {}
+        self.floats: dict[Any, bool] = {}
+        self.region_bytes = region_bytes
+        self.model = model
+
+    def new(self, aval: Any) -> int:
+        return self.allocate(_compat.aval_bytes(aval))
+
+    def allocate(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
+        for eqn in jaxpr.eqns:
+            name = eqn.primitive.name
+            inner = None
+            if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
+                inner = _compat.call_jaxpr(eqn)
+            if inner is not None:
+                self.call(eqn, inner, env)
+            else:
+                self.step(eqn, env)
+
+    def call(self, eqn: Any, inner: Any, env: dict[Any, int]) -> None:
+        body, _ = _compat.open_jaxpr(inner)
+        sub: dict[Any, int] = {v: self.new(v.aval) for v in body.constvars}
+        reads = [None if _compat.is_literal(a) else env[a] for a in eqn.invars]
+        if eqn.params.get("differentiated", False) and eqn.params.get("prevent_cse", False):
+            behind = self.barrier(eqn, [r for r in reads if r is not None])
+            reads = [None if r is None else behind[r] for r in reads]
+        for var, read in zip(body.invars, reads, strict=True):
+            sub[var] = self.new(var.aval) if read is None else read
+        self.run(body, sub)
+        for outer, atom in zip(eqn.outvars, body.outvars, strict=True):
+            env[outer] = self.new(outer.aval) if _compat.is_literal(atom) else sub[atom]
+
+    def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
+        behind = {}
+        for read in dict.fromkeys(reads):
+            behind[read] = self.allocate(self.sizes[read])
+            self.storage[behind[read]] = self.storage.get(read, read)
+        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, 0, eqn))
+        return behind
+
+    def emit(self, key: Any, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """Add a step, or return what an equal step wrote; ``key`` tells steps on the same values apart."""
+        full_key = (step.primitive, step.reads, key)
+        try:
+            seen = self.seen.get(full_key) if key is not None else None
+        except TypeError:  # a parameter that cannot be hashed: taken as unlike any other
+            seen, key = None, None
+        if seen is not None:
+            self.made_by[seen[0]].equations += 1
+            return seen
+        step.writes = tuple([self.allocate(size) for size in out_bytes])
+        for write in step.writes:
+            self.made_by[write] = step
+        self.steps.append(step)
+        if key is not None:
+            self.seen[full_key] = step.writes
+        return step.writes
+
+    def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: Any, size: int, library: int = 0) -> int:
+        """Add a step that only moves data, such as a broadcast or a copy into another layout."""
+        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, 0, eqn, library, unary=True), (size,))[0]
+
+    def step(self, eqn: Any, env: dict[Any, int]) -> None:
+        kind = kind_of(eqn)
+        name = eqn.primitive.name
+        if kind == Kind.ALIAS:
+            for var, atom in zip(eqn.outvars, eqn.invars, strict=False):
+                env[var] = self.new(var.aval) if _compat.is_literal(atom) else env[atom]
+            return
+        reads = [env[a] for a in eqn.invars if not _compat.is_literal(a) and a in env]
+        if kind == Kind.BARRIER:
+            behind = self.barrier(eqn, reads)
+            for var, atom in zip(eqn.outvars, eqn.invars, strict=True):
+                env[var] = self.new(var.aval) if _compat.is_literal(atom) else behind[env[atom]]
+            return
+        out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
+        if name == "split":
+            for index, var in enumerate(eqn.outvars):
+                env[var] = self.move(eqn, "slice", tuple(reads), (index, *_key(eqn)), out[index])
+            return
+        if name == "select_and_scatter_add" and self.model.index_pooling:
+            env[eqn.outvars[0]] = self.pooling_gradient(eqn, reads, out[0])
+            return
+        if name == "add_any" and (into := self.scatter_into(reads)) is not None:
+            env[eqn.outvars[0]] = into
+            return
+        if name == "transpose" and self.folds_into_dot(reads[0], eqn):
+            env[eqn.outvars[0]] = reads[0]
+            return
+        library = library_role(eqn, self.is_float) if self.model.library_clusters else 0
+        if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
+            kind, reads, full = self.broadcast_operands(eqn, name, kind, env, out[0], bool(library))
+        else:
+            full = len(reads)
+        if (
+            self.model.widens
+            and kind == Kind.CHEAP
+            and name not in MOVES
+            and self.is_half(eqn.outvars[0].aval)
+        ):
+            kind = Kind.EXPENSIVE
+        if self.model.layout_copies and name == "dot_general" and len(reads) == 2:
+            reads, canonical = self.dot_operands(eqn, reads)
+            library = int(library and canonical)
+        if self.model.layout_copies and name == "conv_general_dilated":
+            env[eqn.outvars[0]] = self.convolution(eqn, reads, out[0])
+            return
+        if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
+            kind = Kind.OPAQUE
+        inside = self.region_bytes(eqn) if kind == Kind.REGION else 0
+        unary = full <= 1 or sum(self.sizes[r] for r in set(reads)) <= sum(out)
+        made = Step(tuple(reads), (), kind, name, eqn_flops(eqn), inside, eqn, library, unary)
+        key = None if kind == Kind.REGION or eqn.effects else _key(eqn)
+        for var, value in zip(eqn.outvars, self.emit(key, made, out), strict=True):
+            env[var] = value
+
+    def is_half(self, aval: Any) -> bool:
+        return self.model.widens and self.is_float(aval) and aval.dtype.itemsize == 2
+
+    def is_float(self, aval: Any) -> bool:
+        dtype = getattr(aval, "dtype", None)
+        if dtype not in self.floats:
+            self.floats[dtype] = _compat.is_float(aval)
+        return self.floats[dtype]
+
+    def broadcast_operands(
+        self, eqn: Any, name: str, kind: Kind, env: dict[Any, int], size: int, library: bool
+    ) -> tuple[Kind, list[int], int]:
+        """Make the broadcasts of an element-wise equation explicit; count the other operands.
+
+        XLA writes a scalar operand as a full-size broadcast too. It is computed inside whatever fuses it, but
+        a library call reads it from memory when somebody else does also. A division by a broadcast becomes a
+        multiplication with its reciprocal.
+        """
+        shape = eqn.outvars[0].aval.shape
+        count = eqn.outvars[0].aval.size
+        reads = []
+        full = 0
+        for position, atom in enumerate(eqn.invars):
+            if _compat.is_literal(atom):
+                if library:
+                    item = getattr(atom.val, "item", None)
+                    value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
+                    reads.append(self.move(eqn, "broadcast_in_dim", (), (repr(value), shape, size), size, 1))
+            elif getattr(atom.aval, "size", count) < count:
+                read = env[atom]
+                reads.append(self.move(eqn, "broadcast_in_dim", (read,), (shape, size), size, 1))
+            else:
+                reads.append(env[atom])
+                source = self.made_by.get(env[atom])
+                full += source is None or source.primitive != "broadcast_in_dim"
+                continue
+            if name == "div" and position == 1:
+                kind = Kind.CHEAP
+        return kind, reads, full
+
+    def folds_into_dot(self, value: int, eqn: Any) -> bool:
+        """Tell whether a transpose is only the other operand order of the product before it."""
+        source = self.made_by.get(value)
+        if source is None or source.primitive != "dot_general" or len(eqn.outvars[0].aval.shape) != 2:
+            return False
+        source.library = 0
+        return True
+
+    def dot_operands(self, eqn: Any, reads: list[int]) -> tuple[list[int], bool]:
+        """Return what a dot reads, copied where needed, and whether a library call can take the dot in.
+
+        A transpose before a dot is folded into it: the order is found on what was transposed.
+        """
+        contract, batch = eqn.params["dimension_numbers"]
+        found = []
+        canonical = False
+        for side in range(2):
+            read, shape = reads[side], eqn.invars[side].aval.shape
+            contracted, batched = contract[side], batch[side]
+            source = self.made_by.get(read)
+            if source is not None and source.primitive == "transpose" and len(source.eqn.invars) == 1:
+                back = source.eqn.params["permutation"]
+                read, shape = source.reads[0], source.eqn.invars[0].aval.shape
+                contracted, batched = [back[d] for d in contracted], [back[d] for d in batched]
+            order = dot_operand_order(shape, batched, contracted, contract_last=side == 0)
+            if order is not None:
+                read = self.move(eqn, "layout_copy", (read,), order, self.sizes[read])
+            if side == 0:
+                canonical = order is not None or contracts_last(shape, contracted)
+            found.append(read)
+        return found, canonical
+
+    def convolution(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
+        """Add a convolution with the copies of its operands and its result, into and out of NHWC, HWIO."""
+        odd = conv_orders(eqn)
+        spec = eqn.params["dimension_numbers"]
+        orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
+        width = 2 if self.is_half(eqn.outvars[0].aval) else 1
+        if len(reads) == 2:
+            reads = [
+                self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read])
+                if bad or width > 1
+                else read
+                for read, order, bad in zip(reads, orders, odd, strict=False)
+            ]
+        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, eqn_flops(eqn), 0, eqn)
+        result = self.emit(_key(eqn), made, (width * out_bytes,))[0]
+        if not odd[2] and width == 1:
+            return result
+        return self.move(eqn, "layout_copy", (result,), tuple(spec.out_spec), out_bytes)
+
+    def scatter_into(self, reads: list[int]) -> int | None:
+        """Add a value and a scatter into zeros by scattering into the value, as XLA simplifies it."""
+        for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
+            scatter = self.made_by.get(value)
+            if scatter is None or scatter.primitive not in ("scatter-add", "scatter_add"):
+                continue
+            zeros = self.made_by.get(scatter.reads[0])
+            if zeros is not None and zeros.primitive == "broadcast_in_dim" and not zeros.reads:
+                return self.emit(
+                    (), replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],)
+                )[0]
+        return None
+
+    def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
+        """Add the gradient of a max-pool as XLA expands it.
+
+        A second pooling, over one full-size index array a dimension, finds where each maximum was; it needs
+        the forward input only, so it runs in the forward pass and its indices are kept. The gradient is
+        scattered by them into zeros.
+        """
+        pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
+        rank = len(full.shape)
+        index_bytes = 4 * full.size
+        shape = full.shape
+        indices = [
+            self.emit((d, shape), Step((), (), Kind.OPAQUE, "iota", 0.0, 0, eqn), (index_bytes,))[0]
+            for d in range(rank)
+        ]
+        found = Step((reads[1], *indices), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), 0, eqn)
+        parts = self.emit(_key(eqn), found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
+        where = self.move(eqn, "concatenate", parts[1:], (), 4 * pooled.size * rank)
+        zeros = self.move(eqn, "broadcast_in_dim", (), (shape, out_bytes), out_bytes)
+        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "scatter_add", 0.0, 0, eqn)
+        return self.emit((), made, (out_bytes,))[0]
+
+
+def _key(eqn: Any) -> tuple[Any, ...]:
+    """Return what tells equations on equal inputs apart: literals, parameters, result types."""
+    literals = tuple([repr(a) for a in eqn.invars if _compat.is_literal(a)])
+    aval = eqn.outvars[0].aval if eqn.outvars else None
+    return (literals, getattr(aval, "shape", None), getattr(aval, "dtype", None), *eqn.params.values())
+
+
+def lower(jaxpr: Any, region_bytes: Callable[[Any], int], model: FusionModel = GENERIC) -> Program:
+    """Lower a jaxpr to a ``Program``; ``region_bytes(eqn)`` gives the transient bytes inside a region."""
+    inner, _ = _compat.open_jaxpr(jaxpr)
+    state = Lowering(region_bytes, model)
+    env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
+    inputs = frozenset(env.values())
+    state.run(inner, env)
+    outputs = tuple(env[a] for a in inner.outvars if not _compat.is_literal(a))
+    steps = _live_steps(state.steps, outputs)
+    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, model)
+
+
+def _live_steps(steps: list[Step], outputs: tuple[int, ...]) -> list[Step]:
+    used = set(outputs)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if step.kind == Kind.BARRIER:
+            pairs = [(r, w) for r, w in zip(step.reads, step.writes, strict=True) if w in used]
+            step.reads, step.writes = tuple(r for r, _ in pairs), tuple(w for _, w in pairs)
+        if step.eqn.effects or any(w in used for w in step.writes):
+            used.update(step.reads)
+            kept.append(step)
+    kept.reverse()
+    return kept

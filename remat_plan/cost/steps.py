@@ -1,0 +1,59 @@
+"""The records of a lowered program: steps over numbered values.
+
+In and out: plain data, made by ``program``, read by ``fusion``, ``schedule`` and ``memory``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_plan.cost.backend import GENERIC, FusionModel
+from remat_plan.cost.rules import Kind
+
+MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
+_IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul"})
+
+
+@dataclass(slots=True)
+class Step:
+    """One equation: which values it reads and writes, and what it costs.
+
+    ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
+    computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
+    it stands for.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    kind: Kind
+    primitive: str
+    flops: float
+    region_bytes: int
+    eqn: Any
+    library: int = 0
+    unary: bool = False
+    equations: int = 1
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps in execution order over numbered values.
+
+    ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
+    ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
+    is the value whose buffer they live in; ``model`` is the backend that the program was lowered for.
+    """
+
+    steps: list[Step]
+    sizes: list[int]
+    inputs: frozenset[int]
+    outputs: tuple[int, ...]
+    pinned: set[int]
+    storage: dict[int, int] = field(default_factory=dict)
+    model: FusionModel = GENERIC
+
+
+def can_write_in_place(step: Step) -> bool:
+    """Tell whether XLA may give the step's output the buffer of an input that dies there."""
+    return step.kind in (Kind.CHEAP, Kind.EXPENSIVE) or step.primitive in _IN_PLACE

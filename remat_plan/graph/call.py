@@ -1,0 +1,209 @@
+"""A call of a user's function, taken apart into arrays that are traced and everything else.
+
+In: a function, its arguments, ``argnums``. Out: ``Call``: flat arrays, which of them are differentiated, the
+flat function, and how to put results together again.
+
+Arrays, ``ShapeDtypeStruct`` and Python numbers are traced; booleans, strings, None, functions and whatever else
+sits in the arguments stay as they are (as in ``jax.grad``, so that ``if train:`` works).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from remat_plan import _compat
+
+
+def is_traced(leaf: Any) -> bool:
+    """Tell whether an argument leaf is an array (or will be one)."""
+    if isinstance(leaf, (bool, str)) or leaf is None:
+        return False
+    return (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or isinstance(leaf, (int, float, complex))
+
+
+def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of an argument leaf, its sharding kept where it is known."""
+    if isinstance(leaf, (int, float, complex)) and not hasattr(leaf, "dtype"):
+        return _compat.struct(jax.typeof(leaf))
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    aval = jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf
+    sharding = None
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        mesh = getattr(leaf.sharding, "mesh", None)
+        sharding = leaf.sharding if mesh is not None and mesh.size > 1 else None
+    dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function with its arguments taken apart.
+
+    Attributes:
+        fn: the user's function.
+        tree: the structure of ``(args, kwargs)``.
+        traced: which leaves are arrays.
+        static: the other leaves, in order.
+        leaves: the arrays, in order.
+        differentiated: which of ``leaves`` gradients are taken of.
+    """
+
+    fn: Callable[..., Any]
+    tree: Any
+    traced: tuple[bool, ...]
+    static: tuple[Any, ...]
+    leaves: tuple[Any, ...]
+    differentiated: tuple[bool, ...]
+
+    def flat_fn(self, *leaves: Any) -> Any:
+        """Call the user's function on flat arrays."""
+        arrays, others = iter(leaves), iter(self.static)
+        full = [next(arrays) if t else next(others) for t in self.traced]
+        args, kwargs = jax.tree.unflatten(self.tree, full)
+        return self.fn(*args, **kwargs)
+
+    @property
+    def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and dtypes of ``leaves``."""
+        return tuple(struct_of(x) for x in self.leaves)
+
+    def trace(self) -> tuple[Any, Any]:
+        """Trace the function; return its closed jaxpr and the tree of its output shapes."""
+        return jax.make_jaxpr(self.flat_fn, return_shape=True)(*self.structs)
+
+    def key(self) -> Any:
+        """Return a hashable key of structure, shapes and static leaves."""
+        shapes = tuple((s.shape, str(s.dtype), s.weak_type) for s in self.structs)
+        static = tuple(x if _hashable(x) else id(x) for x in self.static)
+        return self.tree, self.traced, static, shapes, self.differentiated
+
+
+def _hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def normalize_argnums(argnums: int | Sequence[int], n_args: int) -> tuple[int, ...]:
+    """Return ``argnums`` as a tuple of positions.
+
+    Raises:
+        TypeError: not integers. ValueError: out of range.
+    """
+    numbers = (argnums,) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
+    result = []
+    for n in numbers:
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise TypeError(f"argnums={argnums!r}: positions of arguments are integers, not {type(n).__name__}.")
+        if not -n_args <= n < n_args:
+            raise ValueError(f"argnums={argnums!r}: the function is given {n_args} positional argument(s).")
+        result.append(int(n) % n_args)
+    if not result:
+        raise ValueError(f"argnums={argnums!r}: name at least one argument to differentiate.")
+    return tuple(result)
+
+
+def make_call(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    argnums: int | Sequence[int],
+    static_argnums: Sequence[int] = (),
+) -> Call:
+    """Take a call apart.
+
+    Raises:
+        TypeError: ``fn`` is not callable, or a differentiated argument has a leaf that is no float.
+        ValueError: a bad position, or nothing to differentiate.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r}: the first argument must be a function, not {type(fn).__name__}.")
+    if not args:
+        raise ValueError("no arguments: give example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
+    numbers = normalize_argnums(argnums, len(args))
+    fixed = normalize_argnums(static_argnums, len(args)) if static_argnums else ()
+    both = sorted(set(numbers) & set(fixed))
+    if both:
+        raise ValueError(f"argument {both[0]} is in argnums and in static_argnums; it can be only one of them.")
+    leaves: list[Any] = []
+    traced: list[bool] = []
+    static: list[Any] = []
+    differentiated: list[bool] = []
+    wrapped = tuple(_Static(a) if i in fixed else a for i, a in enumerate(args))
+    paths, tree = jax.tree_util.tree_flatten_with_path((wrapped, dict(kwargs)))
+    for path, leaf in paths:
+        position = path[1].idx if path[0].idx == 0 else -1
+        array = not isinstance(leaf, _Static) and is_traced(leaf)
+        traced.append(array)
+        if not array:
+            static.append(leaf)
+            continue
+        moving = position in numbers
+        if moving and not _compat.is_float(struct_of(leaf)):
+            raise TypeError(
+                f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
+                f"no gradient; argnums={argnums!r} must name arguments of floating point only."
+            )
+        leaves.append(leaf)
+        differentiated.append(moving)
+    if not any(differentiated):
+        raise ValueError(f"argnums={argnums!r}: no array of floating point to differentiate in these arguments.")
+    target = _unwrapping(fn) if fixed else fn
+    return Call(target, tree, tuple(traced), tuple(static), tuple(leaves), tuple(differentiated))
+
+
+class _Static:
+    """Marks a whole argument as not traced."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value) if _hashable(self.value) else id(self.value)
+
+
+def _unwrapping(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*(a.value if isinstance(a, _Static) else a for a in args), **kwargs)
+
+    return call
+
+
+def check_loss(shapes: Any, has_aux: bool) -> None:
+    """Check that a function returns a scalar loss (with ``has_aux``: a pair of it and anything).
+
+    Raises:
+        TypeError: what it returns instead.
+    """
+    if has_aux:
+        if not isinstance(shapes, (tuple, list)) or len(shapes) != 2:
+            raise TypeError(f"has_aux=True: the function must return (loss, aux), but it returns {_tell(shapes)}.")
+        shapes = shapes[0]
+    leaves = jax.tree.leaves(shapes)
+    if len(leaves) != 1 or leaves[0] is not shapes:
+        hint = "" if has_aux else " If it returns (loss, aux), say has_aux=True."
+        raise TypeError(f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}")
+    if leaves[0].shape != () or not _compat.is_float(leaves[0]):
+        raise TypeError(
+            f"the function must return a scalar of floating point, but it returns {_tell(shapes)}; "
+            "take a sum or a mean, or use has_aux=True for more outputs."
+        )
+
+
+def _tell(shapes: Any) -> str:
+    leaves = jax.tree.leaves(shapes)
+    texts = [f"{getattr(x, 'dtype', type(x).__name__)}{list(getattr(x, 'shape', ()))}" for x in leaves[:4]]
+    more = f" and {len(leaves) - 4} more" if len(leaves) > 4 else ""
+    kind = "" if len(leaves) == 1 and leaves[0] is shapes else f"a {type(shapes).__name__} of "
+    return kind + (", ".join(texts) or "nothing") + more

@@ -1,0 +1,78 @@
+"""A program's identity: one short text per equation, and a digest of them all.
+
+In: ``Graph``. Out: ``Fingerprint``; two programs with the same one can run the same plan.
+
+Texts hold primitive, parameters (addresses removed), types of operands and outputs, and which earlier values it
+reads; so they are the same in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from remat_plan.graph.build import Texts
+from remat_plan.graph.records import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Identity of a program.
+
+    Attributes:
+        digest: of everything.
+        equations: per equation a digest of eight hexadecimal digits.
+        labels: per equation what a person can read, for example ``dot_general float32[8,4]``.
+        inputs: types of the arguments.
+    """
+
+    digest: str
+    equations: tuple[str, ...]
+    labels: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+def fingerprint(graph: Graph) -> Fingerprint:
+    """Return the identity of a graph."""
+    texts = Texts()
+    number: dict[int, str] = {v: f"a{i}" for i, v in enumerate(graph.inputs)}
+    number.update((v, f"c{i}:{graph.values[v].text}") for i, (v, _) in enumerate(graph.constants))
+    equations, labels = [], []
+    for op in graph.ops:
+        reads = ",".join(
+            number[v] if v >= 0 else f"lit:{graph.literals[-1 - v]!r}" for v in op.operands
+        )
+        outputs = " ".join(graph.values[v].text for v in op.outputs)
+        for i, v in enumerate(op.outputs):
+            number[v] = f"{op.index}.{i}"
+        body = f"{op.primitive}|{texts.of(op.eqn)}|{reads}|{outputs}|{int(op.differentiated)}"
+        equations.append(hashlib.sha256(body.encode()).hexdigest()[:8])
+        labels.append(f"{op.primitive} {outputs}".strip())
+    inputs = tuple(graph.values[v].text for v in graph.inputs)
+    ends = ",".join(number[v] if v >= 0 else repr(graph.literals[-1 - v]) for v in graph.outputs)
+    moving = ",".join(number[v] for v in graph.differentiated_inputs)
+    whole = "\n".join((*inputs, *equations, ends, moving))
+    return Fingerprint(hashlib.sha256(whole.encode()).hexdigest()[:16], tuple(equations), tuple(labels), inputs)
+
+
+def difference(planned: Fingerprint, given: Fingerprint) -> str:
+    """Say where two programs first differ."""
+    if planned.inputs != given.inputs:
+        for i, (a, b) in enumerate(zip(planned.inputs, given.inputs, strict=False)):
+            if a != b:
+                return f"argument leaf {i} was {a}, now it is {b}"
+        return f"{len(planned.inputs)} argument arrays were planned for, now there are {len(given.inputs)}"
+    for i, (a, b) in enumerate(zip(planned.equations, given.equations, strict=False)):
+        if a != b:
+            then, now = planned.labels[i], given.labels[i]
+            same = " (other parameters or operands)" if then == now else ""
+            return f"equation {i} was {then}, now it is {now}{same}"
+    if len(planned.equations) != len(given.equations):
+        i = min(len(planned.equations), len(given.equations))
+        longer = planned if len(planned.equations) > i else given
+        which = "planned" if longer is planned else "given"
+        return (
+            f"{len(planned.equations)} equations were planned, now there are {len(given.equations)}; the first "
+            f"one without a counterpart is equation {i} of the {which} program, {longer.labels[i]}"
+        )
+    return "the outputs or the differentiated arguments are different"

@@ -1,0 +1,119 @@
+"""A jaxpr as one flat list of equations over numbered values.
+
+In: a closed jaxpr. Out: ``Flat``: equations with operand and output numbers, calls inlined, dead ones dropped.
+
+Inlined: ``jit``/``closed_call`` without shardings of their own, and (unless kept) the user's ``jax.checkpoint``
+regions, which are planned anew. ``custom_jvp_call``, ``custom_vjp_call`` and control flow stay whole: their
+rules must survive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from remat_plan import _compat
+
+
+@dataclass(slots=True)
+class FlatEqn:
+    """One equation: the JAX equation and the numbers of its operands (``-1 - k``: literal ``k``) and outputs."""
+
+    eqn: Any
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Flat:
+    """A flattened jaxpr."""
+
+    eqns: list[FlatEqn]
+    avals: list[Any]
+    inputs: tuple[int, ...]
+    constants: list[tuple[int, Any]]
+    literals: list[Any]
+    outputs: tuple[int, ...]
+
+
+class _Flattener:
+    """Numbers values while it walks a jaxpr and the calls inside it."""
+
+    def __init__(self, keep_remat: bool):
+        self.keep_remat = keep_remat
+        self.eqns: list[FlatEqn] = []
+        self.avals: list[Any] = []
+        self.constants: list[tuple[int, Any]] = []
+        self.literals: list[Any] = []
+
+    def new(self, aval: Any) -> int:
+        self.avals.append(aval)
+        return len(self.avals) - 1
+
+    def atom(self, env: dict[Any, int], atom: Any) -> int:
+        if _compat.is_literal(atom):
+            self.literals.append(atom.val)
+            return -len(self.literals)
+        return env[atom]
+
+    def constant(self, var: Any, value: Any) -> int:
+        number = self.new(var.aval)
+        self.constants.append((number, value))
+        return number
+
+    def inlined(self, eqn: Any) -> Any | None:
+        name = eqn.primitive.name
+        if name in _compat.REMAT_CALLS and not self.keep_remat:
+            return _compat.call_jaxpr(eqn)
+        if name in _compat.INLINE_CALLS and not _compat.has_shardings(eqn):
+            return _compat.call_jaxpr(eqn)
+        return None
+
+    def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
+        for eqn in jaxpr.eqns:
+            inner = self.inlined(eqn)
+            operands = tuple(self.atom(env, a) for a in eqn.invars)
+            if inner is None:
+                outputs = tuple(self.new(v.aval) for v in eqn.outvars)
+                self.eqns.append(FlatEqn(eqn, operands, outputs))
+                env.update(zip(eqn.outvars, outputs, strict=True))
+                continue
+            body, consts = _compat.open_jaxpr(inner)
+            sub = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
+            sub.update(zip(body.invars, operands, strict=True))
+            self.run(body, sub)
+            for outer, atom in zip(eqn.outvars, body.outvars, strict=True):
+                env[outer] = self.atom(sub, atom)
+
+
+def flatten(closed: Any, keep_remat: bool = False) -> Flat:
+    """Flatten a closed jaxpr; see the module docstring.
+
+    Args:
+        closed: what ``jax.make_jaxpr`` returns.
+        keep_remat: leave the user's ``jax.checkpoint`` regions whole.
+    """
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    state = _Flattener(keep_remat)
+    env: dict[Any, int] = {v: state.constant(v, c) for v, c in zip(jaxpr.constvars, consts, strict=True)}
+    inputs = []
+    for var in jaxpr.invars:
+        env[var] = state.new(var.aval)
+        inputs.append(env[var])
+    state.run(jaxpr, env)
+    outputs = tuple(state.atom(env, a) for a in jaxpr.outvars)
+    flat = Flat(state.eqns, state.avals, tuple(inputs), state.constants, state.literals, outputs)
+    flat.eqns = live_eqns(flat.eqns, flat.outputs)
+    return flat
+
+
+def live_eqns(eqns: list[FlatEqn], outputs: tuple[int, ...]) -> list[FlatEqn]:
+    """Drop the equations that reach neither an output nor an effect."""
+    used = set(outputs)
+    kept = []
+    for eqn in reversed(eqns):
+        if eqn.eqn.effects or any(o in used for o in eqn.outputs):
+            used.update(eqn.operands)
+            kept.append(eqn)
+    kept.reverse()
+    return kept

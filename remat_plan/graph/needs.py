@@ -1,0 +1,196 @@
+"""What the backward pass of an equation reads, found by tracing its VJP.
+
+In: one equation of each class (primitive, parameters, types, which operands carry a tangent).
+Out: ``Need``: operands and outputs that its backward pass reads, the internals that plain JAX keeps instead,
+and the backward equations themselves.
+
+Nothing is tabled: any primitive works, also of third parties. The VJP is traced as
+``(primals, cotangents) -> (outputs, gradients)``; equations that depend on a cotangent are the backward pass,
+and what they read of the rest are its residuals. A residual that is neither an operand nor an output (an
+*internal* of the JVP rule, such as ``1 - y*y`` of tanh) is walked back to the operands and outputs from which
+it can be computed again.
+
+Limits: control flow and ``custom_vjp`` recompute their whole forward pass for their internals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.graph.flatten import Flat, FlatEqn, flatten, live_eqns
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The residuals of one class of equations, by position.
+
+    Attributes:
+        active_outputs: which outputs carry a tangent.
+        operands, outputs: positions that the backward pass reads (directly, or to recompute an internal).
+        internal_avals: types of the internals that plain JAX keeps beside them.
+        direct: positions ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
+        internal_eqns: how many equations recompute the internals (0: none are needed).
+        vjp: the flattened VJP, inputs ``(operands..., cotangents of active outputs...)``,
+            outputs ``(outputs..., gradients of active operands...)``; None where nothing is differentiated.
+    """
+
+    active_outputs: tuple[bool, ...]
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+    internal_avals: tuple[Any, ...]
+    direct: tuple[tuple[str, int], ...]
+    internal_eqns: int
+    vjp: Flat | None
+
+    @property
+    def internal_bytes(self) -> int:
+        """Bytes of ``internal_avals``."""
+        return sum(_compat.aval_bytes(a) for a in self.internal_avals)
+
+
+def _literal_or(args: list[Any], operands: tuple[int, ...], literals: list[Any]) -> list[Any]:
+    values = iter(args)
+    return [literals[-1 - o] if o < 0 else next(values) for o in operands]
+
+
+class _Vjp:
+    """The function whose jaxpr is one equation's VJP; a class so that nothing is captured by name."""
+
+    def __init__(self, eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]):
+        self.eqn, self.operands, self.literals, self.active = eqn, operands, literals, active
+        self.active_outputs: tuple[bool, ...] = ()
+
+    def forward(self, moving: list[Any], fixed: list[Any]) -> list[Any]:
+        sources = (iter(fixed), iter(moving))
+        args = [next(sources[a]) if o >= 0 else None for o, a in zip(self.operands, self.active, strict=True)]
+        full = [self.literals[-1 - o] if o < 0 else v for o, v in zip(self.operands, args, strict=True)]
+        return _compat.bind(self.eqn, full)
+
+    def split(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
+        flags = [a for o, a in zip(self.operands, self.active, strict=True) if o >= 0]
+        return [v for v, a in zip(args, flags, strict=True) if a], [
+            v for v, a in zip(args, flags, strict=True) if not a
+        ]
+
+    def __call__(self, args: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        moving, fixed = self.split(args)
+        outputs, pull = jax.vjp(lambda *xs: self.forward(list(xs), fixed), *moving)
+        given = iter(cotangents)
+        full = [
+            next(given) if _compat.is_float(o) else _float0_like(o) for o in (jax.typeof(x) for x in outputs)
+        ]
+        return outputs, list(pull(full))
+
+
+def _float0_like(aval: Any) -> Any:
+    import numpy as np
+
+    return np.zeros(aval.shape, jax.dtypes.float0)
+
+
+def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]) -> Need:
+    """Trace the VJP of one equation and return what its backward pass reads.
+
+    Args:
+        eqn: the JAX equation.
+        operands: its operand numbers; negative ones are literals ``literals[-1 - o]``.
+        literals: the literals of the program.
+        active: which operands carry a tangent.
+    """
+    floats = tuple(_compat.is_float(v.aval) for v in eqn.outvars)
+    none = Need((False,) * len(floats), (), (), (), (), 0, None)
+    if not any(active) or not any(floats) or eqn.primitive.name in ("stop_gradient",):
+        return none
+    avals = [a.aval for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
+    cotangents = [v.aval for v in eqn.outvars if _compat.is_float(v.aval)]
+    structs = [_compat.struct(a) for a in avals]
+    closed = jax.make_jaxpr(_Vjp(eqn, operands, literals, active))(structs, [_compat.struct(a) for a in cotangents])
+    flat = flatten(closed, keep_remat=True)
+    return _classify(flat, len(structs), len(floats), floats)
+
+
+def _classify(flat: Flat, n_operands: int, n_outputs: int, floats: tuple[bool, ...]) -> Need:
+    """Split a flattened VJP at its cotangents and walk its residuals back."""
+    cotangents = set(flat.inputs[n_operands:])
+    gradients = flat.outputs[n_outputs:]
+    depends = set(cotangents)
+    for eqn in flat.eqns:
+        if any(o in depends for o in eqn.operands):
+            depends.update(eqn.outputs)
+    live = live_eqns(flat.eqns, gradients)
+    backward = [e for e in live if any(o in depends for o in e.operands)]
+    residuals = {o for e in backward for o in e.operands if o >= 0 and o not in depends}
+    residuals |= {o for o in gradients if o >= 0 and o not in depends}
+    position = {v: i for i, v in enumerate(flat.inputs[:n_operands])}
+    out_position = {v: j for j, v in enumerate(flat.outputs[:n_outputs]) if v >= 0 and v not in position}
+    makers = {v: e for e in flat.eqns for v in e.outputs}
+    constants = {v for v, _ in flat.constants}
+    operands: set[int] = set()
+    outputs: set[int] = set()
+    direct: list[tuple[str, int]] = []
+    internals: list[Any] = []
+    internal_eqns: set[int] = set()
+    for value in sorted(residuals):
+        if value in position:
+            operands.add(position[value])
+            direct.append(("in", position[value]))
+        elif value in out_position:
+            outputs.add(out_position[value])
+            direct.append(("out", out_position[value]))
+        elif value not in constants:
+            if _has_source(value, makers, position):
+                internals.append(flat.avals[value])
+            _walk_back(value, makers, position, out_position, operands, outputs, internal_eqns)
+    # A cotangent reaches an output only if some gradient depends on it.
+    used = {o for e in backward for o in e.operands} | set(gradients)
+    given = iter(flat.inputs[n_operands:])
+    active_outputs = tuple(f and next(given) in used for f in floats)
+    return Need(
+        active_outputs,
+        tuple(sorted(operands)),
+        tuple(sorted(outputs)),
+        tuple(internals),
+        tuple(direct),
+        len(internal_eqns),
+        flat,
+    )
+
+
+def _has_source(value: int, makers: dict[int, FlatEqn], position: dict[int, int]) -> bool:
+    """Tell whether a value depends on an operand (else it is a constant that costs nothing to make again)."""
+    stack = [value]
+    seen: set[int] = set()
+    while stack:
+        v = stack.pop()
+        if v in position:
+            return True
+        if v in makers and v not in seen:
+            seen.add(v)
+            stack.extend(o for o in makers[v].operands if o >= 0)
+    return False
+
+
+def _walk_back(
+    value: int,
+    makers: dict[int, FlatEqn],
+    position: dict[int, int],
+    out_position: dict[int, int],
+    operands: set[int],
+    outputs: set[int],
+    visited: set[int],
+) -> None:
+    """Add the operands and outputs from which an internal can be computed."""
+    stack = [value]
+    while stack:
+        v = stack.pop()
+        if v in position:
+            operands.add(position[v])
+        elif v in out_position:
+            outputs.add(out_position[v])
+        elif v in makers and id(makers[v]) not in visited:
+            visited.add(id(makers[v]))
+            stack.extend(o for o in makers[v].operands if o >= 0)

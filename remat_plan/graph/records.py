@@ -1,0 +1,97 @@
+"""The program as data: values, operations, the graph.
+
+In: nothing. Out: frozen records used by every later stage.
+
+A ``Graph`` is the user's function after flattening: one list of equations in execution order, calls inlined,
+dead equations dropped. Values and operations are numbered; records refer to each other by number only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One array of the program.
+
+    Attributes:
+        index: its number in ``Graph.values``.
+        aval: JAX's abstract value (shape, dtype).
+        size_bytes: bytes on one device.
+        producer: the number of the operation that makes it; -1 for inputs and constants.
+        name: the user's ``checkpoint_name``, or ``""``.
+    """
+
+    index: int
+    aval: Any
+    size_bytes: int
+    producer: int
+    name: str
+
+    @property
+    def text(self) -> str:
+        """Dtype and shape as JAX prints them, for example ``float32[8,512]``."""
+        return self.aval.str_short() if hasattr(self.aval, "str_short") else str(self.aval)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One equation of the flattened program.
+
+    Attributes:
+        index: its number in ``Graph.ops``.
+        eqn: the JAX equation: primitive and parameters (its own variables are not used).
+        operands: value numbers, or ``-1 - k`` for the ``k``-th literal of ``Graph.literals``.
+        outputs: value numbers.
+        active: which operands carry a tangent of the differentiated inputs.
+        differentiated: whether a cotangent reaches this equation in the backward pass.
+        kind: number of the class of equal equations (same primitive, parameters, types, literals, activity).
+        effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once.
+    """
+
+    index: int
+    eqn: Any
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+    active: tuple[bool, ...]
+    differentiated: bool
+    kind: int
+    effectful: bool
+
+    @property
+    def primitive(self) -> str:
+        """Name of the JAX primitive."""
+        return self.eqn.primitive.name
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The operands that are values (literals left out)."""
+        return tuple(v for v in self.operands if v >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A flattened program. See the module docstring.
+
+    Attributes:
+        ops, values: in execution order.
+        inputs: value numbers of the flattened arguments.
+        differentiated_inputs: those of them that gradients are taken of.
+        constants: (value number, array) of closed-over constants.
+        literals: Python or NumPy scalars written into equations.
+        outputs: value numbers, or ``-1 - k`` for literals.
+        needs: per operation class, what its backward pass reads (see ``graph.needs``).
+        active: per value, whether it carries a tangent and a cotangent.
+    """
+
+    ops: tuple[Op, ...]
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    differentiated_inputs: tuple[int, ...]
+    constants: tuple[tuple[int, Any], ...]
+    literals: tuple[Any, ...]
+    outputs: tuple[int, ...]
+    needs: tuple[Any, ...]
+    active: tuple[bool, ...]

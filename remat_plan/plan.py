@@ -1,0 +1,199 @@
+"""A plan: the schedule, what it costs, and how it was found, as one value.
+
+In: what ``api.plan`` found. Out: ``Plan``: applied to functions, printed, drawn, stored as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from remat_plan.graph.fingerprint import Fingerprint, difference
+from remat_plan.program import Program, run_schedule, trace_program
+from remat_plan.report import html, text
+from remat_plan.report.decisions import Decision
+from remat_plan.report.trace import MemoryTrace
+from remat_plan.rewrite.segments import Segment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is saved and what is recomputed in one program, to fit one budget.
+
+    Attributes:
+        strategy: how it was found.
+        target: the device it is for.
+        budget_bytes: bytes that the compiled gradient step may need on the device.
+        baseline_peak_bytes: what the step needs without rematerialisation (compiled, or predicted with
+            ``verify=False``).
+        predicted_peak_bytes: by the evaluator.
+        compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
+        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
+        lower_bound: overhead that no schedule within this budget can go below.
+        fingerprint: identity of the program.
+        schedule: the segments.
+        decisions: the schedule as rows for people.
+        before, after: live bytes over the step, plain and planned.
+        argnums, has_aux, static_argnums, existing: as given to ``rp.plan``.
+        planning_seconds: how long it took (not part of the plan's identity).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.sum(x)
+        >>> w, x = jnp.ones((128, 128)) / 128, jnp.ones((4096, 128))
+        >>> plan = rp.plan(loss, w, x, budget="60%")
+        >>> plan.compiled_peak_bytes <= plan.budget_bytes
+        True
+        >>> gradient = jax.jit(jax.grad(plan.apply(loss)))(w, x)
+    """
+
+    strategy: str
+    target: str
+    budget: str
+    budget_bytes: int
+    baseline_peak_bytes: int
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int | None
+    overhead: float
+    lower_bound: float
+    program: Fingerprint
+    schedule: tuple[Segment, ...]
+    decisions: tuple[Decision, ...]
+    before: MemoryTrace
+    after: MemoryTrace
+    step_flops: float
+    plain_flops: float
+    argnums: tuple[int, ...]
+    has_aux: bool
+    static_argnums: tuple[int, ...]
+    existing: str
+    notes: tuple[str, ...] = ()
+    planning_seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the program that this plan is for."""
+        return self.program.digest
+
+    @property
+    def gap(self) -> float:
+        """Overhead above the certified lower bound: no schedule can recompute less by more than this share."""
+        return max(self.overhead - self.lower_bound, 0.0)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the budget is met without recomputing anything."""
+        return len(self.schedule) == 1 and self.schedule[0].kind == "plain"
+
+    def apply(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``fn`` with this plan in it: same signature, values and derivatives.
+
+        The result works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap`` and their combinations.
+
+        Raises (when called):
+            ValueError: the function, traced on these arguments, is another program than the one planned; the
+                message names the first equation that differs.
+        """
+        if not callable(fn):
+            raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
+
+        @functools.wraps(fn)
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            program = trace_program(
+                fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums, self.existing
+            )
+            self.check(program)
+            return run_schedule(program, self.schedule)
+
+        return planned
+
+    def check(self, program: Program) -> None:
+        """Raise ``ValueError`` if ``program`` is not the one that was planned."""
+        if program.fingerprint.digest != self.program.digest:
+            raise ValueError(
+                "this plan was made for another program: "
+                + difference(self.program, program.fingerprint)
+                + ". A plan holds for one function and one set of argument shapes; make a new one with "
+                "rp.plan(...), or use rp.remat(fn, budget=...), which plans again for every new shape."
+            )
+
+    def timeline(self) -> tuple[MemoryTrace, MemoryTrace]:
+        """Live bytes over the gradient step, (plain, planned), by the evaluator."""
+        return self.before, self.after
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw live bytes over the step, before and after, with the budget line (needs matplotlib)."""
+        from remat_plan.report import plots
+
+        return plots.plot_plan(self, ax)
+
+    def __str__(self) -> str:
+        return text.plan_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.strategy} {self.fingerprint}: {text.summary_line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return html.plan_html(self)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text, equal for equal programs, budgets and devices."""
+        data = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("schedule", "decisions", "before", "after", "program", "planning_seconds")
+        }
+        data["format"] = FORMAT
+        data["program"] = dataclasses.asdict(self.program)
+        data["schedule"] = [s.to_data() for s in self.schedule]
+        data["decisions"] = [d.to_data() for d in self.decisions]
+        data["before"], data["after"] = self.before.to_data(), self.after.to_data()
+        return json.dumps(data, sort_keys=True)
+
+    @staticmethod
+    def from_json(source: str) -> Plan:
+        """Read a plan back.
+
+        Raises:
+            ValueError: not a plan, or one of another format.
+        """
+        try:
+            data = json.loads(source)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Plan.from_json: this is not JSON ({error}).") from None
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError(
+                f"Plan.from_json: not a plan of format {FORMAT}; write plans with plan.to_json() of this version."
+            )
+        try:
+            return Plan(
+                **{
+                    **data,
+                    "program": Fingerprint(**{k: _tuples(v) for k, v in data["program"].items()}),
+                    "schedule": tuple(Segment.from_data(s) for s in data["schedule"]),
+                    "decisions": tuple(Decision.from_data(d) for d in data["decisions"]),
+                    "before": MemoryTrace.from_data(data["before"]),
+                    "after": MemoryTrace.from_data(data["after"]),
+                    "argnums": tuple(data["argnums"]),
+                    "static_argnums": tuple(data["static_argnums"]),
+                    "notes": tuple(data["notes"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"Plan.from_json: the text is not a complete plan ({error}).") from None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,28 @@
+"""The lower bound that a plan is compared with.
+
+In: ``Graph``, ``Cuts``, ``Hardware``, bytes that may be saved. Out: seconds no schedule can go below.
+
+Only dear equations (matrix products, convolutions, sorts, loops) are charged: element-wise work may cost nothing
+where the compiler fuses it, so charging it would not be a valid bound.
+"""
+
+from __future__ import annotations
+
+from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.records import Graph
+from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.runs import make_run, segment_problem
+from remat_plan.solve.bounds import recompute_bound
+from remat_plan.solve.min_cut import SegmentProblem
+
+
+def certificate_problem(graph: Graph, cuts: Cuts, seconds: list[float]) -> SegmentProblem:
+    """Return the whole program as one minimum-cut problem in which only dear equations cost."""
+    run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
+    dear = [s if kind_of(op.eqn) >= Kind.OPAQUE else 0.0 for op, s in zip(graph.ops, seconds, strict=True)]
+    return segment_problem(graph, cuts, run, dear)
+
+
+def lower_bound_seconds(problem: SegmentProblem, save_bytes: float) -> float:
+    """Return the least seconds that must be recomputed when ``save_bytes`` may be kept for the backward pass."""
+    return recompute_bound(problem, max(save_bytes, 0.0))

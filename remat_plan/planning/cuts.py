@@ -1,0 +1,173 @@
+"""Where the program may be cut into segments: narrow places of the frontier.
+
+In: ``Graph``. Out: ``Cuts``: positions between equations, the values live across each, and the equations that
+may be run again anywhere for nothing (they depend on literals only).
+
+No articulation point is needed: a U-Net or a DenseNet is cut where several values cross, as long as few bytes
+do. A cut is a local minimum of the frontier bytes with a dear equation (a matrix product, a convolution) and
+enough residuals since the cut before. Of positions on one plateau those count whose frontier the backward pass
+reads most of, since these bytes are then stored once for two purposes: all of them where the plateau holds dear
+equations (a plain chain), else the first. Equations with effects stand alone between two cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.records import Graph
+
+GAIN = 1.0
+"""How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
+
+_PLATEAU = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Positions and frontiers.
+
+    Attributes:
+        positions: increasing; the first is 0, the last ``len(graph.ops)``.
+        frontiers: per position the numbers of the values produced before and used after it (inputs left out).
+        free: numbers of operations that depend on literals only.
+        needed: values that some backward equation reads.
+    """
+
+    positions: tuple[int, ...]
+    frontiers: tuple[frozenset[int], ...]
+    free: frozenset[int]
+    needed: frozenset[int]
+
+
+def needed_values(graph: Graph) -> frozenset[int]:
+    """Return the values that the backward pass of some differentiated equation reads."""
+    needed: set[int] = set()
+    for op in graph.ops:
+        if op.differentiated:
+            need = graph.needs[op.kind]
+            needed.update(op.operands[i] for i in need.operands if op.operands[i] >= 0)
+            needed.update(op.outputs[j] for j in need.outputs)
+    return frozenset(needed)
+
+
+def free_ops(graph: Graph) -> frozenset[int]:
+    """Return the operations that depend on literals only, so that every segment may make its own copy."""
+    free: set[int] = set()
+    for op in graph.ops:
+        producers = [graph.values[v].producer for v in op.reads]
+        if not op.effectful and all(p in free for p in producers):
+            free.add(op.index)
+    return frozenset(free)
+
+
+def last_uses(graph: Graph) -> list[int]:
+    """Return per value the last operation that reads it; ``len(graph.ops)`` for outputs; -1 when unused."""
+    last = [-1] * len(graph.values)
+    for op in graph.ops:
+        for v in op.reads:
+            last[v] = op.index
+    for v in graph.outputs:
+        if v >= 0:
+            last[v] = len(graph.ops)
+    return last
+
+
+def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[int]:
+    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions (inputs left out)."""
+    change = [0] * (len(graph.ops) + 2)
+    for value in graph.values:
+        if value.producer >= 0 and value.producer not in free and last[value.index] > value.producer:
+            change[value.producer + 1] += value.size_bytes
+            change[last[value.index] + 1] -= value.size_bytes
+    totals = []
+    running = 0
+    for i in range(len(graph.ops) + 1):
+        running += change[i]
+        totals.append(running)
+    return totals
+
+
+def _minima(heights: list[int], scores: list[int], dear: list[bool]) -> list[int]:
+    """Return the local minima; of a plateau the positions of the highest score."""
+    found = []
+    i = 1
+    n = len(heights) - 1
+    while i < n:
+        j = i
+        while j + 1 < n and heights[j + 1] <= heights[i] * _PLATEAU and heights[i] <= heights[j + 1] * _PLATEAU:
+            j += 1
+        if j > i or (heights[i - 1] > heights[i] and heights[j + 1] > heights[j]):
+            best = max(scores[i : j + 1])
+            chosen = [p for p in range(i, j + 1) if scores[p] == best]
+            found.extend(chosen if any(dear[i:j]) else chosen[:1])
+        i = j + 1
+    return found
+
+
+def _worthwhile(
+    graph: Graph,
+    heights: list[int],
+    minima: list[int],
+    dear: list[bool],
+    free: frozenset[int],
+    needed: frozenset[int],
+    last: list[int],
+) -> list[int]:
+    """Keep the minima between which something dear happens and enough residuals are made.
+
+    What a cut costs is what it adds to the frontier of the cut before (values that merely pass cost nothing
+    more); what it gains is the residuals made since then that do not cross it.
+    """
+    kept = [0]
+    for position in minima:
+        start = kept[-1]
+        ops = [op for op in graph.ops[start:position] if op.index not in free]
+        made = [o for op in ops for o in op.outputs]
+        cost = sum(graph.values[o].size_bytes for o in made if last[o] >= position)
+        gain = sum(graph.values[o].size_bytes for o in made if o in needed and last[o] < position)
+        if gain >= GAIN * cost and (any(dear[start:position]) or gain >= 4 * GAIN * heights[position]):
+            kept.append(position)
+    return kept
+
+
+def find_cuts(graph: Graph) -> Cuts:
+    """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes)."""
+    free = free_ops(graph)
+    needed = needed_values(graph)
+    last = last_uses(graph)
+    heights = frontier_bytes(graph, free, last)
+    scores = [0] * len(heights)
+    for v in needed:
+        value = graph.values[v]
+        if 0 <= value.producer < last[v]:
+            scores[value.producer + 1] += value.size_bytes
+            if last[v] + 1 < len(scores):
+                scores[last[v] + 1] -= value.size_bytes
+    for i in range(1, len(scores)):
+        scores[i] += scores[i - 1]
+    dear = [kind_of(op.eqn) >= Kind.OPAQUE for op in graph.ops]
+    minima = _minima(heights, scores, dear)
+    chosen = set(_worthwhile(graph, heights, minima, dear, free, needed, last))
+    chosen.update((0, len(graph.ops)))
+    for op in graph.ops:
+        if op.effectful:
+            chosen.update((op.index, op.index + 1))
+    positions = tuple(sorted(chosen))
+    return Cuts(positions, _frontiers(graph, positions, free, last), free, needed)
+
+
+def _frontiers(
+    graph: Graph, positions: tuple[int, ...], free: frozenset[int], last: list[int]
+) -> tuple[frozenset[int], ...]:
+    live: set[int] = set()
+    result = []
+    start = 0
+    for position in positions:
+        for op in graph.ops[start:position]:
+            if op.index not in free:
+                live.update(o for o in op.outputs if last[o] > op.index)
+        live = {v for v in live if last[v] >= position}
+        result.append(frozenset(live))
+        start = position
+    return tuple(result)

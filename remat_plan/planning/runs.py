@@ -1,0 +1,144 @@
+"""Runs of blocks as problems in local numbers.
+
+In: ``Graph``, ``Cuts``, ``Hardware``. Out: ``Run`` for any two cuts: its equations, what it reads from outside,
+what leaves it, the ``SegmentProblem`` for the minimum cut, and a signature that is equal for equal runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.program import MATRIX_PRIMITIVES
+from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.graph.records import Graph, Op
+from remat_plan.planning.cuts import Cuts
+from remat_plan.solve.min_cut import SegmentProblem
+
+_TINY_SECONDS = 1e-13
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The equations between two cuts.
+
+    Attributes:
+        ops: numbers of its operations (free ones left out).
+        reads: values from outside that it reads, in order of first use.
+        leaves: values made inside that are used after it.
+        values: values made inside, in order; position = local number.
+        crosses: values from outside that it reads and that are used after it too.
+        signature: equal for runs with equal equations in equal roles.
+    """
+
+    ops: tuple[int, ...]
+    reads: tuple[int, ...]
+    leaves: tuple[int, ...]
+    values: tuple[int, ...]
+    crosses: tuple[int, ...]
+    signature: tuple[Any, ...]
+
+
+def op_seconds(graph: Graph, hardware: Hardware) -> list[float]:
+    """Return what running each operation once more costs, in seconds.
+
+    Element-wise work is charged its arithmetic, and its output only where something reads it from memory (a
+    matrix product, say): the rest is computed inside its consumer's kernel.
+    """
+    kinds = [kind_of(op.eqn) for op in graph.ops]
+    materialised = [False] * len(graph.values)
+    for op, kind in zip(graph.ops, kinds, strict=True):
+        if kind >= Kind.OPAQUE:
+            for v in op.reads:
+                materialised[v] = True
+    return [
+        _seconds(graph, op, kind, hardware, materialised) for op, kind in zip(graph.ops, kinds, strict=True)
+    ]
+
+
+def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised: list[bool]) -> float:
+    if kind == Kind.ALIAS:
+        return _TINY_SECONDS
+    flops = eqn_flops(op.eqn)
+    read = sum(graph.values[v].size_bytes for v in op.reads)
+    written = sum(graph.values[v].size_bytes for v in op.outputs)
+    if kind in (Kind.CHEAP, Kind.EXPENSIVE):
+        moved = written if any(materialised[v] for v in op.outputs) else 0
+        return _TINY_SECONDS + hardware.seconds(0.0, flops, moved)
+    if op.primitive in MATRIX_PRIMITIVES:
+        return _TINY_SECONDS + hardware.seconds(flops, 0.0, read + written)
+    return _TINY_SECONDS + hardware.seconds(0.0, flops, read + written)
+
+
+def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
+    """Return the run between cuts ``start`` and ``end`` (numbers of cuts)."""
+    ops = tuple(i for i in range(cuts.positions[start], cuts.positions[end]) if i not in cuts.free)
+    after = cuts.frontiers[end]
+    local: dict[int, int] = {}
+    outside: dict[int, int] = {}
+    free: dict[int, int] = {}
+    rows: list[Any] = []
+    for index in ops:
+        op = graph.ops[index]
+        operands = []
+        for v in op.operands:
+            if v < 0:
+                operands.append(-1)
+            elif v in local:
+                operands.append(local[v])
+            elif graph.values[v].producer in cuts.free:
+                free.setdefault(v, len(free))
+                operands.append(("free", graph.ops[graph.values[v].producer].kind))
+            else:
+                number = outside.setdefault(v, len(outside))
+                operands.append(("in", number, v in after, graph.values[v].producer >= 0))
+        for v in op.outputs:
+            local[v] = len(local)
+        rows.append((op.kind, tuple(operands), op.differentiated, tuple(v in after for v in op.outputs)))
+    values = tuple(local)
+    return Run(
+        ops=ops,
+        reads=tuple(outside),
+        leaves=tuple(v for v in values if v in after),
+        values=values,
+        crosses=tuple(v for v in outside if v in after),
+        signature=tuple(rows),
+    )
+
+
+def segment_problem(graph: Graph, cuts: Cuts, run: Run, seconds: list[float]) -> SegmentProblem:
+    """Return the minimum-cut problem of a run; values that leave it are stored anyway, so saving them is free."""
+    local = {v: i for i, v in enumerate(run.values)}
+    leaves = set(run.leaves)
+    needed: set[int] = set()
+    for index in run.ops:
+        op = graph.ops[index]
+        if not op.differentiated:
+            continue
+        need = graph.needs[op.kind]
+        needed.update(local[op.operands[i]] for i in need.operands if op.operands[i] in local)
+        needed.update(local[op.outputs[j]] for j in need.outputs)
+    return SegmentProblem(
+        op_inputs=tuple(tuple(local[v] for v in graph.ops[i].reads if v in local) for i in run.ops),
+        op_outputs=tuple(tuple(local[v] for v in graph.ops[i].outputs) for i in run.ops),
+        op_seconds=tuple(seconds[i] for i in run.ops),
+        value_bytes=tuple(0 if v in leaves else graph.values[v].size_bytes for v in run.values),
+        saveable=tuple(hasattr(graph.values[v].aval, "shape") for v in run.values),
+        needed=frozenset(needed),
+    )
+
+
+def plain_bytes(graph: Graph, run: Run) -> int:
+    """Return the bytes that plain JAX keeps between the forward and backward passes of a run."""
+    inside = set(run.values)
+    kept: set[int] = set(run.leaves)
+    internal = 0
+    for index in run.ops:
+        op = graph.ops[index]
+        if op.differentiated:
+            need = graph.needs[op.kind]
+            internal += need.internal_bytes
+            for side, position in need.direct:
+                kept.add(op.operands[position] if side == "in" else op.outputs[position])
+    return internal + sum(graph.values[v].size_bytes for v in kept if v in inside)

@@ -1,0 +1,65 @@
+"""The trade-off curve of a program: peak bytes against overhead.
+
+In: points by the evaluator. Out: ``Tradeoff``: printable, plotted, and a source of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffPoint:
+    """One schedule: predicted peak bytes of the step, and recomputed over plain seconds."""
+
+    peak_bytes: int
+    overhead: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tradeoff:
+    """Peak bytes against overhead, from least memory to most; the last point is the plain step.
+
+    Attributes:
+        points: predicted by the evaluator; no point is beaten by another in both.
+        target: the device.
+        planner: makes a plan for a budget, from the same solve.
+    """
+
+    points: tuple[TradeoffPoint, ...]
+    target: str
+    planner: Callable[..., Any]
+
+    def plan(self, budget: Any, *, verify: bool = True) -> Any:
+        """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again."""
+        return self.planner(budget, verify)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the curve (needs matplotlib)."""
+        from remat_plan.report import plots
+
+        return plots.plot_tradeoff(self, ax)
+
+    def __str__(self) -> str:
+        from remat_plan.report import text
+
+        return text.tradeoff_text(self)
+
+    def _repr_html_(self) -> str:
+        from remat_plan.report import html
+
+        return html.tradeoff_html(self)
+
+
+def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:
+    """Keep the points that no other beats in both, from least memory to most."""
+    best: list[TradeoffPoint] = []
+    for point in sorted(points, key=lambda p: (p.overhead, p.peak_bytes)):
+        if not best or point.peak_bytes < best[-1].peak_bytes:
+            best.append(point)
+    return tuple(reversed(best))

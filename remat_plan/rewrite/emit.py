@@ -1,0 +1,160 @@
+"""Running a program under a schedule: nested ``jax.checkpoint`` with named values.
+
+In: ``Graph``, the tree of ``Segment``. Out: a function of flat values that computes what the program computes.
+
+A segment is a function of the values that it reads; it returns the values that are used after it. Its policy is
+data: saved values are tagged with names and the policy saves those names, so it works under every version of
+JAX's rematerialisation. Equal segments share one function object, so JAX traces and differentiates them once.
+A value that a segment reads and that is used after it too is passed *through* the segment: its cotangent then
+is added up at each segment instead of in one late kernel that would keep everything alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from remat_plan import _compat
+from remat_plan.graph.records import Graph
+from remat_plan.rewrite.save_output import run_tagged
+from remat_plan.rewrite.segments import Segment
+
+_PREFIX = "remat_plan:"
+
+
+class Emitter:
+    """Executes a graph under a schedule. Holds what is derived from both, and no values."""
+
+    def __init__(self, graph: Graph, schedule: Sequence[Segment], free: frozenset[int], last: Sequence[int]):
+        self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
+        self.shared: dict[Any, Callable[..., list[Any]]] = {}
+
+    def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
+        """Run the program on flat values; ``constants`` replace those that the function closed over."""
+        env: dict[int, Any] = dict(zip(self.graph.inputs, args, strict=True))
+        env.update(self.graph.constants)
+        if constants is not None:
+            env.update(zip((v for v, _ in self.graph.constants), constants, strict=True))
+        self.run(self.schedule, env)
+        return [self.read(env, v) for v in self.graph.outputs]
+
+    def read(self, env: dict[int, Any], v: int) -> Any:
+        """A value, a literal, or a value that every segment makes for itself."""
+        if v < 0:
+            return self.graph.literals[-1 - v]
+        if v not in env:
+            self.equation(self.graph.values[v].producer, env, {})
+        return env[v]
+
+    def equation(self, index: int, env: dict[int, Any], names: dict[int, str]) -> None:
+        """Run one equation, tagging the values in ``names``."""
+        op = self.graph.ops[index]
+        args = [self.read(env, v) for v in op.operands]
+        tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
+        own = set(self.graph.needs[op.kind].outputs) if op.differentiated else set()
+        if own & set(tags):
+            env.update(zip(op.outputs, run_tagged(op.eqn, args, tags), strict=True))
+            return
+        for i, (v, x) in enumerate(zip(op.outputs, _compat.bind(op.eqn, args), strict=True)):
+            env[v] = checkpoint_name(x, tags[i]) if i in tags else x
+
+    def run(self, segments: Sequence[Segment], env: dict[int, Any]) -> None:
+        """Run segments one after another."""
+        for segment in segments:
+            if segment.kind == "plain":
+                for index in range(segment.start, segment.end):
+                    if index not in self.free:
+                        self.equation(index, env, {})
+            else:
+                self.checkpointed(segment, env)
+
+    def checkpointed(self, segment: Segment, env: dict[int, Any]) -> None:
+        """Run one segment under ``jax.checkpoint``."""
+        reads, leaves, through = self.interface(segment)
+        key = self.share_key(segment, reads, leaves, through)
+        body = self.shared.get(key) if key is not None else None
+        if body is None:
+            body = _Body(self, segment, reads, leaves + through)
+            body = jax.checkpoint(body, prevent_cse=True, policy=body.policy)
+            if key is not None:
+                self.shared[key] = body
+        values = body(*[self.read(env, v) for v in reads])
+        env.update(zip(leaves + through, values, strict=True))
+
+    def interface(self, segment: Segment) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return what a segment reads, what it makes that is used later, and what passes through it."""
+        reads: dict[int, None] = {}
+        made: list[int] = []
+        inside: set[int] = set()
+        for index in range(segment.start, segment.end):
+            if index in self.free:
+                continue
+            op = self.graph.ops[index]
+            for v in op.reads:
+                if v not in inside and self.graph.values[v].producer not in self.free:
+                    reads.setdefault(v)
+            inside.update(op.outputs)
+            made.extend(op.outputs)
+        leaves = tuple(v for v in made if self.last[v] >= segment.end)
+        through = tuple(
+            v
+            for v in reads
+            if self.last[v] >= segment.end and self.graph.values[v].producer >= 0 and self.graph.active[v]
+        )
+        return tuple(reads), leaves, through
+
+    def share_key(
+        self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]
+    ) -> Any | None:
+        """Return a key equal for segments that are the same function; None where that cannot be told."""
+        number: dict[int, Any] = {v: ("in", i) for i, v in enumerate(reads)}
+        rows = []
+        for index in range(segment.start, segment.end):
+            if index in self.free:
+                continue
+            op = self.graph.ops[index]
+            if not _shareable(op.eqn):
+                return None
+            operands = tuple(number.get(v, ("free", self.graph.ops[self.graph.values[v].producer].kind))
+                             if v >= 0 else ("lit",) for v in op.operands)
+            for v in op.outputs:
+                number[v] = len(number)
+            rows.append((op.kind, operands))
+        shape = _shape_of(segment, segment.start, number)
+        return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
+
+
+def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
+    saved = tuple(number[v] for v in segment.saved)
+    children = tuple(_shape_of(c, origin, number) for c in segment.children)
+    return segment.kind, segment.start - origin, segment.end - origin, saved, children
+
+
+def _shareable(eqn: Any) -> bool:
+    """Functions hidden in parameters (custom derivatives) cannot be compared."""
+    return not any(callable(v) and not isinstance(v, type) for v in eqn.params.values()) and not _compat.sub_jaxprs(
+        eqn.params
+    )
+
+
+class _Body:
+    """The function of one segment, on the values it reads."""
+
+    def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
+        self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
+        self.names = {v: f"{_PREFIX}{i}" for i, v in enumerate(segment.saved)}
+        self.policy = _compat.named_policy(list(self.names.values())) if self.names else None
+        self.__name__ = f"segment_{segment.start}_{segment.end}"
+
+    def __call__(self, *args: Any) -> list[Any]:
+        env: dict[int, Any] = dict(zip(self.reads, args, strict=True))
+        if self.segment.kind == "nest":
+            self.emitter.run(self.segment.children, env)
+        else:
+            for index in range(self.segment.start, self.segment.end):
+                if index not in self.emitter.free:
+                    self.emitter.equation(index, env, self.names)
+        return [self.emitter.read(env, v) for v in self.returns]

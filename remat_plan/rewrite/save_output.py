@@ -1,0 +1,79 @@
+"""Saving the output of an equation whose own backward pass reads it.
+
+In: one equation, the outputs to save. Out: its values, with the saved ones tagged so that the equation's own
+derivative reads the tagged value.
+
+``checkpoint_name`` alone is not enough here: the JVP rule of ``tanh`` (or ``exp``, ``rsqrt``, ...) uses the
+value before the tag, so JAX would run the equation again although its output is kept. The equation is therefore
+wrapped in a ``custom_jvp`` whose rule is the primitive's own, evaluated with the tag put behind the equation
+that makes the output. Values, tangents and higher derivatives are those of the primitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
+
+from remat_plan import _compat
+
+
+def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tags: dict[Any, str]) -> list[Any]:
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    for eqn in jaxpr.eqns:
+        values = _compat.bind(eqn, [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars])
+        for var, value in zip(eqn.outvars, values, strict=True):
+            env[var] = checkpoint_name(value, tags[var]) if var in tags else value
+    return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
+
+
+class _Tagged:
+    """One equation with names for some outputs, as a function and its JVP rule."""
+
+    def __init__(self, run: Callable[..., list[Any]], names: dict[int, str]):
+        self.run, self.names = run, names
+
+    def __call__(self, *args: Any) -> list[Any]:
+        outputs = self.run(*args)
+        return [checkpoint_name(x, self.names[i]) if i in self.names else x for i, x in enumerate(outputs)]
+
+    def jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+
+        def push(args: list[Any], directions: list[Any]) -> tuple[list[Any], list[Any]]:
+            def along(*xs: Any) -> list[Any]:
+                full = list(args)
+                for i, x in zip(moving, xs, strict=True):
+                    full[i] = x
+                return self.run(*full)
+
+            return jax.jvp(along, tuple(args[i] for i in moving), tuple(directions))
+
+        directions = [tangents[i] for i in moving]
+        if not moving:
+            outputs = self(*primals)
+            return outputs, [_compat.zero_tangent(x) for x in outputs]
+        closed, shape = jax.make_jaxpr(push, return_shape=True)(list(primals), directions)
+        jaxpr, consts = _compat.open_jaxpr(closed)
+        n = len(shape[0])
+        tags = {jaxpr.outvars[i]: name for i, name in self.names.items() if not _compat.is_literal(jaxpr.outvars[i])}
+        values = _evaluate_tagged(jaxpr, consts, [*primals, *directions], tags)
+        return values[:n], values[n:]
+
+
+def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, str]) -> list[Any]:
+    """Run an equation and tag the outputs ``names`` (position to name) for a checkpoint policy.
+
+    Args:
+        eqn: the JAX equation.
+        args: its operands.
+        names: which outputs to tag, and with what.
+    """
+    tagged = _Tagged(lambda *xs: _compat.bind(eqn, xs), names)
+    function = jax.custom_jvp(tagged)
+    function.defjvp(tagged.jvp, symbolic_zeros=True)
+    return function(*args)

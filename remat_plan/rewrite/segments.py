@@ -1,0 +1,51 @@
+"""The schedule as data: a tree of segments over the equations of the flattened program.
+
+In: nothing. Out: ``Segment``, what a plan stores and ``rewrite.emit`` executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Equations ``start .. end-1`` of the flattened program and how they are run.
+
+    Attributes:
+        start, end: equation numbers.
+        kind: ``"plain"`` (left as it is), ``"save"`` (one ``jax.checkpoint`` that saves ``saved``) or ``"nest"``
+            (one ``jax.checkpoint`` that saves nothing, around ``children``).
+        saved: numbers of the values that are kept (``"save"`` only).
+        children: segments inside (``"nest"`` only), covering the same equations.
+    """
+
+    start: int
+    end: int
+    kind: str
+    saved: tuple[int, ...] = ()
+    children: tuple[Segment, ...] = ()
+
+    def leaves(self) -> Iterator[Segment]:
+        """Yield the segments without children, in order."""
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data: dict[str, Any] = {"start": self.start, "end": self.end, "kind": self.kind}
+        if self.saved:
+            data["saved"] = list(self.saved)
+        if self.children:
+            data["children"] = [c.to_data() for c in self.children]
+        return data
+
+    @staticmethod
+    def from_data(data: dict[str, Any]) -> Segment:
+        """Read back what ``to_data`` returned."""
+        children = tuple(Segment.from_data(c) for c in data.get("children", ()))
+        return Segment(data["start"], data["end"], data["kind"], tuple(data.get("saved", ())), children)

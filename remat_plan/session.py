@@ -1,0 +1,192 @@
+"""Planning one program: predict, compile, correct.
+
+In: ``Program``, target, budget. Out: ``Plan``, or ``BudgetError``.
+
+The evaluator's and the compiler's figures of every schedule come from here, so each schedule is traced and
+compiled at most once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.plan import Plan
+from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
+from remat_plan.planning.planner import Planner
+from remat_plan.planning.runs import op_seconds
+from remat_plan.program import Program, make_emitter
+from remat_plan.report.decisions import decide, line_text
+from remat_plan.report.progress import Progress
+from remat_plan.report.trace import reduce_timeline
+from remat_plan.rewrite.segments import Segment
+from remat_plan.units import Budget, BudgetError, format_bytes
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.search import Found, search
+from remat_plan.verify.step import GradientStep
+from remat_plan.verify.targets import Target
+
+Schedule = tuple[Segment, ...]
+
+
+class Session:
+    """Plans one program for one target; keeps what was traced and compiled on the way."""
+
+    def __init__(self, program: Program, target: Target, progress: Progress):
+        self.program, self.target, self.progress = program, target, progress
+        self.hardware: Hardware = hardware_for(target.name, target.platform)
+        self._planner: Planner | None = None
+        self._timelines: dict[Schedule, Timeline] = {}
+        self._compiled: dict[Schedule, int] = {}
+        constants = [c for _, c in program.graph.constants]
+        self.promoted = any(isinstance(c, jax.core.Tracer) for c in constants)
+        self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
+
+    @property
+    def planner(self) -> Planner:
+        """The solved chain (solved on first use)."""
+        if self._planner is None:
+            self.progress.say("solving")
+            self._planner = Planner(self.program.graph, self.hardware)
+        return self._planner
+
+    def step(self, schedule: Schedule) -> GradientStep:
+        """The gradient step under a schedule; tracers that the function closed over become arguments."""
+        emitter = make_emitter(self.program.graph, schedule)
+        n = len(self.program.call.leaves)
+        if not self.promoted:
+            return GradientStep(lambda *values: emitter(values), self.program.call.differentiated)
+        moving = (*self.program.call.differentiated, *(False for _ in self.extra))
+        return GradientStep(lambda *values: emitter(values[:n], values[n:]), moving)
+
+    @property
+    def structs(self) -> tuple[Any, ...]:
+        """Shapes of the step's arguments."""
+        return (*self.program.call.structs, *self.extra)
+
+    def timeline(self, schedule: Schedule) -> Timeline:
+        """The evaluator's view of a schedule."""
+        if schedule not in self._timelines:
+            jaxpr = jax.make_jaxpr(self.step(schedule))(*self.structs)
+            self._timelines[schedule] = evaluate(jaxpr, self.hardware)
+        return self._timelines[schedule]
+
+    def compiled_bytes(self, schedule: Schedule) -> int:
+        """XLA's peak for a schedule on the target."""
+        if schedule not in self._compiled:
+            self.progress.say(f"compiling for {self.target.name} ({len(self._compiled) + 1})")
+            memory = compile_memory(self.step(schedule), self.structs, self.target)
+            self._compiled[schedule] = memory.total_bytes
+        return self._compiled[schedule]
+
+    def peak(self, schedule: Schedule, verify: bool) -> int:
+        """The peak that counts: compiled, or predicted without verification."""
+        return self.compiled_bytes(schedule) if verify else self.timeline(schedule).peak_bytes
+
+    def overhead(self, schedule: Schedule) -> float:
+        """Recomputed seconds over plain seconds, by the evaluator."""
+        plain = self.timeline(self.program.plain).seconds
+        return max(self.timeline(schedule).seconds / plain - 1.0, 0.0) if plain else 0.0
+
+    def find(self, budget_bytes: int, verify: bool) -> tuple[Schedule, Found]:
+        """Find the schedule with the least recomputation whose peak is within the budget.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        planner = self.planner
+        if not planner.points:
+            raise RuntimeError("the chain has no schedule at all")
+        plain = self.timeline(self.program.plain)
+        limits = [planner.limit_bytes(i) for i in range(len(planner.points))]
+        owned = plain.argument_bytes + plain.output_bytes
+        found = search(limits, owned, budget_bytes, lambda i: self.peak(planner.schedule(i), verify))
+        if found.point is None:
+            raise self.over_budget(budget_bytes, found, verify)
+        return planner.schedule(found.point), found
+
+    def over_budget(self, budget_bytes: int, found: Found, verify: bool) -> BudgetError:
+        """The error of a budget below the least peak that was reached."""
+        point, least = found.least
+        timeline = self.timeline(self.planner.schedule(point))
+        eqn = timeline.equations[timeline.peak_step]
+        where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
+        largest = self.largest_values()
+        word = "compiled" if verify else "predicted"
+        owned = timeline.argument_bytes + timeline.output_bytes
+        message = (
+            f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) is below the least {word} peak reached, "
+            f"{format_bytes(least)} ({least} bytes) for {self.target.name}. Arguments and gradients alone take "
+            f"{format_bytes(owned)}. At that minimum the peak is at {where}; the largest values of the program are "
+            f"{'; '.join(largest)}. Try budget={least}, a smaller batch, a lower precision, or donate and shard the "
+            "arguments."
+        )
+        return BudgetError(message, minimum_bytes=least, budget_bytes=budget_bytes, where=where, largest=largest)
+
+    def largest_values(self) -> tuple[str, ...]:
+        """Texts of the three largest values of the program."""
+        from remat_plan.report.decisions import value_text
+
+        graph = self.program.graph
+        order = sorted(graph.values, key=lambda v: (-v.size_bytes, v.index))[:3]
+        return tuple(f"{value_text(graph, v.index)} ({format_bytes(v.size_bytes)})" for v in order)
+
+    def lower_bound(self, budget_bytes: int) -> float:
+        """Certified lower bound on overhead for a budget."""
+        plain = self.timeline(self.program.plain)
+        if plain.seconds <= 0:
+            return 0.0
+        graph = self.program.graph
+        problem = certificate_problem(graph, self.planner.cuts, op_seconds(graph, self.hardware))
+        spare = budget_bytes - plain.argument_bytes - plain.output_bytes
+        return lower_bound_seconds(problem, spare) / plain.seconds
+
+    def make_plan(
+        self, budget: Budget, strategy: str, verify: bool, argnums: Sequence[int], has_aux: bool,
+        static_argnums: Sequence[int], existing: str, started: float,
+    ) -> Plan:  # fmt: skip
+        """Plan for a budget; see ``api.plan``."""
+        identity = self.program.plain
+        self.progress.say("measuring the plain step")
+        baseline = self.peak(identity, verify)
+        budget_bytes = budget.resolve(baseline, self.target.device_memory_bytes)
+        notes: list[str] = []
+        if baseline <= budget_bytes:
+            schedule: Schedule = identity
+            notes.append("the budget is met without recomputing anything: the function is left as it is")
+        else:
+            schedule, found = self.find(budget_bytes, verify)
+            if verify:
+                notes.append(f"{len(found.measured)} schedules were compiled")
+        before, after = self.timeline(identity), self.timeline(schedule)
+        overhead = self.overhead(schedule)
+        return Plan(
+            strategy=strategy,
+            target=self.target.name,
+            budget=budget.text,
+            budget_bytes=budget_bytes,
+            baseline_peak_bytes=baseline,
+            predicted_peak_bytes=after.peak_bytes,
+            compiled_peak_bytes=self.compiled_bytes(schedule) if verify else None,
+            overhead=overhead,
+            lower_bound=min(self.lower_bound(budget_bytes), overhead),
+            program=self.program.fingerprint,
+            schedule=schedule,
+            decisions=decide(self.program.graph, schedule),
+            before=reduce_timeline(before),
+            after=reduce_timeline(after),
+            step_flops=after.flops,
+            plain_flops=before.flops,
+            argnums=tuple(argnums),
+            has_aux=has_aux,
+            static_argnums=tuple(static_argnums),
+            existing=existing,
+            notes=tuple(notes),
+            planning_seconds=time.perf_counter() - started,
+        )

@@ -1,0 +1,235 @@
+"""A chain of blocks under a memory limit: dynamic programming with several options a block.
+
+In: ``ChainProblem`` (blocks, runs of blocks with options, frontier bytes). Out: ``ChainTable``, one table that
+answers every budget; ``ChainTable.schedule(limit)`` is the tree of segments.
+
+Recurrence (persistent schedules of Beaumont et al. 2019, arXiv 1911.13214, Theorem 1; options per block after
+Rockmate, Zhao et al. 2023): with the frontier of s stored and m bytes beside it, blocks s..t-1 cost
+
+    C(s, t, m) = min over  run s..e-1 under option k:   C(e, t, m - kept_k) + seconds_k     if m >= transient_k
+                           checkpoint s..e-1, later:    C(e, t, m - frontier(s, e)) + forward(s, e) + D(s, e, m)
+
+where D is C without the recomputation of its last segment: when a checkpointed part is run again, the forward
+pass of its last segment is needed once only (JAX drops the other one as dead code). Intervals with equal contents share one row. Memory is counted in quanta that do not depend on the budget, so
+the cost is monotone in the budget. Complexity: rows x candidates x slots, vectorised over slots.
+
+Limits: byte counts are rounded to the nearest quantum; in long chains (over ``WIDE`` blocks) the second case
+tries a spread of split points instead of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+WIDE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RunOption:
+    """One way to run a run of blocks: bytes kept after its forward pass (its end frontier included), bytes
+    needed while its backward pass runs, seconds recomputed."""
+
+    kept_bytes: int
+    transient_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChainProblem:
+    """A chain of ``n`` blocks.
+
+    Attributes:
+        block_classes: per block a number; equal numbers mean equal blocks in equal surroundings.
+        runs: per start block, the runs that may be one segment: (end, options); at least the block alone.
+        frontiers: per cut 0..n the (bytes, last cut that it crosses) of each value of the frontier.
+        forward_seconds: per block.
+        may_nest: per block, whether it may run inside a checkpointed segment (blocks with effects may not).
+    """
+
+    block_classes: tuple[int, ...]
+    runs: tuple[tuple[tuple[int, tuple[RunOption, ...]], ...], ...]
+    frontiers: tuple[tuple[tuple[int, int], ...], ...]
+    forward_seconds: tuple[float, ...]
+    may_nest: tuple[bool, ...]
+
+    def frontier_bytes(self, s: int, e: int) -> int:
+        """Bytes that storing the frontier of cut ``e`` adds to the stored frontier of cut ``s``."""
+        return sum(b for b, _ in self.frontiers[e]) - sum(b for b, last in self.frontiers[s] if last >= e)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Blocks ``start .. end-1`` as one segment under option ``option`` of that run."""
+
+    start: int
+    end: int
+    option: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Blocks ``start .. end-1`` checkpointed as a whole; the backward pass runs ``children`` instead."""
+
+    start: int
+    end: int
+    children: tuple[Leaf | Nest, ...]
+
+
+@dataclass(slots=True)
+class _Row:
+    """One interval, per slot: cost and choice; ``[0]`` is C of the module docstring, ``[1]`` is D."""
+
+    cost: np.ndarray
+    choice: np.ndarray
+    candidates: list[tuple[int, int]]  # (relative end, option) or (relative end, -1) for a nested checkpoint
+
+
+class ChainTable:
+    """The solved table of a chain. Build with ``solve``."""
+
+    def __init__(self, problem: ChainProblem, slots: int):
+        self.problem = problem
+        self.n = len(problem.block_classes)
+        self.slots = slots
+        self.quantum_bytes = max(1, -(-self._most_bytes() // max(slots - 1, 1)))
+        self.rows: dict[int, _Row] = {}
+        self.ids = self._interval_ids()
+        self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
+        self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
+
+    def _most_bytes(self) -> int:
+        """Bytes at which every block can take its cheapest option."""
+        kept = 0
+        worst = 0
+        s = 0
+        for runs in self.problem.runs:
+            options = runs[0][1]
+            dear = max((o.kept_bytes for o in options), default=0)
+            worst = max(worst, max((o.transient_bytes for o in options), default=0))
+            kept += dear
+            s += 1
+        return kept + worst + 1
+
+    def _interval_ids(self) -> dict[tuple[int, int], int]:
+        known: dict[tuple[int, int], int] = {}
+        ids: dict[tuple[int, int], int] = {}
+        for s in range(self.n):
+            current = -1
+            for t in range(s, self.n):
+                key = (current, self.problem.block_classes[t])
+                current = known.setdefault(key, len(known))
+                ids[s, t + 1] = current
+        return ids
+
+    def units(self, size_bytes: int) -> int:
+        """Bytes in quanta, rounded to the nearest."""
+        return int(round(size_bytes / self.quantum_bytes))
+
+    def splits(self, s: int, t: int) -> Iterator[int]:
+        """End points of a nested checkpoint that are tried in an interval."""
+        length = t - s
+        if length <= WIDE:
+            yield from range(s + 2, t)
+            return
+        steps = {2, 3, 4, 6, 8, 12, 16}
+        steps.update(int(length * f / 16) for f in range(1, 16))
+        yield from sorted(s + k for k in steps if 2 <= k < length)
+
+    def candidates(self, s: int, t: int) -> Iterator[tuple[int, int, int, int, float]]:
+        """Yield (end, option or -1, bytes left behind, bytes needed, seconds) of every choice at ``s``."""
+        for end, options in self.problem.runs[s]:
+            if end <= t:
+                for k, o in enumerate(options):
+                    yield end, k, self.units(o.kept_bytes), self.units(o.transient_bytes), o.seconds
+        for end in self.splits(s, t):
+            if self.nestable[end] == self.nestable[s]:
+                units = self.units(self.problem.frontier_bytes(s, end))
+                yield end, -1, units, units, float(self.forward[end] - self.forward[s])
+
+    def row(self, s: int, t: int) -> _Row:
+        """Return the row of an interval; the smaller ones must be there."""
+        return self.rows[self.ids[s, t]]
+
+    def fill(self, s: int, t: int) -> None:
+        """Compute the row of an interval."""
+        key = self.ids[s, t]
+        if key in self.rows:
+            return
+        cost = np.full((2, self.slots), np.inf)
+        choice = np.full((2, self.slots), -1, dtype=np.int32)
+        listed: list[tuple[int, int]] = []
+        for end, option, kept, needed, seconds in self.candidates(s, t):
+            first = max(kept, needed)
+            if first >= self.slots:
+                continue
+            new = np.full((2, self.slots - first), seconds)
+            if end < t:
+                new += self.row(end, t).cost[:, first - kept : self.slots - kept]
+            elif option >= 0:
+                new[1] = 0.0
+            if option < 0:
+                new += self.row(s, end).cost[1, first:]
+            better = new < cost[:, first:] * (1 - 1e-12)
+            if better.any():
+                cost[:, first:][better] = new[better]
+                choice[:, first:][better] = len(listed)
+                listed.append((end - s, option))
+        self.rows[key] = _Row(cost, choice, listed)
+
+    def schedule(self, slot: int) -> tuple[Leaf | Nest, ...]:
+        """Return the segments of the whole chain with ``slot`` quanta of memory.
+
+        Raises:
+            ValueError: if no schedule needs so little.
+        """
+        return self._extract(0, self.n, slot, 0)
+
+    def _extract(self, s: int, t: int, slot: int, table: int) -> tuple[Leaf | Nest, ...]:
+        nodes: list[Leaf | Nest] = []
+        while s < t:
+            row = self.row(s, t)
+            if slot < 0 or not np.isfinite(row.cost[table, slot]):
+                raise ValueError("no schedule fits in so little memory")
+            length, option = row.candidates[row.choice[table, slot]]
+            end = s + length
+            if option < 0:
+                nodes.append(Nest(s, end, self._extract(s, end, slot, 1)))
+                slot -= self.units(self.problem.frontier_bytes(s, end))
+            else:
+                options = next(o for e, o in self.problem.runs[s] if e == end)
+                nodes.append(Leaf(s, end, option))
+                slot -= self.units(options[option].kept_bytes)
+            s = end
+        return tuple(nodes)
+
+    @property
+    def costs(self) -> np.ndarray:
+        """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
+        return self.row(0, self.n).cost[0]
+
+    def slot_of(self, limit_bytes: float) -> int:
+        """The slot of a number of bytes, within the table."""
+        return int(min(max(limit_bytes // self.quantum_bytes, 0), self.slots - 1))
+
+    def breakpoints(self) -> list[int]:
+        """The slots at which the schedule changes, from least memory to most."""
+        costs = self.costs
+        return [i for i in range(self.slots) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
+
+
+def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
+    """Solve a chain for every budget at once.
+
+    Args:
+        problem: the chain.
+        slots: how many quanta the memory is counted in; by default 600 to 3000, growing with the chain.
+    """
+    n = len(problem.block_classes)
+    table = ChainTable(problem, slots or min(max(16 * n, 600), 3000))
+    for length in range(1, n + 1):
+        for s in range(n - length + 1):
+            table.fill(s, s + length)
+    return table

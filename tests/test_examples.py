@@ -1,0 +1,71 @@
+"""The examples run as a user runs them: as programs, whose output is all that is looked at."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TINY = "--layers 3 --width 32 --heads 2 --seq 64 --batch 4 --steps 8 --lr 0.01".split()
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / script), *arguments],
+        env=os.environ | {"COLUMNS": "200", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def row(name: str, output: str) -> list[float]:
+    """Return the numbers of one row of the table."""
+    (found,) = re.findall(rf"^{name} +(.*)$", output, re.MULTILINE)
+    return [float(number.replace(",", "")) for number in re.findall(r"[\d,.]+", found)]
+
+
+def test_train_gpt_trains_within_its_budget(tmp_path: Path) -> None:
+    picture = tmp_path / "memory.png"
+    done = run("train_gpt.py", *TINY, "--budget", "50%", "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+
+    plain, planned = row("peak of loss and gradients", done.stdout)
+    (budget,) = row("budget for the first row", done.stdout)
+    assert 0 < planned <= budget <= 0.5 * plain + 0.1  # MiB, to one decimal
+    plain, planned = row("peak of the whole step", done.stdout)
+    assert planned < 0.8 * plain
+    assert all(speed > 0 for speed in row("whole steps per second", done.stdout))
+
+    (difference,) = re.findall(r"differ by ([\d.e+-]+) at most", done.stdout)
+    assert float(difference) < 1e-3
+    first, last, steps = re.findall(r"Loss ([\d.]+) -> ([\d.]+) in (\d+) planned steps", done.stdout)[0]
+    assert float(last) < float(first) - 0.5
+    assert int(steps) == 8
+    assert done.stdout.endswith(f"Memory over time: {picture}\n")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_train_gpt_says_why_a_budget_is_impossible(tmp_path: Path) -> None:
+    picture = tmp_path / "memory.png"
+    done = run("train_gpt.py", *TINY, "--budget", "1KB", "--out", str(picture))
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "minimum" in done.stderr.lower()
+    assert not picture.exists()
+
+
+def test_train_gpt_explains_itself() -> None:
+    done = run("train_gpt.py", "--help")
+    assert done.returncode == 0, done.stderr
+    for flag in "layers width heads seq batch budget target steps lr seed dropout out".split():
+        assert f"--{flag} " in done.stdout
+    assert "(default: 40%)" in done.stdout
+    assert "%%" not in done.stdout
+
+
+def test_train_gpt_refuses_heads_that_do_not_divide_the_width() -> None:
+    done = run("train_gpt.py", "--width", "32", "--heads", "5")
+    assert done.returncode == 2
+    assert "--heads 5 does not divide --width 32" in done.stderr
