@@ -8,6 +8,7 @@ Limits: tested with jax 0.10.2 and 0.12.0.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import source_info_util
+from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax.extend import core as jex_core
 
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
@@ -26,6 +28,7 @@ Literal = jex_core.Literal
 Var = jex_core.Var
 
 _BARRIER = "optimization_barrier"
+_STRUCT_PARAMETERS = frozenset(inspect.signature(jax.ShapeDtypeStruct.__init__).parameters)
 INLINE_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin_call"})
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
 
@@ -100,18 +103,27 @@ def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def _shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
+    """Return the shape of one device's part; axes that are manual already (inside ``shard_map``) do not count."""
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    if mesh is None or spec is None or getattr(mesh, "size", 1) == 1:
+        return shape
+    manual = set(getattr(mesh, "manual_axes", ()))
+    local = list(shape)
+    for dim, entry in enumerate(spec):
+        for name in entry if isinstance(entry, tuple) else (entry,):
+            if isinstance(name, str) and name not in manual:
+                local[dim] = -(-local[dim] // mesh.shape[name])
+    return tuple(local)
+
+
 def aval_bytes(aval: Any) -> int:
     """Return the bytes of an abstract value on one device (the shard where its sharding is known); tokens are 0."""
     shape = getattr(aval, "shape", None)
     dtype = getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return 0
-    sharding = getattr(aval, "sharding", None)
-    if sharding is not None and getattr(getattr(sharding, "mesh", None), "size", 1) > 1:
-        try:
-            shape = sharding.shard_shape(tuple(shape))
-        except (TypeError, ValueError, AttributeError):  # an abstract mesh that cannot tell
-            pass
+    shape = _shard_shape(tuple(shape), getattr(aval, "sharding", None))
     count = 1
     for dim in shape:
         count *= int(dim)
@@ -176,8 +188,37 @@ def has_shardings(eqn: Any) -> bool:
 
 
 def struct(aval: Any) -> jax.ShapeDtypeStruct:
-    """Return the ``ShapeDtypeStruct`` of an abstract value."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    """Return the ``ShapeDtypeStruct`` of an abstract value.
+
+    What it varies over inside ``shard_map`` is kept, and so is a sharding that is part of its type.
+    """
+    more: dict[str, Any] = {}
+    for name in ("manual_axis_type", "vma"):
+        if name in _STRUCT_PARAMETERS and varies(aval):
+            more[name] = getattr(aval, name)
+    sharding = getattr(aval, "sharding", None)
+    spec = getattr(sharding, "spec", None) or ()
+    if any(entry is not None for entry in spec) and "unconstrained" not in str(spec).lower():
+        more["sharding"] = sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
+
+
+def varies(aval: Any) -> bool:
+    """Tell whether a value differs between devices inside ``shard_map`` (its type says over which axes)."""
+    kind = getattr(aval, "manual_axis_type", None)
+    if kind is not None:
+        return bool(kind.varying or kind.unreduced or kind.reduced)
+    return bool(getattr(aval, "vma", ()))
+
+
+def named_axes(eqn: Any) -> tuple[str, ...]:
+    """Return the axes of a map around the program that an equation speaks of (``psum`` and its kind)."""
+    return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, _NamedAxisEffect)))
+
+
+def has_effects(eqn: Any) -> bool:
+    """Tell whether an equation must run exactly once. Collectives need not: they only speak of an axis."""
+    return any(not isinstance(e, _NamedAxisEffect) for e in eqn.effects)
 
 
 def zero_tangent(value: Any) -> Any:

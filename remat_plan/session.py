@@ -17,6 +17,7 @@ import jax
 from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.graph.records import Graph
 from remat_plan.plan import Plan
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
 from remat_plan.planning.planner import Planner
@@ -35,6 +36,11 @@ from remat_plan.verify.targets import Target
 Schedule = tuple[Segment, ...]
 
 
+def is_mapped(graph: Graph) -> bool:
+    """Tell whether a program only has a meaning inside a map over named axes (collectives, varying values)."""
+    return any(_compat.named_axes(op.eqn) for op in graph.ops) or any(_compat.varies(v.aval) for v in graph.values)
+
+
 class Session:
     """Plans one program for one target; keeps what was traced and compiled on the way."""
 
@@ -47,6 +53,7 @@ class Session:
         constants = [c for _, c in program.graph.constants]
         self.promoted = any(isinstance(c, jax.core.Tracer) for c in constants)
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
+        self.mapped = is_mapped(program.graph)
 
     @property
     def planner(self) -> Planner:
@@ -153,10 +160,16 @@ class Session:
     ) -> Plan:  # fmt: skip
         """Plan for a budget; see ``api.plan``."""
         identity = self.program.plain
+        notes: list[str] = []
+        if verify and self.mapped:
+            verify = False
+            notes.append(
+                "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled "
+                "by itself, so peaks are predictions"
+            )
         self.progress.say("measuring the plain step")
         baseline = self.peak(identity, verify)
         budget_bytes = budget.resolve(baseline, self.target.device_memory_bytes)
-        notes: list[str] = []
         if baseline <= budget_bytes:
             schedule: Schedule = identity
             notes.append("the budget is met without recomputing anything: the function is left as it is")

@@ -24,8 +24,8 @@ class FusionModel:
     """The rules that hold on one backend.
 
     Attributes:
-        library_clusters: dots and reductions become library calls that take in only those neighbours that
-            nobody else reads; whatever else they read is materialised (XLA:CPU, ``LibraryRewriter``).
+        library_clusters: reductions become library calls that take in only those neighbours (products too)
+            that nobody else reads; whatever else they read is materialised (XLA:CPU, ``LibraryRewriter``).
         layout_copies: matrix products and convolutions whose operands are not in canonical order read
             transposed copies (XLA:CPU, ``DotDecomposer``, ``ConvCanonicalization``).
         index_pooling: the gradient of a max-pool keeps indices of the maxima, found in the forward pass

@@ -3,11 +3,11 @@
 In: a ``Program`` (with the ``FusionModel`` it was lowered for).
 Out: ``Kernel``s: the values each really reads and writes, and its FLOPs, recomputed producers included.
 
- Two passes, as in XLA. Library clusters first (XLA:CPU only, ``LibraryRewriter``): from the last dot or
-reduction to the first, take in neighbours as long as no value inside is read outside, but for the one result.
-Then instruction fusion: an element-wise step is computed inside its consumers when they form one kernel, or
-when it is cheap and all of them can take it; if only some can, and computing it again reads no more memory
-than reading its result, those do, and it is materialised for the others.
+Two passes, as in XLA. Library clusters first (XLA:CPU only, ``LibraryRewriter``): from the last reduction to
+the first, take in neighbours (products too) as long as no value inside is read outside, but for the one
+result. Then instruction fusion (``InstructionFusion``): an element-wise step is computed inside its consumers
+when they form one kernel, or when it is cheap and all of them can take it; if only some can, and computing it
+again reads no more memory than reading its result, those do, and it is materialised for the others.
 
 Limits: XLA's caps on the size of a fusion and its code are represented by one number, ``max_copies``.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step, can_write_in_place
 
 _FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
 _CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)
@@ -26,13 +26,20 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A materialised step with what is fused into it: the values it really reads, and all its FLOPs."""
+    """A materialised step with what is fused into it: the values it really reads, and all its FLOPs.
+
+    ``keeps`` are those of ``reads`` that its result may not be written over: some element of them is read
+    after another element of the result is written. ``library`` tells a library call, ``alone`` a kernel of
+    one step.
+    """
 
     step: Step
     reads: tuple[int, ...]
+    keeps: frozenset[int]
     matrix_flops: float
     vector_flops: float
     library: bool = False
+    alone: bool = False
 
 
 class _Links:
@@ -99,6 +106,13 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
     return [result[o] if o >= 0 else _NOBODY for o in owner]
 
 
+def _reshapes(step: Step) -> bool:
+    """Tell whether a product reads its operands through a reshape to matrices, a reader that fuses."""
+    if step.primitive != "dot_general" or step.eqn.params["dimension_numbers"][1][0]:
+        return False
+    return any(len(a.aval.shape) > 2 for a in step.eqn.invars)
+
+
 def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
     steps, model = program.steps, program.model
@@ -115,6 +129,8 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
             continue
         users = links.users[index]
         takers = [u for u in users if u >= 0 and cluster[u] < 0 and steps[u].kind in _CONSUMERS]
+        if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
+            takers = [u for u in takers if steps[u].primitive != "broadcast_in_dim"]
         if not takers:
             continue
         roots = groups[takers[0]].union(*[groups[u] for u in takers[1:]])
@@ -122,9 +138,26 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
             continue
         if len(takers) == len(users):
             groups[index] = roots
-        elif step.unary and step.kind == Kind.CHEAP:
-            groups[index] = roots | own
+        elif step.kind == Kind.CHEAP:
+            others = [u for u in users if u not in takers]
+            if step.unary or (model.layout_copies and all(u >= 0 and _reshapes(steps[u]) for u in others)):
+                groups[index] = roots | own
     return groups
+
+
+def _keeps(steps: list[Step], links: _Links, groups: list[frozenset[int]]) -> dict[int, set[int]]:
+    """Return for each kernel what it reads otherwise than element by element, on the way to its result."""
+    keeps: dict[int, set[int]] = {}
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        straight = can_write_in_place(step)
+        for root in groups[index]:
+            kept = keeps.setdefault(root, set())
+            if step.kind == Kind.OPAQUE and straight:  # an update: of its first operand
+                kept.update(step.reads[1:])
+            elif not straight or (index != root and any(w in kept for w in step.writes)):
+                kept.update(step.reads)
+    return keeps
 
 
 def fuse(program: Program) -> list[Kernel]:
@@ -132,13 +165,16 @@ def fuse(program: Program) -> list[Kernel]:
     steps = program.steps
     links = _Links(program)
     groups = _groups(program, links)
+    keeps = _keeps(steps, links, groups)
     reads: dict[int, set[int]] = {}
     matrix: dict[int, float] = {}
     vector: dict[int, float] = {}
     library: set[int] = set()
+    sizes: dict[int, int] = {}
     for index, step in enumerate(steps):
         outside = [(r, groups[m] if (m := links.maker[r]) >= 0 else frozenset()) for r in step.reads]
         for root in groups[index]:
+            sizes[root] = sizes.get(root, 0) + 1
             if root not in reads:
                 reads[root], matrix[root], vector[root] = set(), 0.0, 0.0
             inside = reads[root]
@@ -152,5 +188,14 @@ def fuse(program: Program) -> list[Kernel]:
             if step.library == 2:
                 library.add(root)
     return [
-        Kernel(steps[i], tuple(sorted(reads[i])), matrix[i], vector[i], i in library) for i in sorted(reads)
+        Kernel(
+            steps[i],
+            tuple(sorted(reads[i])),
+            frozenset(keeps[i]),
+            matrix[i],
+            vector[i],
+            i in library,
+            sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE,
+        )
+        for i in sorted(reads)
     ]

@@ -26,9 +26,9 @@ from remat_plan.cost.backend import GENERIC, FusionModel, model_for
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.program import lower
-from remat_plan.cost.rules import MOVES, Kind
+from remat_plan.cost.rules import Kind
 from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, can_write_in_place
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
         kernels = breadth_first(kernels, len(program.sizes))
     sizes, home = program.sizes, program.storage
     reads = [tuple(dict.fromkeys(home.get(v, v) for v in k.reads)) for k in kernels]
+    kept = [frozenset([home.get(v, v) for v in k.keeps]) for k in kernels]
     outputs = {home.get(v, v) for v in program.outputs}
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
@@ -77,7 +78,7 @@ def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
         for buffer in buffers:
             last[buffer] = position
     owned = outputs | program.inputs
-    _write_into_outputs(kernels, reads, last, sizes, owned)
+    _write_into_outputs(kernels, reads, kept, last, sizes, owned)
     if program.model.reuses_outputs:
         owned |= _hosted(kernels, last, sizes, outputs - program.inputs, owned)
     live = 0
@@ -92,9 +93,8 @@ def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
             new = [w for w in step.writes if w not in owned]
             live += sum(sizes[w] for w in new)
             alive.update(new)
-            reused = max((sizes[b] for b in dying if new and sizes[b] == sizes[new[0]]), default=0)
-            if reused and not _in_place(kernel):
-                reused = 0
+            over = [b for b in dying if new and sizes[b] == sizes[new[0]] and b not in kept[position]]
+            reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region_bytes)
             equations.append(step.eqn)
             moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
@@ -114,14 +114,10 @@ def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
     )
 
 
-def _in_place(kernel: Kernel) -> bool:
-    """Tell whether a kernel may write over an operand; library calls and moves of data may not."""
-    return not kernel.library and kernel.step.primitive not in MOVES and can_write_in_place(kernel.step)
-
-
 def _write_into_outputs(
     kernels: list[Kernel],
     reads: list[tuple[int, ...]],
+    kept: list[frozenset[int]],
     last: dict[int, int],
     sizes: list[int],
     owned: set[int],
@@ -129,11 +125,12 @@ def _write_into_outputs(
     """Add to ``owned`` the buffers that an output is written over: they live in the output's own memory."""
     for position in range(len(kernels) - 1, -1, -1):
         kernel = kernels[position]
-        if not kernel.step.writes or kernel.step.writes[0] not in owned or not _in_place(kernel):
+        if not kernel.step.writes or kernel.step.writes[0] not in owned:
             continue
         size = sizes[kernel.step.writes[0]]
         for buffer in reads[position]:
-            if last[buffer] == position and sizes[buffer] == size and buffer not in owned:
+            dies = last[buffer] == position and buffer not in owned
+            if dies and sizes[buffer] == size and buffer not in kept[position]:
                 owned.add(buffer)
                 break
 

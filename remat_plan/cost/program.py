@@ -113,7 +113,8 @@ class Lowering:
         kind = kind_of(eqn)
         name = eqn.primitive.name
         if kind == Kind.ALIAS:
-            for var, atom in zip(eqn.outvars, eqn.invars, strict=False):
+            operands = eqn.invars[-1:] if len(eqn.outvars) == 1 else eqn.invars
+            for var, atom in zip(eqn.outvars, operands, strict=False):
                 env[var] = self.new(var.aval) if _compat.is_literal(atom) else env[atom]
             return
         reads = [env[a] for a in eqn.invars if not _compat.is_literal(a) and a in env]
@@ -255,13 +256,10 @@ class Lowering:
         return self.move(eqn, "layout_copy", (result,), tuple(spec.out_spec), out_bytes)
 
     def scatter_into(self, reads: list[int]) -> int | None:
-        """Add a value and a scatter into zeros by scattering into the value, as XLA simplifies it."""
+        """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""
         for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
             scatter = self.made_by.get(value)
-            if scatter is None or scatter.primitive not in ("scatter-add", "scatter_add"):
-                continue
-            zeros = self.made_by.get(scatter.reads[0])
-            if zeros is not None and zeros.primitive == "broadcast_in_dim" and not zeros.reads:
+            if scatter is not None and scatter.primitive == "pool_scatter":
                 return self.emit(
                     (), replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],)
                 )[0]
@@ -286,7 +284,7 @@ class Lowering:
         parts = self.emit(_key(eqn), found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
         where = self.move(eqn, "concatenate", parts[1:], (), 4 * pooled.size * rank)
         zeros = self.move(eqn, "broadcast_in_dim", (), (shape, out_bytes), out_bytes)
-        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "scatter_add", 0.0, 0, eqn)
+        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, 0, eqn)
         return self.emit((), made, (out_bytes,))[0]
 
 

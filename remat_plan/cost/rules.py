@@ -85,6 +85,8 @@ def kind_of(eqn: Any) -> Kind:
         return Kind.ALIAS
     if name == "optimization_barrier":
         return Kind.BARRIER
+    if name == "max" and _compat.is_literal(eqn.invars[0]) and eqn.invars[0].val == -math.inf:
+        return Kind.ALIAS  # softmax starts its maximum with -inf
     if name == "convert_element_type" and eqn.invars[0].aval.dtype == eqn.params.get("new_dtype"):
         return Kind.ALIAS
     if name == "broadcast_in_dim" and eqn.outvars[0].aval.size == getattr(eqn.invars[0].aval, "size", -1) > 1:

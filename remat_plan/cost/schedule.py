@@ -7,7 +7,9 @@ is there. So what depends on arguments and constants only runs at the start, and
 copied into its layout long before it is used. A barrier is ready when all that enters it is there, which is
 what keeps the recomputation of a checkpointed segment from running early.
 
-Limits: bitcasts and tuples, which take a place in XLA's queue, are not in ours, so neighbours may swap.
+Limits: bitcasts and tuples, which take a place in XLA's queue, are not in ours, so neighbours may swap. A
+swap matters where arrays much larger than all others are read by several kernels, such as the logits of a
+loss.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ def breadth_first(kernels: list[Kernel], n_values: int) -> list[Kernel]:
         missing[index] = len(makers)
         for m in makers:
             users[m].append(index)
+    for readers in users:  # XLA makes kernels of lone steps last, which puts them behind their siblings
+        readers.sort(key=lambda reader: (kernels[reader].alone, reader))
     queue = deque(index for index, count in enumerate(missing) if not count)
     order: list[Kernel] = []
     while queue:

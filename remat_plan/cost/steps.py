@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_plan.cost.backend import GENERIC, FusionModel
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import MOVES, Kind
 
 MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
-_IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul"})
+_IN_PLACE = frozenset(
+    {"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"}
+)
 
 
 @dataclass(slots=True)
@@ -56,4 +58,6 @@ class Program:
 
 def can_write_in_place(step: Step) -> bool:
     """Tell whether XLA may give the step's output the buffer of an input that dies there."""
-    return step.kind in (Kind.CHEAP, Kind.EXPENSIVE) or step.primitive in _IN_PLACE
+    if step.kind in (Kind.CHEAP, Kind.EXPENSIVE):
+        return step.primitive not in MOVES and step.primitive != "gather"
+    return step.primitive in _IN_PLACE

@@ -109,7 +109,7 @@ def _graph(
             if item.eqn.primitive.name == "name":
                 names[o] = str(item.eqn.params.get("name", ""))
         hit = any(o in reached and a for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True))
-        ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, bool(item.eqn.effects)))
+        ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, _compat.has_effects(item.eqn)))
     values = tuple(
         Value(i, aval, _compat.aval_bytes(aval), producer[i], names[i]) for i, aval in enumerate(flat.avals)
     )

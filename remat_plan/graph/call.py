@@ -28,15 +28,15 @@ def is_traced(leaf: Any) -> bool:
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of an argument leaf, its sharding kept where it is known."""
-    if isinstance(leaf, (int, float, complex)) and not hasattr(leaf, "dtype"):
-        return _compat.struct(jax.typeof(leaf))
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
-    aval = jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf
+    if isinstance(leaf, jax.core.Tracer) or not hasattr(leaf, "dtype"):
+        return _compat.struct(jax.typeof(leaf))
     sharding = None
-    if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, jax.Array):
         mesh = getattr(leaf.sharding, "mesh", None)
         sharding = leaf.sharding if mesh is not None and mesh.size > 1 else None
+    aval = jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf
     dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.graph.records import TAG_PREFIX
 
 
 @dataclass(slots=True)
@@ -73,6 +74,9 @@ class _Flattener:
         for eqn in jaxpr.eqns:
             inner = self.inlined(eqn)
             operands = tuple(self.atom(env, a) for a in eqn.invars)
+            if eqn.primitive.name == "name" and str(eqn.params.get("name", "")).startswith(TAG_PREFIX):
+                env[eqn.outvars[0]] = operands[0]  # of a plan inside this function; it is planned anew
+                continue
             if inner is None:
                 outputs = tuple(self.new(v.aval) for v in eqn.outvars)
                 self.eqns.append(FlatEqn(eqn, operands, outputs))
@@ -112,7 +116,7 @@ def live_eqns(eqns: list[FlatEqn], outputs: tuple[int, ...]) -> list[FlatEqn]:
     used = set(outputs)
     kept = []
     for eqn in reversed(eqns):
-        if eqn.eqn.effects or any(o in used for o in eqn.outputs):
+        if _compat.has_effects(eqn.eqn) or any(o in used for o in eqn.outputs):
             used.update(eqn.operands)
             kept.append(eqn)
     kept.reverse()

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+TAG_PREFIX = "remat_plan:"
+"""How the names begin that a plan gives to the values it saves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:

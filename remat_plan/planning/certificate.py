@@ -20,7 +20,7 @@ def certificate_problem(graph: Graph, cuts: Cuts, seconds: list[float]) -> Segme
     """Return the whole program as one minimum-cut problem in which only dear equations cost."""
     run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
     dear = [s if kind_of(op.eqn) >= Kind.OPAQUE else 0.0 for op, s in zip(graph.ops, seconds, strict=True)]
-    return segment_problem(graph, cuts, run, dear)
+    return segment_problem(graph, run, dear)
 
 
 def lower_bound_seconds(problem: SegmentProblem, save_bytes: float) -> float:

@@ -5,13 +5,15 @@ may be run again anywhere for nothing (they depend on literals only).
 
 No articulation point is needed: a U-Net or a DenseNet is cut where several values cross, as long as few bytes
 do. A cut is a local minimum of the frontier bytes with a dear equation (a matrix product, a convolution) and
-enough residuals since the cut before. Of positions on one plateau those count whose frontier the backward pass
-reads most of, since these bytes are then stored once for two purposes: all of them where the plateau holds dear
-equations (a plain chain), else the first. Equations with effects stand alone between two cuts.
+enough residuals since the cut before. Of positions on one plateau the one counts whose frontier the backward
+pass reads most of, since these bytes are then stored once for two purposes. Where more than ``LONG`` dear
+equations follow without a hill (a plain chain), all positions of plateaus count. Equations with effects stand
+alone between two cuts.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
@@ -19,6 +21,9 @@ from remat_plan.graph.records import Graph
 
 GAIN = 1.0
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
+
+LONG = 6
+"""How many dear equations may stand between cuts before plateaus are searched too."""
 
 _PLATEAU = 1.02
 
@@ -88,8 +93,8 @@ def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[
     return totals
 
 
-def _minima(heights: list[int], scores: list[int], dear: list[bool]) -> list[int]:
-    """Return the local minima; of a plateau the positions of the highest score."""
+def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
+    """Return local minima, of a plateau the position of the highest score; with ``flat`` all such positions."""
     found = []
     i = 1
     n = len(heights) - 1
@@ -97,38 +102,41 @@ def _minima(heights: list[int], scores: list[int], dear: list[bool]) -> list[int
         j = i
         while j + 1 < n and heights[j + 1] <= heights[i] * _PLATEAU and heights[i] <= heights[j + 1] * _PLATEAU:
             j += 1
-        if j > i or (heights[i - 1] > heights[i] and heights[j + 1] > heights[j]):
+        lower = heights[i - 1] > heights[i] and heights[j + 1] > heights[j]
+        if lower or (flat and j > i):
             best = max(scores[i : j + 1])
             chosen = [p for p in range(i, j + 1) if scores[p] == best]
-            found.extend(chosen if any(dear[i:j]) else chosen[:1])
+            found.extend(chosen if flat else chosen[:1])
         i = j + 1
     return found
 
 
 def _worthwhile(
-    graph: Graph,
-    heights: list[int],
-    minima: list[int],
-    dear: list[bool],
-    free: frozenset[int],
-    needed: frozenset[int],
-    last: list[int],
+    graph: Graph, start: int, minima: list[int], dear: list[bool], cuts: _Facts, heights: list[int]
 ) -> list[int]:
-    """Keep the minima between which something dear happens and enough residuals are made.
+    """Keep the minima after ``start`` between which something dear happens and enough residuals are made.
 
     What a cut costs is what it adds to the frontier of the cut before (values that merely pass cost nothing
     more); what it gains is the residuals made since then that do not cross it.
     """
-    kept = [0]
+    kept: list[int] = []
     for position in minima:
-        start = kept[-1]
-        ops = [op for op in graph.ops[start:position] if op.index not in free]
+        ops = [op for op in graph.ops[start:position] if op.index not in cuts.free]
         made = [o for op in ops for o in op.outputs]
-        cost = sum(graph.values[o].size_bytes for o in made if last[o] >= position)
-        gain = sum(graph.values[o].size_bytes for o in made if o in needed and last[o] < position)
-        if gain >= GAIN * cost and (any(dear[start:position]) or gain >= 4 * GAIN * heights[position]):
+        cost = sum(graph.values[o].size_bytes for o in made if cuts.last[o] >= position)
+        gain = sum(graph.values[o].size_bytes for o in made if o in cuts.needed and cuts.last[o] < position)
+        far = any(dear[start:position]) or gain >= 4 * GAIN * heights[position]
+        if gain >= GAIN * cost and far:
             kept.append(position)
+            start = position
     return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    free: frozenset[int]
+    needed: frozenset[int]
+    last: list[int]
 
 
 def find_cuts(graph: Graph) -> Cuts:
@@ -147,9 +155,12 @@ def find_cuts(graph: Graph) -> Cuts:
     for i in range(1, len(scores)):
         scores[i] += scores[i - 1]
     dear = [kind_of(op.eqn) >= Kind.OPAQUE for op in graph.ops]
-    minima = _minima(heights, scores, dear)
-    chosen = set(_worthwhile(graph, heights, minima, dear, free, needed, last))
-    chosen.update((0, len(graph.ops)))
+    facts = _Facts(free, needed, last)
+    chosen = {0, len(graph.ops), *_worthwhile(graph, 0, _minima(heights, scores, False), dear, facts, heights)}
+    flat = _minima(heights, scores, True)
+    for start, end in itertools.pairwise(sorted(chosen)):
+        if sum(dear[start:end]) > LONG:  # no hills for long: a plain chain
+            chosen.update(_worthwhile(graph, start, [p for p in flat if start < p < end], dear, facts, heights))
     for op in graph.ops:
         if op.effectful:
             chosen.update((op.index, op.index + 1))

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import Cuts
-from remat_plan.planning.profile import Backward, backward_timeline, forward_timeline
-from remat_plan.planning.runs import Run, make_run, op_seconds, plain_bytes, segment_problem
+from remat_plan.planning.profile import Backward, backward_timeline, forward_timeline, plain_run
+from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve import min_cut
 from remat_plan.solve.chain import ChainProblem, RunOption
 
 MERGE = 4
 """The most blocks that one segment may span by itself (nesting spans more)."""
 
+_EARLY_SHARE = 0.05
 _MAX_HULL = 12
+_MAX_SINGLE = 10
+_MAX_MERGED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,6 @@ class SegmentOption:
 
     saved: frozenset[int]
     plain: bool
-    recomputed_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class _Profiler:
     def __init__(self, graph: Graph, cuts: Cuts, hardware: Hardware):
         self.graph, self.cuts, self.hardware = graph, cuts, hardware
         self.seconds = op_seconds(graph, hardware)
+        self.avoid_small = model_for(hardware).library_clusters
         self.backwards: dict[int, Backward] = {}
         self.known: dict[object, Profile] = {}
 
@@ -79,34 +83,40 @@ class _Profiler:
 
     def solve(self, run: Run, single: bool) -> Profile:
         graph = self.graph
-        problem = segment_problem(graph, self.cuts, run, self.seconds)
+        problem = segment_problem(graph, run, self.seconds, self.avoid_small)
         leaves = sum(graph.values[v].size_bytes for v in run.leaves)
-        forward = forward_timeline(graph, run, self.hardware)
-        everything = min_cut.complete(
-            problem, frozenset(v for v in problem.needed if problem.saveable[v])
-        )
-        base = self.backward(run, everything)
-        options, kept, transient, seconds = [], [], [], []
+        plain = plain_run(graph, run, self.backwards, self.hardware)
+        rows: list[tuple[SegmentOption, int, int, float]] = []
         effects = any(graph.ops[i].effectful for i in run.ops)
-        if not effects:
-            for choice in min_cut.hull(problem, _MAX_HULL):
-                timeline = self.backward(run, choice)
-                options.append(SegmentOption(choice.saved, False, choice.seconds))
-                kept.append(choice.kept_bytes + leaves)
-                transient.append(max(timeline.peak_bytes, forward.peak_bytes))
-                seconds.append(max(timeline.seconds - base.seconds, 0.0))
-        if single or effects:
-            plain = max(plain_bytes(graph, run), leaves)
-            options.append(SegmentOption(frozenset(), True, 0.0))
-            kept.append(plain)
-            transient.append(max(base.peak_bytes + max(plain - leaves - everything.kept_bytes, 0), forward.peak_bytes))
-            seconds.append(0.0)
-        return Profile(tuple(options), tuple(kept), tuple(transient), tuple(seconds))
+        choices = [] if effects else min_cut.hull(problem, _MAX_HULL)
+        for choice in _spread(choices, _MAX_SINGLE if single else _MAX_MERGED):
+            forward = forward_timeline(graph, run, choice.saved, self.hardware)
+            backward = backward_timeline(
+                graph, run, choice.saved, choice.recomputed, self.backwards, self.hardware
+            )
+            # What the evaluator cannot tell apart is decided by the work done again.
+            extra = forward.seconds + backward.seconds - plain.timeline.seconds + 1e-3 * choice.seconds
+            transient = max(forward.peak_bytes, backward.peak_bytes)
+            rows.append((SegmentOption(choice.saved, False), choice.kept_bytes + leaves, transient, extra))
+        # What runs at the start of the program would weigh on every other block: only a segment holds it back.
+        final = run.ops[-1] == len(graph.ops) - 1
+        late = final or plain.early_bytes <= _EARLY_SHARE * plain.timeline.peak_bytes
+        if effects or (single and late):
+            kept = max(plain.kept_bytes, leaves)
+            rows.append((SegmentOption(frozenset(), True), kept, plain.timeline.peak_bytes, 0.0))
+        options, kept, transients, seconds = zip(*rows, strict=True)
+        return Profile(options, kept, transients, seconds)
 
-    def backward(self, run: Run, choice: min_cut.Selection):  # noqa: ANN202
-        return backward_timeline(
-            self.graph, run, choice.saved, choice.recomputed, self.backwards, self.hardware
-        )
+def _spread(points: list[min_cut.Selection], most: int) -> list[min_cut.Selection]:
+    """Choose at most ``most`` points spread evenly over the kept bytes, both ends among them."""
+    if len(points) <= most:
+        return points
+    low, high = points[0].kept_bytes, points[-1].kept_bytes
+    chosen = {0, len(points) - 1}
+    for i in range(1, most - 1):
+        target = low + (high - low) * i / (most - 1)
+        chosen.add(min(range(len(points)), key=lambda p: abs(points[p].kept_bytes - target)))
+    return [points[i] for i in sorted(chosen)]
 
 
 def _crossing_bytes(graph: Graph, cuts: Cuts, run: Run, start: int, end: int) -> int:

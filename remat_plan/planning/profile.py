@@ -12,12 +12,16 @@ Limits: values that the caller owns (arguments, their gradients) count nothing h
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.memory import Timeline, evaluate_program, region_transient_bytes
+from remat_plan.cost.backend import model_for
+from remat_plan.cost.memory import evaluate_program, region_transient_bytes
 from remat_plan.cost.program import Lowering, Program, Step
 from remat_plan.cost.rules import Kind
 from remat_plan.graph.flatten import FlatEqn, live_eqns
@@ -52,18 +56,21 @@ def _until(eqns: list[FlatEqn], wanted: tuple[int, ...], available: set[int]) ->
 class SegmentProgram:
     """Builds the program of one segment's backward pass (or forward pass)."""
 
-    def __init__(self, graph: Graph, run: Run, backwards: dict[int, Backward]):
-        self.graph, self.run, self.backwards = graph, run, backwards
-        self.state = Lowering(region_transient_bytes)
+    def __init__(self, graph: Graph, run: Run, backwards: dict[int, Backward], hardware: Hardware):
+        self.graph, self.run, self.backwards, self.hardware = graph, run, backwards, hardware
+        model = model_for(hardware)
+        self.state = Lowering(functools.partial(region_transient_bytes, model=model), model)
+        self.outside_bytes = 0
+        self.program: Program | None = None
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
         self.owned: set[int] = set()
 
     def buffer(self, value: int) -> int:
-        """The buffer of a value; what was not made here is owned by someone else and counts nothing."""
+        """The buffer of a value; what was not made here is there all the time and is subtracted at the end."""
         if value not in self.buffers:
             number = self.state.new(self.graph.values[value].aval)
-            self.state.sizes[number] = 0
+            self.outside_bytes += self.state.sizes[number]
             self.owned.add(number)
             self.buffers[value] = number
         return self.buffers[value]
@@ -75,11 +82,9 @@ class SegmentProgram:
         self.owned.add(number)
         return number
 
-    def hold(self, buffers: list[int], writes: bool) -> None:
-        """A step that only makes buffers appear (or keeps them to this point)."""
-        used = tuple(buffers)
-        reads, written = ((), used) if writes else (used, ())
-        self.state.steps.append(Step(reads, written, Kind.OPAQUE, "hold", 0.0, 0, _NO_EQN))
+    def hold(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
+        """A step that only keeps buffers to this point and makes others appear."""
+        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, 0, _NO_EQN))
 
     def keep(self, values: list[int]) -> None:
         """Values that are saved: there from the start, counted all the time."""
@@ -93,7 +98,8 @@ class SegmentProgram:
         values = [v for v in (*self.run.leaves, *self.run.crosses) if self.graph.active[v] and self.counts(v)]
         for v in values:
             self.cotangents[v] = self.state.new(self.graph.values[v].aval)
-        self.hold([self.cotangents[v] for v in values], writes=True)
+        made = tuple(self.buffers[v] for v in self.run.leaves if v in self.buffers and v not in self.owned)
+        self.hold(made, tuple(self.cotangents[v] for v in values))
 
     def counts(self, value: int) -> bool:
         """Whether a value's cotangent is a temporary (arguments' gradients are outputs of the step)."""
@@ -166,18 +172,29 @@ class SegmentProgram:
         else:
             self.cotangents[value] = gradient
 
-    def finish(self, values: list[int]) -> Program:
-        """Close the program; the cotangents of ``values`` must still be there at its end."""
-        self.hold([self.cotangents[v] for v in values if v in self.cotangents], writes=False)
-        self.state.steps[-1].writes = (self.state.new(SimpleNamespace(shape=None, dtype=None)),)
-        pinned = {self.cotangents[v] for v in values if v in self.cotangents}
-        return Program(
-            self.state.steps,
-            self.state.sizes,
-            frozenset(self.owned),
-            self.state.steps[-1].writes,
-            self.state.pinned | pinned,
+    def finish(self, values: list[int]) -> SegmentTimeline:
+        """Evaluate the program; the cotangents of ``values`` must still be there at its end."""
+        end = self.state.new(SimpleNamespace(shape=None, dtype=None))
+        held = tuple(self.cotangents[v] for v in values if v in self.cotangents)
+        self.hold(held, (end,))
+        state = self.state
+        program = Program(
+            state.steps, state.sizes, frozenset(self.owned), (end,), state.pinned | set(held), state.storage, state.model
         )
+        self.program = program
+        timeline = evaluate_program(program, self.hardware)
+        live = tuple(b - self.outside_bytes for b in timeline.live_bytes)
+        return SegmentTimeline(live, timeline.equations, max(live, default=0), timeline.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTimeline:
+    """Live bytes of a segment alone, what comes from outside left out."""
+
+    live_bytes: tuple[int, ...]
+    equations: tuple[Any, ...]
+    peak_bytes: int
+    seconds: float
 
 
 def _floats(op: Op) -> tuple[bool, ...]:
@@ -191,7 +208,7 @@ def backward_timeline(
     recomputed: frozenset[int],
     backwards: dict[int, Backward],
     hardware: Hardware,
-) -> Timeline:
+) -> SegmentTimeline:
     """Evaluate the backward pass of a run.
 
     Args:
@@ -201,7 +218,7 @@ def backward_timeline(
         backwards: cache of backward equations per class, filled here.
         hardware: for the seconds.
     """
-    program = SegmentProgram(graph, run, backwards)
+    program = SegmentProgram(graph, run, backwards, hardware)
     program.keep([run.values[i] for i in sorted(saved)])
     program.arrive()
     for position in sorted(recomputed):
@@ -210,14 +227,64 @@ def backward_timeline(
         op = graph.ops[index]
         if op.differentiated:
             program.backward(op)
-    return evaluate_program(program.finish(list(run.reads)), hardware)
+    return program.finish(list(run.reads))
 
 
-def forward_timeline(graph: Graph, run: Run, hardware: Hardware) -> Timeline:
-    """Evaluate the forward pass of a run; what leaves it is kept to the end."""
-    program = SegmentProgram(graph, run, {})
+def forward_timeline(graph: Graph, run: Run, saved: frozenset[int], hardware: Hardware) -> SegmentTimeline:
+    """Evaluate the forward pass of a run; what leaves it and what is saved is written and kept to the end."""
+    program = SegmentProgram(graph, run, {}, hardware)
     for index in run.ops:
         program.forward(graph.ops[index])
-    for v in run.leaves:
+    kept = [*run.leaves, *(run.values[i] for i in sorted(saved) if run.values[i] not in run.leaves)]
+    for v in kept:
         program.cotangents[v] = program.buffers[v]
-    return evaluate_program(program.finish(list(run.leaves)), hardware)
+    return program.finish(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRun:
+    """A run outside any segment.
+
+    Attributes:
+        timeline: forward and backward pass as one program.
+        kept_bytes: what is kept between the two passes; whatever does not wait for a cotangent is computed in
+            the forward pass (kernels run as soon as they can).
+        early_bytes: the part of it that depends on arguments and constants only, so that it is there from the
+            start of the whole program.
+    """
+
+    timeline: SegmentTimeline
+    kept_bytes: int
+    early_bytes: int
+
+
+def plain_run(graph: Graph, run: Run, backwards: dict[int, Backward], hardware: Hardware) -> PlainRun:
+    """Evaluate a run outside any segment."""
+    program = SegmentProgram(graph, run, backwards, hardware)
+    for index in run.ops:
+        program.forward(graph.ops[index])
+    activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
+    program.arrive()
+    cotangents = set(program.cotangents.values())
+    for index in reversed(run.ops):
+        if graph.ops[index].differentiated:
+            program.backward(graph.ops[index])
+    timeline = program.finish(list(run.reads))
+    assert program.program is not None
+    kernels = fuse(program.program)
+    sizes = program.state.sizes
+    kept = crossing_values(kernels, cotangents) - program.owned
+    kept |= {program.buffers[v] for v in run.leaves if program.buffers[v] not in program.owned}
+    early = crossing_values(kernels, activations | cotangents) & kept if activations else set()
+    return PlainRun(timeline, sum(sizes[b] for b in kept), sum(sizes[b] for b in early))
+
+
+def crossing_values(kernels: list[Kernel], late: set[int]) -> set[int]:
+    """Return the values made without waiting for ``late`` ones that kernels waiting for them read."""
+    waiting = set(late)
+    crossing: set[int] = set()
+    for kernel in kernels:
+        if any(b in waiting for b in kernel.reads):
+            waiting.update(kernel.step.writes)
+            crossing.update(b for b in kernel.reads if b not in waiting)
+    return crossing

@@ -16,6 +16,9 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.solve.min_cut import SegmentProblem
 
+SMALL_SHARE = 1e-3
+"""Values at most this share of a run's largest value are saved for nothing."""
+
 _TINY_SECONDS = 1e-13
 
 
@@ -107,10 +110,20 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
     )
 
 
-def segment_problem(graph: Graph, cuts: Cuts, run: Run, seconds: list[float]) -> SegmentProblem:
-    """Return the minimum-cut problem of a run; values that leave it are stored anyway, so saving them is free."""
+def segment_problem(
+    graph: Graph, run: Run, seconds: list[float], avoid_small: bool = False
+) -> SegmentProblem:
+    """Return the minimum-cut problem of a run.
+
+    Values that leave it are stored anyway, so saving them is free. Values far smaller than the largest of the
+    run (means, variances) would only multiply the options: saving them is free too, or, with ``avoid_small``,
+    they are never saved (where the compiler makes them inside the kernel that uses them, but would write a
+    saved one to memory again at the size of what it is broadcast to).
+    """
     local = {v: i for i, v in enumerate(run.values)}
-    leaves = set(run.leaves)
+    least = max((graph.values[v].size_bytes for v in run.values), default=0) * SMALL_SHARE
+    small = {v for v in run.values if graph.values[v].size_bytes <= least}
+    stored = set(run.leaves) if avoid_small else set(run.leaves) | small
     needed: set[int] = set()
     for index in run.ops:
         op = graph.ops[index]
@@ -123,22 +136,10 @@ def segment_problem(graph: Graph, cuts: Cuts, run: Run, seconds: list[float]) ->
         op_inputs=tuple(tuple(local[v] for v in graph.ops[i].reads if v in local) for i in run.ops),
         op_outputs=tuple(tuple(local[v] for v in graph.ops[i].outputs) for i in run.ops),
         op_seconds=tuple(seconds[i] for i in run.ops),
-        value_bytes=tuple(0 if v in leaves else graph.values[v].size_bytes for v in run.values),
-        saveable=tuple(hasattr(graph.values[v].aval, "shape") for v in run.values),
+        value_bytes=tuple(0 if v in stored else graph.values[v].size_bytes for v in run.values),
+        saveable=tuple(
+            hasattr(graph.values[v].aval, "shape") and not (avoid_small and v in small and v not in run.leaves)
+            for v in run.values
+        ),
         needed=frozenset(needed),
     )
-
-
-def plain_bytes(graph: Graph, run: Run) -> int:
-    """Return the bytes that plain JAX keeps between the forward and backward passes of a run."""
-    inside = set(run.values)
-    kept: set[int] = set(run.leaves)
-    internal = 0
-    for index in run.ops:
-        op = graph.ops[index]
-        if op.differentiated:
-            need = graph.needs[op.kind]
-            internal += need.internal_bytes
-            for side, position in need.direct:
-                kept.add(op.operands[position] if side == "in" else op.outputs[position])
-    return internal + sum(graph.values[v].size_bytes for v in kept if v in inside)

@@ -11,18 +11,16 @@ is added up at each segment instead of in one late kernel that would keep everyt
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 
 from remat_plan import _compat
-from remat_plan.graph.records import Graph
-from remat_plan.rewrite.save_output import run_tagged
+from remat_plan.graph.records import TAG_PREFIX, Graph
+from remat_plan.rewrite.save_output import run_tagged, tagged
 from remat_plan.rewrite.segments import Segment
-
-_PREFIX = "remat_plan:"
 
 
 class Emitter:
@@ -31,6 +29,10 @@ class Emitter:
     def __init__(self, graph: Graph, schedule: Sequence[Segment], free: frozenset[int], last: Sequence[int]):
         self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
+        self.free_keys = _free_keys(graph, free)
+        # Names of a planned function inside this one must not be saved by segments around it.
+        salt = zlib.crc32(repr((len(graph.ops), self.schedule)).encode())
+        self.prefix = f"{TAG_PREFIX}{salt:08x}:"
 
     def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
         """Run the program on flat values; ``constants`` replace those that the function closed over."""
@@ -46,8 +48,20 @@ class Emitter:
         if v < 0:
             return self.graph.literals[-1 - v]
         if v not in env:
-            self.equation(self.graph.values[v].producer, env, {})
+            self.make_free(v, env)
         return env[v]
+
+    def make_free(self, v: int, env: dict[int, Any]) -> None:
+        """Make a value that depends on literals only (in a loop: such chains can be long)."""
+        missing: set[int] = set()
+        stack = [v]
+        while stack:
+            index = self.graph.values[u].producer if (u := stack.pop()) not in env else -1
+            if index >= 0 and index not in missing:
+                missing.add(index)
+                stack.extend(self.graph.ops[index].reads)
+        for index in sorted(missing):
+            self.equation(index, env, {})
 
     def equation(self, index: int, env: dict[int, Any], names: dict[int, str]) -> None:
         """Run one equation, tagging the values in ``names``."""
@@ -59,7 +73,7 @@ class Emitter:
             env.update(zip(op.outputs, run_tagged(op.eqn, args, tags), strict=True))
             return
         for i, (v, x) in enumerate(zip(op.outputs, _compat.bind(op.eqn, args), strict=True)):
-            env[v] = checkpoint_name(x, tags[i]) if i in tags else x
+            env[v] = tagged(x, tags[i]) if i in tags else x
 
     def run(self, segments: Sequence[Segment], env: dict[int, Any]) -> None:
         """Run segments one after another."""
@@ -116,13 +130,15 @@ class Emitter:
             if index in self.free:
                 continue
             op = self.graph.ops[index]
-            if not _shareable(op.eqn):
+            identity = _identity(op.eqn)
+            if identity is None:
                 return None
-            operands = tuple(number.get(v, ("free", self.graph.ops[self.graph.values[v].producer].kind))
-                             if v >= 0 else ("lit",) for v in op.operands)
+            operands = tuple(
+                ("lit",) if v < 0 else number[v] if v in number else ("free", self.free_keys[v]) for v in op.operands
+            )
             for v in op.outputs:
                 number[v] = len(number)
-            rows.append((op.kind, operands))
+            rows.append((op.kind, identity, operands))
         shape = _shape_of(segment, segment.start, number)
         return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
 
@@ -133,11 +149,30 @@ def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
     return segment.kind, segment.start - origin, segment.end - origin, saved, children
 
 
-def _shareable(eqn: Any) -> bool:
-    """Functions hidden in parameters (custom derivatives) cannot be compared."""
-    return not any(callable(v) and not isinstance(v, type) for v in eqn.params.values()) and not _compat.sub_jaxprs(
-        eqn.params
-    )
+def _identity(eqn: Any) -> Any | None:
+    """Primitive and parameters as a key; None where functions hidden in them (custom derivatives) forbid comparing."""
+    if any(callable(v) and not isinstance(v, type) for v in eqn.params.values()) or _compat.sub_jaxprs(eqn.params):
+        return None
+    key = (eqn.primitive, tuple(sorted(eqn.params.items(), key=lambda item: item[0])))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
+    """Return numbers of the values made from literals only: equal for those made in the same way."""
+    keys: dict[int, int] = {}
+    known: dict[Any, int] = {}
+    for index in sorted(free):
+        op = graph.ops[index]
+        identity = _identity(op.eqn)
+        operands = tuple(keys[v] if v >= 0 else -1 for v in op.operands)
+        made = index if identity is None else (op.kind, identity, operands)
+        for position, v in enumerate(op.outputs):
+            keys[v] = known.setdefault((made, position), len(known))
+    return keys
 
 
 class _Body:
@@ -145,7 +180,7 @@ class _Body:
 
     def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
         self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
-        self.names = {v: f"{_PREFIX}{i}" for i, v in enumerate(segment.saved)}
+        self.names = {v: f"{emitter.prefix}{i}" for i, v in enumerate(segment.saved)}
         self.policy = _compat.named_policy(list(self.names.values())) if self.names else None
         self.__name__ = f"segment_{segment.start}_{segment.end}"
 

@@ -21,13 +21,24 @@ from jax.custom_derivatives import SymbolicZero
 from remat_plan import _compat
 
 
+def tagged(value: Any, name: str) -> Any:
+    """Name a value for a checkpoint policy.
+
+    JAX (up to 0.12) cannot save complex residuals by policy (``reduce_precision does not accept complex64``), so
+    a complex value is named as its two parts.
+    """
+    if jax.numpy.issubdtype(jax.typeof(value).dtype, jax.numpy.complexfloating):
+        return jax.lax.complex(checkpoint_name(jax.lax.real(value), name), checkpoint_name(jax.lax.imag(value), name))
+    return checkpoint_name(value, name)
+
+
 def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tags: dict[Any, str]) -> list[Any]:
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
         values = _compat.bind(eqn, [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars])
         for var, value in zip(eqn.outvars, values, strict=True):
-            env[var] = checkpoint_name(value, tags[var]) if var in tags else value
+            env[var] = tagged(value, tags[var]) if var in tags else value
     return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
 
 
@@ -39,7 +50,7 @@ class _Tagged:
 
     def __call__(self, *args: Any) -> list[Any]:
         outputs = self.run(*args)
-        return [checkpoint_name(x, self.names[i]) if i in self.names else x for i, x in enumerate(outputs)]
+        return [tagged(x, self.names[i]) if i in self.names else x for i, x in enumerate(outputs)]
 
     def jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
@@ -73,7 +84,7 @@ def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, str]) -> list[Any
         args: its operands.
         names: which outputs to tag, and with what.
     """
-    tagged = _Tagged(lambda *xs: _compat.bind(eqn, xs), names)
-    function = jax.custom_jvp(tagged)
-    function.defjvp(tagged.jvp, symbolic_zeros=True)
+    rule = _Tagged(lambda *xs: _compat.bind(eqn, xs), names)
+    function = jax.custom_jvp(rule)
+    function.defjvp(rule.jvp, symbolic_zeros=True)
     return function(*args)

@@ -172,7 +172,7 @@ class ChainTable:
                 new[1] = 0.0
             if option < 0:
                 new += self.row(s, end).cost[1, first:]
-            better = new < cost[:, first:] * (1 - 1e-12)
+            better = new < cost[:, first:] - 1e-12
             if better.any():
                 cost[:, first:][better] = new[better]
                 choice[:, first:][better] = len(listed)

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-TOLERANCE = 0.02
+TOLERANCE = 0.01
 MAX_MEASURES = 8
 _LOW_END = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35)
 

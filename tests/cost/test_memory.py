@@ -31,16 +31,14 @@ def test_argument_and_output_count_all_the_time(hardware):
 
 
 def test_a_chain_of_products_holds_two_temporaries():
-    """x, the output, and from the second product on the one before it and its own."""
-    assert timeline(lambda x: x @ x @ x @ x @ x, X) == [3, 4, 4, 3][: 4] or timeline(
-        lambda x: x @ x @ x @ x @ x, X
-    )
+    """x, and from the second product on its operand and its result; the sum reads the last."""
+    got = timeline(lambda x: (x @ x @ x @ x).sum(), X)
+    assert got == pytest.approx([2, 3, 3, 2], abs=1e-3)
 
 
 def test_outputs_lend_their_memory_until_they_are_written():
-    """The first of two temporaries lives where the output will be."""
-    assert units(lambda x: (x @ x) @ x, X) == 2 + 1  # the product feeds the output's own kernel: not free
-    assert units(lambda x: ((x @ x) @ x) @ x, X) == 2 + 1  # one of the two temporaries is in the output
+    """With a matrix for an output, the first of three temporaries lives in it: 2 + 0, 1, 2, 1."""
+    assert timeline(lambda x: x @ x @ x @ x @ x, X) == [2, 3, 4, 3]
 
 
 def test_reshape_is_free():
@@ -48,25 +46,26 @@ def test_reshape_is_free():
 
 
 def test_element_wise_writes_over_what_dies():
-    """exp cannot be fused into two products; it takes the buffer of the product before it."""
+    """exp is read by two products, so it is written: over the product before it. x, y, and the products."""
 
     def fun(x):
         y = jnp.exp(x @ x)
-        return (y @ x) @ (x @ y)
+        return ((y @ x) @ (x @ y)).sum()
 
-    assert max(timeline(fun, X)) <= 1 + 1 + 3
+    assert timeline(fun, X) == pytest.approx([2, 2, 3, 4, 4, 2], abs=1e-3)
 
 
 def test_a_value_is_kept_until_its_last_reader():
     def near(x):
         y = x @ x
-        return (y @ y) @ x @ x @ x
+        return ((y @ y) @ x @ x @ x).sum()
 
     def far(x):
         y = x @ x
-        return ((y @ x) @ x @ x @ x) + y
+        return (((y @ x) @ x @ x @ x) @ y).sum()
 
-    assert units(far, X) == units(near, X) + 1
+    assert timeline(near, X) == pytest.approx([2, 3, 3, 3, 3, 2], abs=1e-3)
+    assert timeline(far, X) == pytest.approx([2, 3, 4, 4, 4, 4, 2], abs=1e-3)
 
 
 def test_fused_values_take_no_memory():
@@ -80,8 +79,8 @@ def test_scan_holds_its_body_once_and_its_stacks_in_full():
         return lax.scan(lambda c, _: (jnp.sin(c @ c), None), x, None, length=5)[0].sum()
 
     plain = units(jax.grad(fun), X)
-    saved = units(jax.grad(lambda x: lax.scan(
-        jax.checkpoint(lambda c, _: (jnp.sin(c @ c), None), prevent_cse=False), x, None, length=5)[0].sum()), X)
+    body = jax.checkpoint(lambda c, _: (jnp.sin(c @ c), None), prevent_cse=False)
+    saved = units(jax.grad(lambda x: lax.scan(body, x, None, length=5)[0].sum()), X)
     assert plain >= 2 + 10  # c and cos(c @ c) of each step
     assert 2 + 5 <= saved < plain
 
@@ -107,34 +106,36 @@ def test_cond_needs_its_worst_branch():
 
 @BACKENDS
 def test_checkpoint_lowers_the_peak(hardware):
-    def loss(wrap):
+    """Twelve blocks of three: arguments and gradients are 25; 36 residuals become 12 and a block."""
+
+    def gradient(wrap):
         def fun(x, ws):
             for w in ws:
                 x = wrap(lambda x, w: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w))(x, w)
             return x.sum()
 
-        return jax.grad(fun)
+        return jax.grad(fun, argnums=1)
 
     args = (X, [X] * 12)
-    plain, segmented = (units(loss(w), *args, hardware=hardware) for w in (lambda f: f, jax.checkpoint))
-    kept = 12 * 3
-    assert plain > 26 + kept - 3
-    assert segmented < 26 + 12 + 8
+    plain, segmented = (units(gradient(w), *args, hardware=hardware) for w in (lambda f: f, jax.checkpoint))
+    lent = 12  # gradients that are not written yet lend their memory
+    assert plain >= 25 + 36 - lent
+    assert segmented <= 25 + 12 + 9 - lent
 
 
 def test_in_place_update_does_not_copy():
     def fun(x):
         big = jnp.sin(x @ x)
-        return lax.dynamic_update_slice(big, x[:1], (0, 0)) @ x
+        return (lax.dynamic_update_slice(big, x[:1], (0, 0)) @ x).sum()
 
-    assert units(fun, X) == 3 + 1
+    assert timeline(fun, X) == pytest.approx([2, 2, 2, 2, 3, 2], abs=0.01)  # the row is 1/128
 
 
 def test_flops_do_not_depend_on_fusion_or_backend():
     def loss(x):
         return (jnp.sin(x) @ x + jnp.sin(x) @ x).sum()
 
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(X)
+    jaxpr = jax.make_jaxpr(jax.value_and_grad(loss))(X)
     gpu, cpu = evaluate(jaxpr, GPU), evaluate(jaxpr, CPU)
     assert gpu.flops == cpu.flops
     products = sum(e.primitive.name == "dot_general" for e in jaxpr.jaxpr.eqns)

@@ -1,0 +1,202 @@
+"""What several tests need: programs under many schedules, and comparing gradients.
+
+Imported as ``from tests.helpers import ...`` (the repository root is on the path).
+"""
+
+import functools
+import random
+
+import jax
+import numpy as np
+
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.planning.planner import Planner
+from remat_plan.program import Program, make_emitter, trace_program
+from remat_plan.rewrite.segments import Segment
+
+CPU = hardware_for("cpu", "cpu")
+
+
+def traced(fn, *args, argnums=0, has_aux=False, static_argnums=(), existing="replan", kwargs=None) -> Program:
+    """The program of a loss function."""
+    return trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
+
+
+def under(program, schedule):
+    """The program under a schedule, as a function of its flat values that returns what the function returns."""
+    emitter = make_emitter(program.graph, schedule)
+
+    def run(*leaves):
+        return jax.tree.unflatten(program.output_tree, emitter(leaves))
+
+    return run
+
+
+def planner_schedules(program, limit=6):
+    """Schedules of the planner, at most ``limit`` of them, the least memory and the most memory among them."""
+    planner = Planner(program.graph, CPU)
+    last = len(planner.points) - 1
+    chosen = sorted({round(i * last / max(limit - 1, 1)) for i in range(limit)}) if last >= 0 else []
+    return list(dict.fromkeys(planner.schedule(i) for i in chosen))
+
+
+def stretches(graph):
+    """Longest ranges of equations without effects, and single equations with them: (start, end, effectful)."""
+    found = []
+    start = 0
+    for op in graph.ops:
+        if op.effectful:
+            found += [(start, op.index, False), (op.index, op.index + 1, True)]
+            start = op.index + 1
+    found.append((start, len(graph.ops), False))
+    return [(s, e, x) for s, e, x in found if e > s]
+
+
+def tiled(graph, make):
+    """A schedule with ``make(start, end) -> [Segment]`` on each stretch without effects."""
+    result = []
+    for start, end, effectful in stretches(graph):
+        result += [Segment(start, end, "plain")] if effectful else make(start, end)
+    return tuple(result)
+
+
+def saveable(graph, start, end):
+    """Values that a segment may save, as the planner has it: arrays not made from literals only."""
+    from remat_plan.planning.cuts import free_ops
+
+    free = free_ops(graph)
+    ops = [op for op in graph.ops[start:end] if op.index not in free]
+    return [v for op in ops for v in op.outputs if hasattr(graph.values[v].aval, "shape")]
+
+
+def whole(program, saved=()):
+    """One segment over everything (between effects)."""
+    graph = program.graph
+    return tiled(
+        graph,
+        lambda s, e: [Segment(s, e, "save", tuple(v for v in saveable(graph, s, e) if v in set(saved)))],
+    )
+
+
+def everything_saved(program):
+    """One segment that saves all of its values."""
+    return whole(program, saveable(program.graph, 0, len(program.graph.ops)))
+
+
+def cut_every(program, length):
+    """Segments of ``length`` equations that save nothing."""
+
+    def make(start, end):
+        return [Segment(i, min(i + length, end), "save") for i in range(start, end, length)]
+
+    return tiled(program.graph, make)
+
+
+def halved(program, least=3):
+    """Recursive halves: a nest in a nest, down to ``least`` equations."""
+
+    def make(start, end):
+        if end - start <= least:
+            return [Segment(start, end, "save")]
+        middle = (start + end) // 2
+        return [Segment(start, middle, "nest", (), tuple(make(start, middle))), *make(middle, end)]
+
+    return tiled(program.graph, make)
+
+
+def random_schedule(program, seed):
+    """A random tree of segments with random saved values."""
+    rng = random.Random(seed)
+    graph = program.graph
+
+    def make(start, end, depth=0):
+        count = rng.randint(1, min(4, end - start))
+        cuts = sorted({start, end, *(rng.randint(start, end) for _ in range(count - 1))})
+        result = []
+        for s, e in zip(cuts, cuts[1:], strict=False):
+            kind = rng.choice(["plain", "save", "save", "nest" if depth < 3 and e - s > 1 else "save"])
+            if kind == "nest":
+                result.append(Segment(s, e, "nest", (), tuple(make(s, e, depth + 1))))
+            elif kind == "save":
+                share = rng.choice([0.0, 0.3, 0.6, 1.0])
+                saved = tuple(v for v in saveable(graph, s, e) if rng.random() < share)
+                result.append(Segment(s, e, "save", saved))
+            else:
+                result.append(Segment(s, e, "plain"))
+        return result
+
+    return tiled(graph, make)
+
+
+def many_schedules(program, seeds=range(3), limit=5):
+    """Schedules of all kinds for one program."""
+    if not program.graph.ops:
+        return [program.plain]
+    found = [
+        program.plain,
+        whole(program),
+        everything_saved(program),
+        cut_every(program, 1),
+        cut_every(program, 4),
+        halved(program),
+        *planner_schedules(program, limit),
+        *(random_schedule(program, s) for s in seeds),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def assert_trees_close(got, want, rtol=2e-5, atol=2e-6):
+    """Compare two pytrees: structure, dtypes, shapes, values."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        if jax.dtypes.issubdtype(getattr(b, "dtype", np.float32), jax.dtypes.extended):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        a_dtype, b_dtype = getattr(a, "dtype", None), getattr(b, "dtype", None)
+        assert a_dtype == b_dtype or b_dtype is None
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape
+        if a.dtype.kind not in "fc" and a.dtype.name != "bfloat16":
+            np.testing.assert_array_equal(a, b)
+            continue
+        wide = np.complex128 if a.dtype.kind == "c" else np.float64
+        a, b = a.astype(wide), b.astype(wide)
+        scale = max(float(np.max(np.abs(b), initial=0.0)), 1.0)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol * scale)
+
+
+def flat_gradient(program, schedule):
+    """``value_and_grad`` of the program under a schedule, of its differentiated leaves."""
+    numbers = tuple(i for i, d in enumerate(program.call.differentiated) if d)
+    run = under(program, schedule)
+
+    def loss(*leaves):
+        out = run(*leaves)
+        return (out, None) if jax.tree.structure(out).num_leaves == 1 and not isinstance(out, tuple) else out
+
+    return jax.value_and_grad(loss, argnums=numbers, has_aux=True)
+
+
+def plain_gradient(program):
+    """``value_and_grad`` of the user's function itself, on the same flat values."""
+    numbers = tuple(i for i, d in enumerate(program.call.differentiated) if d)
+
+    def loss(*leaves):
+        out = program.call.flat_fn(*leaves)
+        return (out, None) if jax.tree.structure(out).num_leaves == 1 and not isinstance(out, tuple) else out
+
+    return jax.value_and_grad(loss, argnums=numbers, has_aux=True)
+
+
+def check_schedules(fn, *args, seeds=range(3), limit=5, rtol=2e-5, atol=2e-6, jit=False, **options):
+    """Compare value, aux and gradients of a function under many schedules with the function itself.
+
+    Returns the program, for further questions.
+    """
+    program = traced(fn, *args, **options)
+    leaves = program.call.leaves
+    wrap = functools.partial(jax.jit) if jit else (lambda f: f)
+    want = wrap(plain_gradient(program))(*leaves)
+    for schedule in many_schedules(program, seeds, limit):
+        got = wrap(flat_gradient(program, schedule))(*leaves)
+        assert_trees_close(got, want, rtol, atol)
+    return program

@@ -1,0 +1,79 @@
+"""One small plan, analysis and curve for all tests of reports, and plans with made-up tables."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import remat_plan as rp
+from remat_plan.report.decisions import Decision
+from remat_plan.rewrite.segments import Segment
+
+SHAPES = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
+
+
+def loss(w, x):
+    for layer in range(12):
+        x = checkpoint_name(jnp.tanh(x @ w), "<b>activation</b>" if layer else "first")
+    return jnp.sum(x)
+
+
+@pytest.fixture(scope="session")
+def plan():
+    return rp.plan(loss, *SHAPES, budget="40%", verify=False)
+
+
+@pytest.fixture(scope="session")
+def verified():
+    return rp.plan(loss, *SHAPES, budget="60%")
+
+
+@pytest.fixture(scope="session")
+def identity():
+    return rp.plan(loss, *SHAPES, budget="200%", verify=False)
+
+
+@pytest.fixture(scope="session")
+def analysis():
+    return rp.analyze(loss, *SHAPES)
+
+
+@pytest.fixture(scope="session")
+def curve():
+    return rp.tradeoff(loss, *SHAPES)
+
+
+@pytest.fixture
+def with_schedule(plan):
+    """A function from a schedule in short notation to a plan with that table of decisions.
+
+    ``"a"``, ``"b"``, ...: a block of ten equations that keeps 1, 2, ... values of 1 MB and runs as many GFLOP
+    again; ``"."``: a plain one; a list: a checkpoint around what is in it.
+    """
+
+    def segments(items, start):
+        for item in items:
+            if isinstance(item, str):
+                values = 0 if item == "." else ord(item) - ord("a") + 1
+                yield Segment(start, start + 10, "save" if values else "plain", tuple(range(values)))
+                start += 10
+            else:
+                children = tuple(segments(item, start))
+                yield Segment(start, children[-1].end, "nest", (), children)
+                start = children[-1].end
+
+    def rows(schedule, depth):
+        for s in schedule:
+            n = len(s.saved)
+            kept = tuple(f"tanh float32[250000] model.py:{line}" for line in range(n))[:4]
+            where = (s.start, s.end)
+            yield Decision(1, depth, s.kind, where, f"model.py:{n}", n * 10**6, kept, n * 1e9)
+            yield from rows(s.children, depth + 1)
+
+    def make(items):
+        schedule = tuple(segments(items, 0))
+        return dataclasses.replace(plan, schedule=schedule, decisions=tuple(rows(schedule, 0)))
+
+    return make

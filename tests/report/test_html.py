@@ -1,0 +1,179 @@
+"""HTML: well formed, escaped, from no network; charts have all points."""
+
+import dataclasses
+import random
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from remat_plan.report.html import ENTRIES, plan_html
+from remat_plan.report.rows import plan_entries
+from remat_plan.report.svg import Axis, Line, line_chart
+from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.units import format_bytes
+
+NASTY = "<script>alert('&\"')</script>"
+
+
+class Reader(HTMLParser):
+    """Checks that elements are closed in order; collects texts and attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.texts, self.attributes = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.handle_startendtag(tag, attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += [(tag, *a) for a in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.texts.append(data)
+
+
+def read(fragment):
+    reader = Reader()
+    reader.feed(fragment)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def shown(reader):
+    return "\n".join(reader.texts)
+
+
+def test_fragments_are_well_formed_and_self_contained(plan, verified, identity, analysis, curve):
+    for thing in (plan, verified, identity, analysis, curve):
+        fragment = thing._repr_html_()
+        reader = read(fragment)
+        assert (fragment[:4], fragment[-6:]) == ("<div", "</div>")
+        assert not {"script", "link", "img", "iframe", "html", "body"} & set(reader.seen)
+        assert not [word for word in ("http", "url(", "@import") if word in fragment]
+
+
+def test_style_is_for_the_fragment_only(plan):
+    style = re.search(r"<style>(.*?)</style>", plan_html(plan), re.S).group(1)
+    selectors = [s.strip() for rule in style.split("}")[:-1] for s in rule.split("{")[0].split(",")]
+    assert all(s.startswith(".remat-plan") for s in selectors)
+
+
+def test_the_figures_of_a_plan_are_shown(verified):
+    texts = shown(read(plan_html(verified)))
+    for size in (
+        verified.baseline_peak_bytes, verified.budget_bytes, verified.predicted_peak_bytes,
+        verified.compiled_peak_bytes, verified.before.peak_bytes, verified.after.owned_bytes,
+    ):  # fmt: skip
+        assert format_bytes(size) in texts
+    assert verified.fingerprint in texts
+    assert f"{verified.gap:.1%}" in texts
+    assert "position in the gradient step (share of its instructions)" in texts
+
+
+def test_the_timeline_has_all_points(plan):
+    fragment = plan_html(plan)
+    lines = re.findall(r'<polyline points="([^"]*)"', fragment)
+    assert [len(line.split()) for line in lines] == [len(t.positions) for t in plan.timeline()]
+    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    highest = heights.index(min(heights))
+    assert plan.before.live_bytes[highest] == plan.before.peak_bytes
+
+
+def test_pointing_at_the_timeline_tells_values(plan):
+    titles = re.findall(r"<title>(at .*?)</title>", plan_html(plan))
+    assert len(titles) == 100
+    assert any(f"plain {format_bytes(plan.before.peak_bytes)}" in t for t in titles)
+    assert any(f"planned {format_bytes(plan.after.peak_bytes)}" in t for t in titles)
+
+
+def test_the_budget_is_a_line_where_it_is_in_sight(plan):
+    assert "stroke-dasharray" in plan_html(plan)
+    far = dataclasses.replace(plan, budget_bytes=100 * plan.baseline_peak_bytes)
+    assert "stroke-dasharray" not in plan_html(far)
+    assert format_bytes(far.budget_bytes) in plan_html(far)
+
+
+def test_there_is_a_row_for_each_entry(plan, with_schedule):
+    for made in (plan, with_schedule([["a", ["b", "b"]], "a", ".", "f"])):
+        body = plan_html(made).split("<tbody>")[-1]
+        assert body.count("<tr>") == len(plan_entries(made))
+    nested = plan_html(with_schedule([["a", ["b", "b"]]]))
+    assert [f"padding-left:{n}px" in nested for n in (0, 20, 40, 60)] == [True, True, True, False]
+
+
+def test_long_tables_are_cut(with_schedule):
+    long = with_schedule(random.Random(0).choices("abcdefgh", k=300))
+    fragment = plan_html(long)
+    assert f"... and {len(plan_entries(long)) - ENTRIES} more rows" in fragment
+    read(fragment)
+
+
+def test_everything_is_escaped(plan, analysis, curve):
+    decisions = tuple(
+        dataclasses.replace(d, source=NASTY, kept=(NASTY,) * len(d.kept)) for d in plan.decisions
+    )
+    bad_plan = dataclasses.replace(
+        plan, target=NASTY, strategy=NASTY, budget=NASTY, notes=(NASTY,), decisions=decisions
+    )
+    rows = tuple(
+        dataclasses.replace(r, name=NASTY, source=NASTY, function=NASTY, read_by=NASTY, dtype=NASTY)
+        for r in analysis.residuals
+    )
+    for thing in (
+        bad_plan,
+        dataclasses.replace(analysis, residuals=rows),
+        dataclasses.replace(curve, target=NASTY),
+    ):
+        reader = read(thing._repr_html_())
+        assert "script" not in reader.seen
+        assert not any(name.startswith("on") for _, name, _ in reader.attributes)
+        assert "alert" in shown(reader)
+
+
+def test_names_of_the_program_are_escaped(analysis):
+    fragment = analysis._repr_html_()
+    assert "<b>" not in fragment
+    assert "&lt;b&gt;activation&lt;/b&gt;" in fragment
+    assert "'<b>activation</b>'" in shown(read(fragment))
+
+
+def test_a_curve_has_a_dot_and_a_row_for_each_point(curve):
+    fragment = curve._repr_html_()
+    assert fragment.count("<circle") == len(curve.points)
+    assert fragment.split("<tbody>")[-1].count("<tr>") == len(curve.points)
+    for point in curve.points:
+        assert f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}" in fragment
+
+
+def test_curves_of_few_points():
+    for points in [(), (TradeoffPoint(1000, 0.0),)]:
+        read(Tradeoff(points, "cpu", lambda budget, verify: None)._repr_html_())
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0, 100), (0, 8.8e9), (278_000, 357_000), (0, 1e-3), (5, 5)]
+)
+def test_ticks_are_few_round_and_within(low, high):
+    ticks = Axis("", low, high, str).ticks()
+    assert len(ticks) <= 7
+    assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+    if high > low:
+        assert len(ticks) >= 2
+
+
+def test_points_stand_where_the_axes_say():
+    axis = Axis("", 0, 10, str)
+    chart = line_chart("", [Line("red", [0, 10], [0, 10])], axis, axis)
+    (u0, v0), (u1, v1) = (
+        map(float, p.split(",")) for p in re.search(r'points="([^"]*)"', chart).group(1).split()
+    )
+    assert u0 < u1
+    assert v0 > v1  # up is more

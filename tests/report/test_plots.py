@@ -1,0 +1,137 @@
+"""Pictures: the lines are the traces, axes have labels and units, no display, nothing leaks."""
+
+import dataclasses
+import io
+import subprocess
+import sys
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.units import format_bytes
+
+
+@pytest.fixture(autouse=True)
+def _no_pyplot(monkeypatch):
+    """As in a script that does not use pyplot, whatever other tests imported."""
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+
+
+def picture(ax):
+    written = io.BytesIO()
+    ax.figure.savefig(written, format="png")
+    return written.getvalue()
+
+
+def labels(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def ticks(axis):
+    return [axis.get_major_formatter()(t) for t in axis.get_majorticklocs()]
+
+
+def test_lines_are_the_traces(plan):
+    ax = plan.plot()
+    for line, trace in zip(ax.get_lines(), plan.timeline(), strict=False):
+        assert list(line.get_ydata()) == list(trace.live_bytes)
+        assert list(line.get_xdata()) == pytest.approx([100 * p / (trace.steps - 1) for p in trace.positions])
+    before, after, budget = ax.get_lines()
+    assert max(before.get_ydata()) == plan.before.peak_bytes
+    assert max(after.get_ydata()) == plan.after.peak_bytes
+    assert set(budget.get_ydata()) == {plan.budget_bytes}
+
+
+def test_owned_bytes_are_shaded(plan):
+    (box,) = plan.plot().patches
+    assert (box.get_y(), box.get_height()) == (0, plan.after.owned_bytes)
+
+
+def test_axes_have_labels_units_title_and_legend(plan):
+    ax = plan.plot()
+    assert ax.get_xlim() == (0, 100)
+    assert "%" in ax.get_xlabel()
+    assert "memory" in ax.get_ylabel()
+    assert all(t.endswith("B") for t in ticks(ax.yaxis))
+    assert f"{plan.overhead:.1%}" in ax.get_title()
+    assert labels(ax) == [
+        f"arguments and results: {format_bytes(plan.after.owned_bytes)}",
+        f"plain: peak {format_bytes(plan.before.peak_bytes)}",
+        f"planned: peak {format_bytes(plan.after.peak_bytes)}",
+        f"budget: {format_bytes(plan.budget_bytes)}",
+    ]
+
+
+def test_a_budget_far_above_does_not_flatten_the_rest(plan):
+    far = dataclasses.replace(plan, budget_bytes=100 * plan.before.peak_bytes)
+    ax = far.plot()
+    assert ax.get_ylim()[1] < 2 * plan.before.peak_bytes
+    assert len(ax.get_lines()) == 2
+
+
+def test_pictures_are_written_without_a_display_and_without_pyplot(plan, curve):
+    for ax in (plan.plot(), curve.plot()):
+        assert picture(ax).startswith(b"\x89PNG")
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_given_axes_are_drawn_on(plan, curve):
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    assert plan.plot(left) is left
+    assert curve.plot(right) is right
+    assert left.get_lines()
+    assert right.get_lines()
+
+
+def test_pyplot_has_the_figure_where_pyplot_is_in_use(plan, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    from matplotlib import pyplot
+
+    open_before = pyplot.get_fignums()
+    try:
+        figure = plan.plot().figure
+        assert figure is pyplot.gcf()
+        pyplot.close(figure)
+        assert pyplot.get_fignums() == open_before
+    finally:
+        for number in set(pyplot.get_fignums()) - set(open_before):
+            pyplot.close(number)
+
+
+def test_the_curve_is_stairs_through_the_points(curve):
+    ax = curve.plot()
+    stairs, plain = ax.get_lines()
+    assert stairs.get_drawstyle() == "steps-post"
+    assert list(stairs.get_xdata()) == [p.peak_bytes for p in curve.points]
+    assert list(stairs.get_ydata()) == [p.overhead for p in curve.points]
+    assert list(plain.get_xdata()) == [curve.points[-1].peak_bytes]
+    assert all(t.endswith("B") for t in ticks(ax.xaxis))
+    assert all(t.endswith("%") for t in ticks(ax.yaxis))
+    assert curve.target in ax.get_title()
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    assert len(labels(ax)) == 2
+
+
+def test_curves_of_few_points():
+    for points in [(), (TradeoffPoint(1000, 0.0),)]:
+        picture(Tradeoff(points, "cpu", lambda budget, verify: None).plot())
+
+
+@pytest.mark.parametrize("draw", ["plan", "curve"])
+def test_without_matplotlib_the_error_says_what_to_install(draw, request, monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "remat_plan\[plot\]"'):
+        request.getfixturevalue(draw).plot()
+
+
+def test_matplotlib_is_not_imported_before_something_is_drawn():
+    program = "import sys, remat_plan.report.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,86 @@
+"""Every program of the zoo under schedules of every kind: same values, outputs and derivatives."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.helpers import assert_trees_close, check_schedules, halved, random_schedule, traced, under, whole
+from tests.zoo import ZOO
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive"),  # tests/cost looks after these two
+    pytest.mark.filterwarnings("ignore:remat_plan. a while loop"),
+]
+
+
+COMPILED = ("control_flow", "linear_algebra", "scan_inside")
+"""Loops and branches are compiled anew for every schedule, so these see fewer."""
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_values_and_gradients_are_those_of_the_function(name):
+    case = ZOO[name]
+    few = {"seeds": range(1), "limit": 2} if name in COMPILED else {}
+    check_schedules(case.fn, *case.args, rtol=2e-4, atol=2e-5, **few, **case.options)
+
+
+def losses(name):
+    """The plain loss of a case and its loss under three schedules, all as functions of differentiated leaves."""
+    case = ZOO[name]
+    program = traced(case.fn, *case.args, **case.options)
+    moving = program.call.differentiated
+    fixed = [x for x, d in zip(program.call.leaves, moving, strict=True) if not d]
+    primal = [x for x, d in zip(program.call.leaves, moving, strict=True) if d]
+
+    def of(run):
+        def loss(*xs):
+            sources = iter(fixed), iter(xs)
+            out = run(*(next(sources[d]) for d in moving))
+            return jax.tree.leaves(out)[0]
+
+        return loss
+
+    schedules = [whole(program), halved(program), random_schedule(program, 7)]
+    return primal, of(program.call.flat_fn), [of(under(program, s)) for s in schedules]
+
+
+def hvp(loss, primal, direction):
+    """Hessian-vector product, reverse over forward."""
+    return jax.grad(lambda *xs: jax.jvp(loss, xs, direction)[1], argnums=tuple(range(len(primal))))(*primal)
+
+
+def grad_of_grad(loss, primal, direction):
+    numbers = tuple(range(len(primal)))
+
+    def along(*xs):
+        gradients = jax.grad(loss, argnums=numbers)(*xs)
+        return sum(jnp.vdot(g, d) for g, d in zip(gradients, direction, strict=True)).real
+
+    return jax.grad(along, argnums=numbers)(*primal)
+
+
+def per_example(loss, primal, direction):
+    numbers = tuple(range(len(primal)))
+    many = [jnp.stack([x, x + d, 2 * x]) for x, d in zip(primal, direction, strict=True)]
+    return jax.vmap(jax.value_and_grad(loss, argnums=numbers))(*many)
+
+
+TWICE = [name for name, case in ZOO.items() if case.second_order]
+
+
+@pytest.mark.parametrize("derivative", [hvp, grad_of_grad, per_example], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("name", ["exp_tanh_rsqrt", "relu_and_friends", "custom_jvp", "scan_inside", "literal_keys"])
+def test_higher_derivatives_and_maps(name, derivative):
+    primal, plain, planned = losses(name)
+    direction = tuple(jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) for x in primal)
+    want = derivative(plain, primal, direction)
+    coarse = any(x.dtype == jnp.bfloat16 for x in primal)
+    for loss in planned:
+        assert_trees_close(derivative(loss, primal, direction), want, 0.1 if coarse else 1e-3, 0.02 if coarse else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("derivative", [hvp, grad_of_grad, per_example], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("name", TWICE)
+def test_higher_derivatives_and_maps_of_everything(name, derivative):
+    test_higher_derivatives_and_maps(name, derivative)
