@@ -198,7 +198,7 @@ def struct(aval: Any) -> jax.ShapeDtypeStruct:
             more[name] = getattr(aval, name)
     sharding = getattr(aval, "sharding", None)
     spec = getattr(sharding, "spec", None) or ()
-    if any(entry is not None for entry in spec) and "unconstrained" not in str(spec).lower():
+    if "manual_axis_type" in more or any(isinstance(entry, (str, tuple)) for entry in spec):
         more["sharding"] = sharding
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from remat_plan.graph.call import positions
 from remat_plan.plan import Plan
-from remat_plan.program import Program, run_schedule, trace_program
+from remat_plan.program import Program, check_existing, run_schedule, trace_program
 from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
@@ -37,7 +39,7 @@ def plan(
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    static_argnums: Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
     existing: str = "replan",
@@ -89,10 +91,10 @@ def plan(
 
 def _plan_program(
     session: Session, budget: Budget, strategy: str, verify: bool, has_aux: bool, existing: str, started: float,
-    argnums: int | Sequence[int], static_argnums: Sequence[int],
+    argnums: int | Sequence[int], static_argnums: int | Sequence[int],
 ) -> Plan:  # fmt: skip
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    return session.make_plan(budget, strategy, verify, numbers, has_aux, tuple(static_argnums), existing, started)
+    numbers, static = positions(argnums), positions(static_argnums, "static_argnums")
+    return session.make_plan(budget, strategy, verify, numbers, has_aux, static, existing, started)
 
 
 def remat(
@@ -103,7 +105,7 @@ def remat(
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    static_argnums: Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
     target: str | None = None,
     existing: str = "replan",
 ) -> Callable[..., Any]:
@@ -124,8 +126,12 @@ def remat(
         >>> gradient.shape
         (64, 64)
     """
-    options = _RematOptions(parse_budget(budget), strategy, verify, argnums, has_aux, tuple(static_argnums), target, existing)
     _check_strategy(strategy)
+    check_existing(existing)
+    static = positions(static_argnums, "static_argnums")
+    options = _RematOptions(
+        parse_budget(budget), strategy, verify, positions(argnums), has_aux, static, target, existing
+    )
     if fn is None:
         return functools.partial(_decorate, options=options)
     return _decorate(fn, options)
@@ -157,7 +163,7 @@ class Planned:
         return run_schedule(program, self.plan_for(program).schedule)
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def plan_for(self, program: Program) -> Plan:
         """The plan of a traced program, made on first use."""
@@ -185,7 +191,7 @@ def analyze(
     *args: Any,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    static_argnums: Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Analysis:
     """Tell what plain JAX keeps between forward and backward passes, by value; nothing is compiled.
@@ -210,7 +216,7 @@ def tradeoff(
     *args: Any,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    static_argnums: Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
     existing: str = "replan",
@@ -229,12 +235,13 @@ def tradeoff(
     session = Session(program, device, Progress("remat_plan", progress))
     found = []
     with session.progress:
-        last = len(session.planner.points) - 1
-        chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
-        for number, point in enumerate(chosen):
-            session.progress.say(f"evaluating schedule {number + 1} of {len(chosen)}")
-            schedule = session.planner.schedule(min(point, last))
-            found.append(TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule)))
+        for curve in session.planner.curves:
+            last = len(curve.points) - 1
+            chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
+            for number, point in enumerate(chosen):
+                session.progress.say(f"evaluating schedule {number + 1} of {len(chosen)}")
+                schedule = curve.schedule(min(point, last))
+                found.append(TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule)))
         found.append(TradeoffPoint(session.timeline(program.plain).peak_bytes, 0.0))
 
     def make(budget: Any, verify: bool) -> Plan:

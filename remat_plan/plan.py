@@ -17,7 +17,7 @@ from remat_plan.program import Program, run_schedule, trace_program
 from remat_plan.report import html, text
 from remat_plan.report.decisions import Decision
 from remat_plan.report.trace import MemoryTrace
-from remat_plan.rewrite.segments import Segment
+from remat_plan.rewrite.segments import Segment, check_cover
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -178,7 +178,7 @@ class Plan:
                 f"Plan.from_json: not a plan of format {FORMAT}; write plans with plan.to_json() of this version."
             )
         try:
-            return Plan(
+            plan = Plan(
                 **{
                     **data,
                     "program": Fingerprint(**{k: _tuples(v) for k, v in data["program"].items()}),
@@ -191,7 +191,9 @@ class Plan:
                     "notes": tuple(data["notes"]),
                 }
             )
-        except (KeyError, TypeError) as error:
+            check_cover(plan.schedule, 0, len(plan.program.equations))
+            return plan
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"Plan.from_json: the text is not a complete plan ({error}).") from None
 
 

@@ -38,13 +38,19 @@ class Program:
         return (Segment(0, len(self.graph.ops), "plain"),)
 
 
+def check_existing(existing: str) -> None:
+    """Raise ``ValueError`` if ``existing`` is no way to treat the user's own ``jax.checkpoint`` regions."""
+    if existing not in EXISTING:
+        raise ValueError(f"existing={existing!r}: say one of {', '.join(map(repr, EXISTING))}.")
+
+
 def trace_program(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     argnums: int | Sequence[int],
     has_aux: bool,
-    static_argnums: Sequence[int],
+    static_argnums: int | Sequence[int],
     existing: str,
 ) -> Program:
     """Trace a loss function and build its graph.
@@ -52,8 +58,7 @@ def trace_program(
     Raises:
         TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
     """
-    if existing not in EXISTING:
-        raise ValueError(f"existing={existing!r}: say one of {', '.join(map(repr, EXISTING))}.")
+    check_existing(existing)
     call = make_call(fn, args, kwargs, argnums, static_argnums)
     closed, shapes = call.trace()
     check_loss(shapes, has_aux)

@@ -20,7 +20,7 @@ from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.graph.records import Graph
 from remat_plan.plan import Plan
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
-from remat_plan.planning.planner import Planner
+from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.runs import op_seconds
 from remat_plan.program import Program, make_emitter
 from remat_plan.report.decisions import decide, line_text
@@ -34,6 +34,9 @@ from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import Target
 
 Schedule = tuple[Segment, ...]
+
+_AROUND = (0, 1, 2, 4, 8, 12)
+"""How far above a found point schedules are tried that may fit although they were planned for more."""
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -101,27 +104,77 @@ class Session:
         plain = self.timeline(self.program.plain).seconds
         return max(self.timeline(schedule).seconds / plain - 1.0, 0.0) if plain else 0.0
 
-    def find(self, budget_bytes: int, verify: bool) -> tuple[Schedule, Found]:
+    def find(self, budget_bytes: int, verify: bool) -> tuple[Schedule, int]:
         """Find the schedule with the least recomputation whose peak is within the budget.
+
+        The evaluator chooses among the planner's curves and where on them to begin; with ``verify`` the compiler
+        then corrects.
+
+        Returns:
+            The schedule, and how many were compiled for it.
 
         Raises:
             BudgetError: nothing fits.
         """
-        planner = self.planner
-        if not planner.points:
-            raise RuntimeError("the chain has no schedule at all")
+        if not self.program.graph.ops:
+            raise self.nothing_to_do(budget_bytes, verify)
         plain = self.timeline(self.program.plain)
-        limits = [planner.limit_bytes(i) for i in range(len(planner.points))]
         owned = plain.argument_bytes + plain.output_bytes
-        found = search(limits, owned, budget_bytes, lambda i: self.peak(planner.schedule(i), verify))
-        if found.point is None:
-            raise self.over_budget(budget_bytes, found, verify)
-        return planner.schedule(found.point), found
+        ranked = []
+        for number, curve in enumerate(self.planner.curves):
+            predicted = self.search(curve, owned, budget_bytes, False, None)
+            point = predicted.point if not verify else self.look_around(curve, predicted, budget_bytes)
+            seconds = float("inf") if point is None else self.timeline(curve.schedule(point)).seconds
+            ranked.append((seconds, number, point, predicted))
+        ranked.sort(key=lambda row: row[:2])
+        if not verify:
+            _, number, point, _ = ranked[0]
+            if point is None:
+                raise self.over_budget(budget_bytes, [(self.planner.curves[n], f) for _, n, _, f in ranked], verify)
+            return self.planner.curves[number].schedule(point), 0
+        tried = []
+        uniform = self.best_baseline(budget_bytes, ranked[0][0])
+        if uniform is not None and self.compiled_bytes(uniform) <= budget_bytes:
+            return uniform, 1
+        for _, number, start, _ in ranked:
+            curve = self.planner.curves[number]
+            found = self.search(curve, owned, budget_bytes, True, start)
+            tried.append((curve, found))
+            if found.point is not None:
+                return curve.schedule(found.point), sum(len(f.measured) for _, f in tried)
+        raise self.over_budget(budget_bytes, tried, verify)
 
-    def over_budget(self, budget_bytes: int, found: Found, verify: bool) -> BudgetError:
+    def look_around(self, curve: Curve, found: Found, budget_bytes: int) -> int | None:
+        """Of the schedules around a found point, the fastest that fits: peaks do not follow limits exactly."""
+        if found.point is None:
+            return None
+        last = len(curve.limits) - 1
+        reach = sorted({min(found.point + step, last) for step in _AROUND})
+        fitting = [p for p in reach if self.timeline(curve.schedule(p)).peak_bytes <= budget_bytes]
+        return min(fitting, key=lambda p: (self.timeline(curve.schedule(p)).seconds, p), default=found.point)
+
+    def best_baseline(self, budget_bytes: int, seconds: float) -> Schedule | None:
+        """The uniform schedule that fits and takes less than ``seconds``, by the evaluator."""
+        best = None
+        for schedule in self.planner.baselines():
+            timeline = self.timeline(schedule)
+            if timeline.peak_bytes <= budget_bytes and timeline.seconds < seconds:
+                best, seconds = schedule, timeline.seconds
+        return best
+
+    def search(self, curve: Curve, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
+        """Search one curve for the point whose peak is close to the budget and within it."""
+        return search(
+            curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start
+        )
+
+    def over_budget(self, budget_bytes: int, tried: list[tuple[Curve, Found]], verify: bool) -> BudgetError:
         """The error of a budget below the least peak that was reached."""
+        curve, found = min(tried, key=lambda row: row[1].least[1])
         point, least = found.least
-        timeline = self.timeline(self.planner.schedule(point))
+        timeline = self.timeline(curve.schedule(point))
+        if (plain := self.peak(self.program.plain, verify)) < least:
+            least, timeline = plain, self.timeline(self.program.plain)
         eqn = timeline.equations[timeline.peak_step]
         where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
         largest = self.largest_values()
@@ -135,6 +188,17 @@ class Session:
             "arguments."
         )
         return BudgetError(message, minimum_bytes=least, budget_bytes=budget_bytes, where=where, largest=largest)
+
+    def nothing_to_do(self, budget_bytes: int, verify: bool) -> BudgetError:
+        """The error of a budget for a program without equations."""
+        least = self.peak(self.program.plain, verify)
+        message = (
+            f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) cannot be met: the function computes nothing "
+            f"that could be recomputed; its arguments and gradients alone take {least} bytes."
+        )
+        return BudgetError(
+            message, minimum_bytes=least, budget_bytes=budget_bytes, where="", largest=self.largest_values()
+        )
 
     def largest_values(self) -> tuple[str, ...]:
         """Texts of the three largest values of the program."""
@@ -174,9 +238,9 @@ class Session:
             schedule: Schedule = identity
             notes.append("the budget is met without recomputing anything: the function is left as it is")
         else:
-            schedule, found = self.find(budget_bytes, verify)
+            schedule, compiled = self.find(budget_bytes, verify)
             if verify:
-                notes.append(f"{len(found.measured)} schedules were compiled")
+                notes.append(f"{compiled} schedules were compiled")
         before, after = self.timeline(identity), self.timeline(schedule)
         overhead = self.overhead(schedule)
         return Plan(

@@ -6,6 +6,7 @@ In: ``"8GiB"``, ``"800MB"``, ``"60%"``, ``"device"``, an integer. Out: ``Budget`
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,14 @@ class BudgetError(ValueError):
         self.budget_bytes = budget_bytes
         self.where = where
         self.largest = largest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the attributes when the error travels between processes."""
+        return _budget_error, (str(self), self.minimum_bytes, self.budget_bytes, self.where, self.largest)
+
+
+def _budget_error(message: str, minimum: int, budget: int, where: str, largest: tuple[str, ...]) -> BudgetError:
+    return BudgetError(message, minimum_bytes=minimum, budget_bytes=budget, where=where, largest=largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +99,15 @@ def parse_budget(budget: Any) -> Budget:
     """
     if isinstance(budget, Budget):
         return budget
-    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)) and not hasattr(budget, "__index__"):
+    number_like = isinstance(budget, numbers.Real) or hasattr(budget, "__index__")
+    if isinstance(budget, (bool, list, tuple)) or not (isinstance(budget, str) or number_like):
         raise TypeError(f"budget={budget!r}: a budget is {_EXAMPLES}, not {type(budget).__name__}.")
     if isinstance(budget, str):
         return _parse_text(budget)
-    number = float(budget)
+    try:
+        number = float(budget)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"budget={budget!r}: a budget must be a positive, finite number of bytes.")
     if number < 1:

@@ -10,7 +10,9 @@ import jax
 import numpy as np
 
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.planning.cuts import find_cuts, free_ops
 from remat_plan.planning.planner import Planner
+from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.program import Program, make_emitter, trace_program
 from remat_plan.rewrite.segments import Segment
 
@@ -32,12 +34,27 @@ def under(program, schedule):
     return run
 
 
+def all_points(program):
+    """Every schedule of the planner."""
+    return [c.schedule(i) for c in Planner(program.graph, CPU).curves for i in range(len(c.points))]
+
+
 def planner_schedules(program, limit=6):
-    """Schedules of the planner, at most ``limit`` of them, the least memory and the most memory among them."""
-    planner = Planner(program.graph, CPU)
-    last = len(planner.points) - 1
-    chosen = sorted({round(i * last / max(limit - 1, 1)) for i in range(limit)}) if last >= 0 else []
-    return list(dict.fromkeys(planner.schedule(i) for i in chosen))
+    """Schedules of the planner, about ``limit`` of each curve, the least and the most memory among them."""
+    found = []
+    for curve in Planner(program.graph, CPU).curves:
+        last = len(curve.points) - 1
+        chosen = sorted({round(i * last / max(limit - 1, 1)) for i in range(limit)}) if last >= 0 else []
+        found += [curve.schedule(i) for i in chosen]
+    return list(dict.fromkeys(found))
+
+
+def whole_problem(program):
+    """The whole program as one run, and as one minimum-cut problem."""
+    graph = program.graph
+    cuts = find_cuts(graph)
+    run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
+    return run, segment_problem(graph, run, op_seconds(graph, CPU))
 
 
 def stretches(graph):
@@ -62,8 +79,6 @@ def tiled(graph, make):
 
 def saveable(graph, start, end):
     """Values that a segment may save, as the planner has it: arrays not made from literals only."""
-    from remat_plan.planning.cuts import free_ops
-
     free = free_ops(graph)
     ops = [op for op in graph.ops[start:end] if op.index not in free]
     return [v for op in ops for v in op.outputs if hasattr(graph.values[v].aval, "shape")]

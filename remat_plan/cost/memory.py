@@ -61,9 +61,12 @@ class Timeline:
         return max(range(len(self.live_bytes)), key=self.live_bytes.__getitem__) if self.live_bytes else 0
 
 
-def evaluate_program(program: Program, hardware: Hardware) -> Timeline:
-    """Walk a program once: live bytes at each materialised step, FLOPs, roofline seconds."""
-    kernels = fuse(program)
+def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel] | None = None) -> Timeline:
+    """Walk a program once: live bytes at each materialised step, FLOPs, roofline seconds.
+
+    ``kernels`` are those of ``fuse(program)``, for callers that have them already.
+    """
+    kernels = fuse(program) if kernels is None else kernels
     if program.model.breadth_first:
         kernels = breadth_first(kernels, len(program.sizes))
     sizes, home = program.sizes, program.storage

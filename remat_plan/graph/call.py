@@ -9,7 +9,8 @@ sits in the arguments stay as they are (as in ``jax.grad``, so that ``if train:`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,12 @@ class Call:
 
     def trace(self) -> tuple[Any, Any]:
         """Trace the function; return its closed jaxpr and the tree of its output shapes."""
-        return jax.make_jaxpr(self.flat_fn, return_shape=True)(*self.structs)
+
+        @functools.wraps(self.fn, updated=())  # JAX's messages then speak of the user's function
+        def traced(*leaves: Any) -> Any:
+            return self.flat_fn(*leaves)
+
+        return jax.make_jaxpr(traced, return_shape=True)(*self.structs)
 
     def key(self) -> Any:
         """Return a hashable key of structure, shapes and static leaves."""
@@ -92,23 +98,33 @@ def _hashable(x: Any) -> bool:
     return True
 
 
-def normalize_argnums(argnums: int | Sequence[int], n_args: int) -> tuple[int, ...]:
-    """Return ``argnums`` as a tuple of positions.
+def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:
+    """Return positions of arguments as a tuple of integers; one integer stands for itself.
 
     Raises:
-        TypeError: not integers. ValueError: out of range.
+        TypeError: not integers.
     """
-    numbers = (argnums,) if isinstance(argnums, (int, np.integer)) else tuple(argnums)
-    result = []
+    single = isinstance(argnums, (int, np.integer)) or not isinstance(argnums, Iterable)
+    numbers: tuple[Any, ...] = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
     for n in numbers:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"argnums={argnums!r}: positions of arguments are integers, not {type(n).__name__}.")
+            raise TypeError(f"{name}={argnums!r}: positions of arguments are integers, not {type(n).__name__}.")
+    return tuple(int(n) for n in numbers)
+
+
+def normalize_argnums(argnums: int | Sequence[int], n_args: int, name: str = "argnums") -> tuple[int, ...]:
+    """Return ``argnums`` as a tuple of positions from 0 to ``n_args - 1``.
+
+    Raises:
+        TypeError: not integers. ValueError: out of range, or none at all.
+    """
+    numbers = positions(argnums, name)
+    for n in numbers:
         if not -n_args <= n < n_args:
-            raise ValueError(f"argnums={argnums!r}: the function is given {n_args} positional argument(s).")
-        result.append(int(n) % n_args)
-    if not result:
-        raise ValueError(f"argnums={argnums!r}: name at least one argument to differentiate.")
-    return tuple(result)
+            raise ValueError(f"{name}={argnums!r}: the function is given {n_args} positional argument(s).")
+    if not numbers:
+        raise ValueError(f"{name}={argnums!r}: name at least one argument to differentiate.")
+    return tuple(n % n_args for n in numbers)
 
 
 def make_call(
@@ -116,7 +132,7 @@ def make_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     argnums: int | Sequence[int],
-    static_argnums: Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
 ) -> Call:
     """Take a call apart.
 
@@ -129,7 +145,8 @@ def make_call(
     if not args:
         raise ValueError("no arguments: give example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
     numbers = normalize_argnums(argnums, len(args))
-    fixed = normalize_argnums(static_argnums, len(args)) if static_argnums else ()
+    static_numbers = positions(static_argnums, "static_argnums")
+    fixed = normalize_argnums(static_numbers, len(args), "static_argnums") if static_numbers else ()
     both = sorted(set(numbers) & set(fixed))
     if both:
         raise ValueError(f"argument {both[0]} is in argnums and in static_argnums; it can be only one of them.")
@@ -155,7 +172,10 @@ def make_call(
         leaves.append(leaf)
         differentiated.append(moving)
     if not any(differentiated):
-        raise ValueError(f"argnums={argnums!r}: no array of floating point to differentiate in these arguments.")
+        raise ValueError(
+            f"argnums={argnums!r}: no array of floating point to differentiate in these arguments. (Of a method, "
+            "argument 0 is the object itself; its first parameter is argnums=1.)"
+        )
     target = _unwrapping(fn) if fixed else fn
     return Call(target, tree, tuple(traced), tuple(static), tuple(leaves), tuple(differentiated))
 
@@ -194,10 +214,10 @@ def check_loss(shapes: Any, has_aux: bool) -> None:
     if len(leaves) != 1 or leaves[0] is not shapes:
         hint = "" if has_aux else " If it returns (loss, aux), say has_aux=True."
         raise TypeError(f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}")
-    if leaves[0].shape != () or not _compat.is_float(leaves[0]):
+    if leaves[0].shape != () or not jax.numpy.issubdtype(leaves[0].dtype, jax.numpy.floating):
         raise TypeError(
-            f"the function must return a scalar of floating point, but it returns {_tell(shapes)}; "
-            "take a sum or a mean, or use has_aux=True for more outputs."
+            f"the function must return a real scalar of floating point, but it returns {_tell(shapes)}; "
+            "take a sum or a mean (of a complex result, its real part), or use has_aux=True for more outputs."
         )
 
 

@@ -30,7 +30,7 @@ class Need:
 
     Attributes:
         active_outputs: which outputs carry a tangent.
-        operands, outputs: positions that the backward pass reads (directly, or to recompute an internal).
+        operands, outputs: positions (literals counted) that the backward pass reads (directly, or to recompute an internal).
         internal_avals: types of the internals that plain JAX keeps beside them.
         direct: positions ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
         internal_eqns: how many equations recompute the internals (0: none are needed).
@@ -110,11 +110,18 @@ def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: 
     structs = [_compat.struct(a) for a in avals]
     closed = jax.make_jaxpr(_Vjp(eqn, operands, literals, active))(structs, [_compat.struct(a) for a in cotangents])
     flat = flatten(closed, keep_remat=True)
-    return _classify(flat, len(structs), len(floats), floats)
+    return _classify(flat, [i for i, o in enumerate(operands) if o >= 0], len(floats), floats)
 
 
-def _classify(flat: Flat, n_operands: int, n_outputs: int, floats: tuple[bool, ...]) -> Need:
-    """Split a flattened VJP at its cotangents and walk its residuals back."""
+def _classify(flat: Flat, places: list[int], n_outputs: int, floats: tuple[bool, ...]) -> Need:
+    """Split a flattened VJP at its cotangents and walk its residuals back.
+
+    Args:
+        flat: the VJP; its first inputs are the operands that are values.
+        places: their positions among all operands, literals included.
+        n_outputs, floats: outputs of the equation, and which of them may carry a tangent.
+    """
+    n_operands = len(places)
     cotangents = set(flat.inputs[n_operands:])
     gradients = flat.outputs[n_outputs:]
     depends = set(cotangents)
@@ -125,7 +132,7 @@ def _classify(flat: Flat, n_operands: int, n_outputs: int, floats: tuple[bool, .
     backward = [e for e in live if any(o in depends for o in e.operands)]
     residuals = {o for e in backward for o in e.operands if o >= 0 and o not in depends}
     residuals |= {o for o in gradients if o >= 0 and o not in depends}
-    position = {v: i for i, v in enumerate(flat.inputs[:n_operands])}
+    position = dict(zip(flat.inputs[:n_operands], places, strict=True))
     out_position = {v: j for j, v in enumerate(flat.outputs[:n_outputs]) if v >= 0 and v not in position}
     makers = {v: e for e in flat.eqns for v in e.outputs}
     constants = {v for v, _ in flat.constants}

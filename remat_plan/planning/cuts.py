@@ -139,8 +139,13 @@ class _Facts:
     last: list[int]
 
 
-def find_cuts(graph: Graph) -> Cuts:
-    """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes)."""
+def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset()) -> Cuts:
+    """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes).
+
+    Args:
+        graph: the program.
+        isolate: primitives that get a block of their own where they are differentiated.
+    """
     free = free_ops(graph)
     needed = needed_values(graph)
     last = last_uses(graph)
@@ -154,7 +159,7 @@ def find_cuts(graph: Graph) -> Cuts:
                 scores[last[v] + 1] -= value.size_bytes
     for i in range(1, len(scores)):
         scores[i] += scores[i - 1]
-    dear = [kind_of(op.eqn) >= Kind.OPAQUE for op in graph.ops]
+    dear = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
     facts = _Facts(free, needed, last)
     chosen = {0, len(graph.ops), *_worthwhile(graph, 0, _minima(heights, scores, False), dear, facts, heights)}
     flat = _minima(heights, scores, True)
@@ -162,7 +167,7 @@ def find_cuts(graph: Graph) -> Cuts:
         if sum(dear[start:end]) > LONG:  # no hills for long: a plain chain
             chosen.update(_worthwhile(graph, start, [p for p in flat if start < p < end], dear, facts, heights))
     for op in graph.ops:
-        if op.effectful:
+        if op.effectful or (op.differentiated and op.primitive in isolate):
             chosen.update((op.index, op.index + 1))
     positions = tuple(sorted(chosen))
     return Cuts(positions, _frontiers(graph, positions, free, last), free, needed)

@@ -1,11 +1,12 @@
-"""The options of every run of blocks, and the chain problem made of them.
+"""The options of every run of blocks.
 
 In: ``Graph``, ``Cuts``, ``Hardware``. Out: ``Options``: per run of up to ``MERGE`` blocks the ways to run it
-(saved values, bytes kept, bytes of transient, seconds), and the ``ChainProblem`` for ``solve.chain``.
+(saved values, bytes kept, bytes of transient, seconds).
 
-Equal runs (same signature) are solved and profiled once. Every run has the option to be one ``jax.checkpoint``
-segment for each point of the minimum-cut hull; runs of one block also have the option to stay as they are
-(``PLAIN``: what JAX keeps by itself, nothing recomputed), the only one for equations with effects.
+Equal runs (same signature) are solved and profiled once. Every run may be one ``jax.checkpoint`` segment for
+each point of the minimum-cut hull. Saving the output of a matrix product or what element-wise equations make of
+it costs the same bytes, so both are profiled (``_pulled_back``). A run may also stay as it is (``plain``: what
+JAX keeps by itself), the only choice for equations with effects.
 """
 
 from __future__ import annotations
@@ -14,38 +15,60 @@ from dataclasses import dataclass
 
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.profile import Backward, backward_timeline, forward_timeline, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve import min_cut
-from remat_plan.solve.chain import ChainProblem, RunOption
+from remat_plan.solve.min_cut import Selection, SegmentProblem
 
 MERGE = 4
 """The most blocks that one segment may span by itself (nesting spans more)."""
 
-_EARLY_SHARE = 0.05
+EARLY_SHARE = 0.05
+"""Early bytes up to this share of a run's own peak are not worth speaking of."""
+
 _MAX_HULL = 12
-_MAX_SINGLE = 10
-_MAX_MERGED = 5
+_MAX_SINGLE = 8
+_MAX_MERGED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOption:
-    """One way to run a run: ``saved`` are local value numbers; ``plain`` leaves it outside any segment."""
+    """One way to run a run of blocks.
+
+    Attributes:
+        saved: local numbers of the values that are kept.
+        plain: whether the run stays outside any segment (``saved`` is empty then).
+        kept_bytes: kept after its forward pass, its end frontier included.
+        forward_bytes, backward_bytes: needed while its forward / backward pass runs.
+        early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
+        seconds: more than the run takes plain (may be negative: saving costs writes too).
+    """
 
     saved: frozenset[int]
     plain: bool
+    kept_bytes: int
+    forward_bytes: int
+    backward_bytes: int
+    early_bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The options of one class of equal runs, with what the chain needs to know of each."""
+    """The options of one class of equal runs.
+
+    Attributes:
+        options: none of which another one beats.
+        forward_seconds: of its forward pass.
+        nestable: whether it may run inside a checkpointed segment.
+    """
 
     options: tuple[SegmentOption, ...]
-    kept_bytes: tuple[int, ...]
-    transient_bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
+    forward_seconds: float
+    nestable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +78,19 @@ class Options:
     Attributes:
         runs: (start cut, end cut) to ``Run``.
         profiles: (start cut, end cut) to ``Profile``, shared by equal runs.
-        problem: the chain.
         unique: how many different runs were solved.
     """
 
     runs: dict[tuple[int, int], Run]
     profiles: dict[tuple[int, int], Profile]
-    problem: ChainProblem
     unique: int
 
 
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
-    def __init__(self, graph: Graph, cuts: Cuts, hardware: Hardware):
-        self.graph, self.cuts, self.hardware = graph, cuts, hardware
+    def __init__(self, graph: Graph, hardware: Hardware):
+        self.graph, self.hardware = graph, hardware
         self.seconds = op_seconds(graph, hardware)
         self.avoid_small = model_for(hardware).library_clusters
         self.backwards: dict[int, Backward] = {}
@@ -82,32 +103,85 @@ class _Profiler:
         return self.known[key]
 
     def solve(self, run: Run, single: bool) -> Profile:
-        graph = self.graph
+        graph, hardware = self.graph, self.hardware
         problem = segment_problem(graph, run, self.seconds, self.avoid_small)
         leaves = sum(graph.values[v].size_bytes for v in run.leaves)
-        plain = plain_run(graph, run, self.backwards, self.hardware)
-        rows: list[tuple[SegmentOption, int, int, float]] = []
-        effects = any(graph.ops[i].effectful for i in run.ops)
-        choices = [] if effects else min_cut.hull(problem, _MAX_HULL)
-        for choice in _spread(choices, _MAX_SINGLE if single else _MAX_MERGED):
-            forward = forward_timeline(graph, run, choice.saved, self.hardware)
-            backward = backward_timeline(
-                graph, run, choice.saved, choice.recomputed, self.backwards, self.hardware
-            )
+        plain = plain_run(graph, run, self.backwards, hardware)
+        forward_seconds = forward_timeline(graph, run, frozenset(), hardware).seconds
+        effects = has_effects(graph, run)
+        options = []
+        nestable = not effects
+        for choice in () if effects else self.choices(run, problem, single):
+            forward = forward_timeline(graph, run, choice.saved, hardware)
+            backward = backward_timeline(graph, run, choice.saved, choice.recomputed, self.backwards, hardware)
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = forward.seconds + backward.seconds - plain.timeline.seconds + 1e-3 * choice.seconds
-            transient = max(forward.peak_bytes, backward.peak_bytes)
-            rows.append((SegmentOption(choice.saved, False), choice.kept_bytes + leaves, transient, extra))
-        # What runs at the start of the program would weigh on every other block: only a segment holds it back.
-        final = run.ops[-1] == len(graph.ops) - 1
-        late = final or plain.early_bytes <= _EARLY_SHARE * plain.timeline.peak_bytes
-        if effects or (single and late):
-            kept = max(plain.kept_bytes, leaves)
-            rows.append((SegmentOption(frozenset(), True), kept, plain.timeline.peak_bytes, 0.0))
-        options, kept, transients, seconds = zip(*rows, strict=True)
-        return Profile(options, kept, transients, seconds)
+            kept = choice.kept_bytes + leaves + backward.early_bytes
+            nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
+            options.append(
+                SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
+            )
+        kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
+        options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
+        return Profile(_undominated(options), forward_seconds, nestable)
 
-def _spread(points: list[min_cut.Selection], most: int) -> list[min_cut.Selection]:
+    def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
+        points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
+        chosen = {p.saved: p for p in points}
+        for point in points:
+            other = _pulled_back(self.graph, run, problem, point)
+            chosen.setdefault(other.saved, other)
+        return list(chosen.values())
+
+
+def has_effects(graph: Graph, run: Run) -> bool:
+    """Tell whether a run holds an equation with an effect."""
+    return any(graph.ops[i].effectful for i in run.ops)
+
+
+def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
+    """Save the dear equation's output instead of what cheap equations make of it at the same size."""
+    local = {v: i for i, v in enumerate(run.values)}
+    saved = set()
+    for i in choice.saved:
+        v = run.values[i]
+        source = _dear_source(graph, v, local) if problem.value_bytes[i] > 0 else v
+        saved.add(local[source] if problem.saveable[local[source]] else i)
+    return min_cut.prune(problem, min_cut.complete(problem, frozenset(saved)))
+
+
+def _dear_source(graph: Graph, v: int, local: dict[int, int]) -> int:
+    """Walk back from a value through cheap equations with one large operand, to a dear one of no more bytes."""
+    size = graph.values[v].size_bytes
+    current = v
+    while True:
+        op = graph.ops[graph.values[current].producer]
+        kind = kind_of(op.eqn)
+        if kind == Kind.OPAQUE and len(op.outputs) == 1 and graph.values[current].size_bytes <= size:
+            return current
+        large = [u for u in set(op.reads) if u in local and graph.values[u].size_bytes * 8 > size]
+        if kind not in (Kind.ALIAS, Kind.CHEAP) or len(large) != 1:
+            return v
+        current = large[0]
+
+
+def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
+    """Drop options that another one beats in every respect."""
+    kept: list[SegmentOption] = []
+    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, o.plain, sorted(o.saved))):
+        beaten = any(
+            k.seconds <= o.seconds
+            and k.backward_bytes <= o.backward_bytes
+            and k.forward_bytes <= o.forward_bytes
+            and k.early_bytes <= o.early_bytes
+            for k in kept
+        )
+        if not beaten:
+            kept.append(o)
+    return tuple(kept)
+
+
+def _spread(points: list[Selection], most: int) -> list[Selection]:
     """Choose at most ``most`` points spread evenly over the kept bytes, both ends among them."""
     if len(points) <= most:
         return points
@@ -119,56 +193,16 @@ def _spread(points: list[min_cut.Selection], most: int) -> list[min_cut.Selectio
     return [points[i] for i in sorted(chosen)]
 
 
-def _crossing_bytes(graph: Graph, cuts: Cuts, run: Run, start: int, end: int) -> int:
-    """Bytes of cotangents that wait while a run's backward pass works: values that pass it by."""
-    touched = set(run.reads)
-    passing = cuts.frontiers[start] & cuts.frontiers[end]
-    return sum(graph.values[v].size_bytes for v in passing if v not in touched and graph.active[v])
-
-
 def find_options(graph: Graph, cuts: Cuts, hardware: Hardware, merge: int = MERGE) -> Options:
     """Solve and profile every run of up to ``merge`` blocks; see the module docstring."""
     n = len(cuts.positions) - 1
-    profiler = _Profiler(graph, cuts, hardware)
+    profiler = _Profiler(graph, hardware)
     runs: dict[tuple[int, int], Run] = {}
     profiles: dict[tuple[int, int], Profile] = {}
-    rows = []
-    may_nest = []
-    classes: dict[object, int] = {}
-    block_classes = []
-    forward = []
     for s in range(n):
-        row = []
         for e in range(s + 1, min(s + merge, n) + 1):
             run = make_run(graph, cuts, s, e)
-            if e > s + 1 and any(graph.ops[i].effectful for i in run.ops):
+            if e > s + 1 and has_effects(graph, run):
                 break
-            crossing = _crossing_bytes(graph, cuts, run, s, e)
-            profile = profiler.profile(run, e == s + 1)
-            runs[s, e], profiles[s, e] = run, profile
-            columns = zip(profile.kept_bytes, profile.transient_bytes, profile.seconds, strict=True)
-            row.append((e, tuple(RunOption(k, t + crossing, r) for k, t, r in columns)))
-            if e == s + 1:
-                key = (run.signature, crossing, sum(graph.values[v].size_bytes for v in cuts.frontiers[e]))
-                block_classes.append(classes.setdefault(key, len(classes)))
-                forward.append(sum(profiler.seconds[i] for i in run.ops))
-                may_nest.append(not any(graph.ops[i].effectful for i in run.ops))
-        rows.append(tuple(row))
-    problem = ChainProblem(
-        block_classes=tuple(block_classes),
-        runs=tuple(rows),
-        frontiers=_frontier_spans(graph, cuts),
-        forward_seconds=tuple(forward),
-        may_nest=tuple(may_nest),
-    )
-    return Options(runs, profiles, problem, len(profiler.known))
-
-
-def _frontier_spans(graph: Graph, cuts: Cuts) -> tuple[tuple[tuple[int, int], ...], ...]:
-    last: dict[int, int] = {}
-    for number, frontier in enumerate(cuts.frontiers):
-        for v in frontier:
-            last[v] = number
-    return tuple(
-        tuple((graph.values[v].size_bytes, last[v]) for v in sorted(frontier)) for frontier in cuts.frontiers
-    )
+            runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
+    return Options(runs, profiles, len(profiler.known))

@@ -1,46 +1,46 @@
-"""From a graph to its schedules, one for every amount of memory.
+"""From a graph to its schedules, for every amount of memory.
 
-In: ``Graph``, ``Hardware``. Out: ``Planner``: the solved chain, its schedules as trees of ``Segment``.
+In: ``Graph``, ``Hardware``. Out: ``Planner``: solved chains, each a ``Curve`` of schedules as trees of ``Segment``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
+from remat_plan.planning.baselines import baseline_schedules
+from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.options import Options, find_options
 from remat_plan.rewrite.segments import Segment
 from remat_plan.solve.chain import ChainTable, Leaf, Nest, solve
 
+_MAX_BASELINE_OPS = 4000
+"""Longer programs are not tried with uniform schedules: tracing them all would take longer than planning."""
 
-class Planner:
-    """All schedules of one program on one hardware.
+
+class Curve:
+    """The schedules of one solved chain.
 
     Attributes:
-        graph, cuts, options, table: the stages' results.
-        points: slots of the table at which the schedule changes, from least memory to most.
+        limits: per point the bytes, beside arguments and outputs, that its schedule was made for; increasing.
+        seconds: per point what the dynamic program believes it costs beyond the plain step (for choosing only).
     """
 
-    def __init__(self, graph: Graph, hardware: Hardware):
-        self.graph, self.hardware = graph, hardware
-        self.cuts: Cuts = find_cuts(graph)
-        self.options: Options = find_options(graph, self.cuts, hardware)
-        self.table: ChainTable = solve(self.options.problem)
-        self.points: tuple[int, ...] = tuple(self.table.breakpoints())
-
-    def limit_bytes(self, point: int) -> int:
-        """The memory, beside arguments and outputs, that the schedule of a point was made for."""
-        return self.points[point] * self.table.quantum_bytes
-
-    def seconds(self, point: int) -> float:
-        """What the dynamic program believes is recomputed at a point, in seconds (for choosing only)."""
-        return float(self.table.costs[self.points[point]])
+    def __init__(self, cuts: Cuts, options: Options, table: ChainTable):
+        self.cuts, self.options, self.table = cuts, options, table
+        self.points = tuple(table.breakpoints())
+        self.limits = tuple(p * table.quantum_bytes for p in self.points)
+        self.seconds = tuple(float(table.costs[p]) for p in self.points)
+        self._schedules: dict[int, tuple[Segment, ...]] = {}
 
     def schedule(self, point: int) -> tuple[Segment, ...]:
         """The segments of a point."""
-        return self._segments(self.table.schedule(self.points[point]))
+        if point not in self._schedules:
+            self._schedules[point] = self._segments(self.table.schedule(self.points[point]))
+        return self._schedules[point]
 
     def _segments(self, nodes: Sequence[Leaf | Nest]) -> tuple[Segment, ...]:
         result = []
@@ -52,5 +52,30 @@ class Planner:
             option = self.options.profiles[node.start, node.end].options[node.option]
             run = self.options.runs[node.start, node.end]
             saved = tuple(run.values[i] for i in sorted(option.saved))
-            result.append(Segment(start, end, "plain" if option.plain else "save", () if option.plain else saved))
+            result.append(Segment(start, end, "plain" if option.plain else "save", saved))
         return tuple(result)
+
+
+class Planner:
+    """All schedules of one program on one hardware.
+
+    Attributes:
+        cuts, options: the stages' results.
+        curves: one or two families of schedules.
+    """
+
+    def __init__(self, graph: Graph, hardware: Hardware):
+        self.graph, self.hardware = graph, hardware
+        # Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long.
+        pooling = model_for(hardware).index_pooling
+        self.isolate = frozenset({"reduce_window_max"}) if pooling else frozenset()
+        self.cuts = find_cuts(graph, self.isolate)
+        self.options = find_options(graph, self.cuts, hardware)
+        problems = make_problems(graph, self.cuts, self.options)
+        self.curves = tuple(Curve(self.cuts, self.options, solve(problem)) for problem in problems)
+
+    def baselines(self) -> tuple[tuple[Segment, ...], ...]:
+        """Uniform schedules, to be judged beside the curves."""
+        if len(self.graph.ops) > _MAX_BASELINE_OPS:
+            return ()
+        return baseline_schedules(self.graph, self.cuts, self.isolate)

@@ -61,14 +61,17 @@ class SegmentProgram:
         model = model_for(hardware)
         self.state = Lowering(functools.partial(region_transient_bytes, model=model), model)
         self.outside_bytes = 0
-        self.program: Program | None = None
+        self.kernels: list[Kernel] = []
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
         self.owned: set[int] = set()
 
     def buffer(self, value: int) -> int:
         """The buffer of a value; what was not made here is there all the time and is subtracted at the end."""
-        if value not in self.buffers:
+        producer = self.graph.values[value].producer
+        if value not in self.buffers and producer in self.run.free:
+            self.forward(self.graph.ops[producer])
+        elif value not in self.buffers:
             number = self.state.new(self.graph.values[value].aval)
             self.outside_bytes += self.state.sizes[number]
             self.owned.add(number)
@@ -181,20 +184,29 @@ class SegmentProgram:
         program = Program(
             state.steps, state.sizes, frozenset(self.owned), (end,), state.pinned | set(held), state.storage, state.model
         )
-        self.program = program
-        timeline = evaluate_program(program, self.hardware)
+        self.kernels = kernels = fuse(program)
+        timeline = evaluate_program(program, self.hardware, kernels)
         live = tuple(b - self.outside_bytes for b in timeline.live_bytes)
-        return SegmentTimeline(live, timeline.equations, max(live, default=0), timeline.seconds)
+        early = 0
+        if state.model.breadth_first:
+            loose = [k.step for k in kernels if not k.reads and k.step.primitive == "iota"]
+            early = sum(state.sizes[w] for step in loose for w in step.writes)
+        return SegmentTimeline(live, timeline.equations, max(live, default=0), timeline.seconds, early)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimeline:
-    """Live bytes of a segment alone, what comes from outside left out."""
+    """Live bytes of a segment alone, what comes from outside left out.
+
+    ``early_bytes`` are those of index arrays, which depend on nothing: where kernels run as soon as they can, they
+    are there from the start of the whole program.
+    """
 
     live_bytes: tuple[int, ...]
     equations: tuple[Any, ...]
     peak_bytes: int
     seconds: float
+    early_bytes: int
 
 
 def _floats(op: Op) -> tuple[bool, ...]:
@@ -270,8 +282,7 @@ def plain_run(graph: Graph, run: Run, backwards: dict[int, Backward], hardware: 
         if graph.ops[index].differentiated:
             program.backward(graph.ops[index])
     timeline = program.finish(list(run.reads))
-    assert program.program is not None
-    kernels = fuse(program.program)
+    kernels = program.kernels
     sizes = program.state.sizes
     kept = crossing_values(kernels, cotangents) - program.owned
     kept |= {program.buffers[v] for v in run.leaves if program.buffers[v] not in program.owned}

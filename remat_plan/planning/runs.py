@@ -32,6 +32,7 @@ class Run:
         leaves: values made inside that are used after it.
         values: values made inside, in order; position = local number.
         crosses: values from outside that it reads and that are used after it too.
+        free: operations outside that depend on literals only; the run makes its own copy of them.
         signature: equal for runs with equal equations in equal roles.
     """
 
@@ -40,6 +41,7 @@ class Run:
     leaves: tuple[int, ...]
     values: tuple[int, ...]
     crosses: tuple[int, ...]
+    free: frozenset[int]
     signature: tuple[Any, ...]
 
 
@@ -106,6 +108,7 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
         leaves=tuple(v for v in values if v in after),
         values=values,
         crosses=tuple(v for v in outside if v in after),
+        free=cuts.free,
         signature=tuple(rows),
     )
 

@@ -5,9 +5,11 @@ In: nothing. Out: ``Segment``, what a plan stores and ``rewrite.emit`` executes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+KINDS = ("plain", "save", "nest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,18 @@ class Segment:
         """Read back what ``to_data`` returned."""
         children = tuple(Segment.from_data(c) for c in data.get("children", ()))
         return Segment(data["start"], data["end"], data["kind"], tuple(data.get("saved", ())), children)
+
+
+def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
+    """Raise ``ValueError`` unless segments follow each other from equation ``start`` to ``end``, at every level."""
+    position = start
+    for segment in segments:
+        if segment.start != position or segment.end < segment.start or segment.kind not in KINDS:
+            raise ValueError(
+                f"segment {segment.kind!r} {segment.start}..{segment.end} cannot follow equation {position - 1}"
+            )
+        position = segment.end
+        if segment.kind == "nest":
+            check_cover(segment.children, segment.start, segment.end)
+    if position != end:
+        raise ValueError(f"segments end at equation {position} instead of {end}")

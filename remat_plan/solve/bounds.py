@@ -13,7 +13,7 @@ Limits: the bound is the linear-programming bound of the one-visit problem; nest
 
 from __future__ import annotations
 
-from remat_plan.solve.min_cut import Selection, SegmentProblem, lagrangian, save_needed, save_none
+from remat_plan.solve.min_cut import Selection, SegmentProblem, lagrangian, save_most, save_none
 
 _ITERATIONS = 12
 
@@ -26,7 +26,7 @@ def recompute_bound(problem: SegmentProblem, budget_bytes: float) -> float:
     >>> round(recompute_bound(chain, 4), 6)
     1.0
     """
-    low, high = save_none(problem), save_needed(problem)
+    low, high = save_none(problem), save_most(problem)
     if budget_bytes >= high.kept_bytes or low.seconds <= high.seconds:
         return 0.0
     left, right = low, high

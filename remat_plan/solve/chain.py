@@ -26,6 +26,9 @@ import numpy as np
 
 WIDE = 64
 
+IMPOSSIBLE = 1 << 60
+"""Transient bytes from which on an option is never taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
@@ -102,15 +105,11 @@ class ChainTable:
 
     def _most_bytes(self) -> int:
         """Bytes at which every block can take its cheapest option."""
-        kept = 0
-        worst = 0
-        s = 0
+        kept = worst = 0
         for runs in self.problem.runs:
-            options = runs[0][1]
-            dear = max((o.kept_bytes for o in options), default=0)
+            options = [o for o in runs[0][1] if o.transient_bytes < IMPOSSIBLE]
+            kept += max((o.kept_bytes for o in options), default=0)
             worst = max(worst, max((o.transient_bytes for o in options), default=0))
-            kept += dear
-            s += 1
         return kept + worst + 1
 
     def _interval_ids(self) -> dict[tuple[int, int], int]:

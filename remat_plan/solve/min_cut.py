@@ -20,8 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 _SCALE = float(1 << 28)
 _INFINITE = (1 << 30) - 1
@@ -98,6 +96,17 @@ def save_needed(problem: SegmentProblem) -> Selection:
     return prune(problem, complete(problem, frozenset(v for v in problem.needed if problem.saveable[v])))
 
 
+def save_most(problem: SegmentProblem) -> Selection:
+    """Recompute the fewest seconds: keep what is needed, and what those needed values are made of that may not be
+    saved."""
+    needed = save_needed(problem)
+    if all(problem.saveable[v] for v in problem.needed):
+        return needed
+    price = 1e-6 * sum(problem.op_seconds) / max(sum(problem.value_bytes), 1)
+    dear = lagrangian(problem, price)
+    return dear if (dear.seconds, dear.kept_bytes) < (needed.seconds, needed.kept_bytes) else needed
+
+
 def prune(problem: SegmentProblem, selection: Selection) -> Selection:
     """Drop saved values that nobody reads (neither the backward pass nor a recomputed equation)."""
     read = set(problem.needed)
@@ -117,7 +126,7 @@ class _Network:
         self.source, self.sink = n_ops + self.n_values, n_ops + self.n_values + 1
         tails, heads = [], []
         for n, (inputs, outputs) in enumerate(zip(problem.op_inputs, problem.op_outputs, strict=True)):
-            for v in (*inputs, *outputs):
+            for v in dict.fromkeys((*inputs, *outputs)):  # once: capacities of equal arcs would be added up
                 tails.append(n)
                 heads.append(n_ops + v)
         self.tails, self.heads = np.array(tails, dtype=np.int64), np.array(heads, dtype=np.int64)
@@ -140,9 +149,13 @@ class _Network:
 
     def solve(self, price: float) -> frozenset[int]:
         """Return the values saved at a price (seconds per byte)."""
+        from scipy.sparse import csr_array  # here: importing it takes longer than all of remat_plan
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         op, value = self.weights(price)
         cost = np.concatenate([op, value])
-        scale = _SCALE / max(np.abs(cost).sum(), 1e-300)
+        total = float(np.abs(cost).sum())
+        scale = _SCALE / total if total > 0 else 0.0
         capacity = np.rint(np.abs(cost) * scale).astype(np.int64)
         capacity[self.n_ops :][self.forced] = _INFINITE
         gains = cost < 0
@@ -162,7 +175,7 @@ class _Network:
         available, again = reach[self.n_ops : self.source], reach[: self.n_ops]
         rerun = np.zeros(self.n_values, dtype=bool)
         rerun[self.made_value] = again[self.made]
-        return frozenset(int(v) for v in np.flatnonzero(available & ~rerun))
+        return frozenset(int(v) for v in np.flatnonzero(available & ~rerun & ~self.unsaveable))
 
 
 def lagrangian(problem: SegmentProblem, price: float) -> Selection:
@@ -182,7 +195,7 @@ def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
     >>> [(s.kept_bytes, s.seconds) for s in hull(chain)]
     [(0, 4.0), (4, 1.0), (12, 0.0)]
     """
-    low, high = save_none(problem), save_needed(problem)
+    low, high = save_none(problem), save_most(problem)
     if not problem.op_inputs or low.kept_bytes >= high.kept_bytes:
         return [low if low.seconds <= high.seconds else high]
     network = _Network(problem)

@@ -27,15 +27,18 @@ class Found:
     Attributes:
         point: the point to use; None when none fits.
         measured: (point, compiled peak bytes) of everything that was compiled, in order.
+        floor: those of them that every search compiles that finds nothing, whatever its budget.
     """
 
     point: int | None
     measured: tuple[tuple[int, int], ...]
+    floor: tuple[int, ...] = ()
 
     @property
     def least(self) -> tuple[int, int]:
-        """The measured point with the least peak."""
-        return min(self.measured, key=lambda pair: (pair[1], -pair[0]))
+        """The point with the least peak; another search with that peak as its budget finds it (or a better one)."""
+        sure = [pair for pair in self.measured if pair[0] in self.floor] or self.measured
+        return min(sure, key=lambda pair: (pair[1], -pair[0]))
 
 
 class _Search:
@@ -64,11 +67,11 @@ class _Search:
             return target - self.base
         return self.limits[known] + (target - self.peak(known))
 
-    def run(self) -> int | None:
+    def run(self, start: int | None) -> int | None:
         last = len(self.limits) - 1
         fits: int | None = None
         misses: int | None = None
-        point = self.point_for(self.aim(None, None))
+        point = self.point_for(self.aim(None, None)) if start is None else start
         while len(self.seen) < MAX_MEASURES:
             peak = self.peak(point)
             if peak <= self.budget:
@@ -88,25 +91,33 @@ class _Search:
                 point = min(point, misses - 1)
         return fits
 
+    def floor(self) -> tuple[int, ...]:
+        """The points of ``low_end``, which do not depend on the budget."""
+        return tuple(self.point_for(share * self.limits[-1]) if share else 0 for share in _LOW_END)
+
     def low_end(self) -> int | None:
         """Compile a few schedules that save little: the compiler's minimum is not always the planned one."""
-        for share in _LOW_END:
-            self.peak(self.point_for(share * self.limits[-1]) if share else 0)
+        for point in self.floor():
+            self.peak(point)
         fitting = [p for p, peak in self.seen.items() if peak <= self.budget]
         return max(fitting) if fitting else None
 
 
-def search(limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int]) -> Found:
+def search(
+    limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int], start: int | None = None
+) -> Found:
     """Find the point with the most memory whose measured peak is within the budget.
 
     Args:
         limits: per point the bytes it was planned for, increasing.
         base_bytes: arguments and outputs, which come on top.
         budget: bytes not to be exceeded.
-        measure: compiles a point and returns its peak bytes.
+        measure: compiles a point (or predicts it) and returns its peak bytes.
+        start: the point to measure first; by default from its limit.
     """
     state = _Search(limits, base_bytes, budget, measure)
-    point = state.run()
+    point = state.run(start)
+    floor: tuple[int, ...] = ()
     if point is None:
-        point = state.low_end()
-    return Found(point, tuple(state.seen.items()))
+        point, floor = state.low_end(), state.floor()
+    return Found(point, tuple(state.seen.items()), floor)

@@ -1,0 +1,144 @@
+"""The exact choice of saved values for a budget: an integer linear program.
+
+In: ``SegmentProblem``, bytes. Out: the ``Selection`` that recomputes the fewest seconds within them.
+
+Model (Checkmate, Jain et al. 2020, arXiv 1910.02653, section 4, for one visit of each equation in the backward
+pass, which is when a segment is run again as a whole). Binary variables ``a_v``: value v is available in the
+backward pass, and ``r_n``: equation n runs again; v is saved when ``a_v - r_n = 1`` for its producer n.
+
+    minimise    sum(seconds_n r_n)
+    subject to  a_v = 1                                  for needed values
+                r_n <= a_u                               for inputs u of n (of the segment)
+                r_n <= a_v                               for outputs v of n
+                a_v <= r_n                               for outputs that may not be saved
+                sum(bytes_v (a_v - r_n)) <= budget
+
+Without the last row this is the closure problem of ``solve.min_cut``, whose matrix is totally unimodular; its
+multiplier is the price there. So the integrality gap comes from the budget alone, and branch and bound is quick.
+Solved by HiGHS (``scipy.optimize.milp``, imported on first use). Bytes are scaled to the budget and seconds to
+their sum.
+
+Limits: NP-hard. A node limit and a relative gap, no clock, so that results do not depend on the machine. Meant
+for segments of some hundreds of equations; ``min_cut.hull`` does thousands, but only finds convex points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from remat_plan.solve.min_cut import Selection, SegmentProblem, complete, pareto, producers, prune, save_none
+
+NODES = 20_000
+GAP = 1e-6
+
+
+def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap: float = GAP) -> Selection:
+    """Return the selection with the fewest recomputed seconds that keeps at most ``budget_bytes``.
+
+    Args:
+        problem: the segment.
+        budget_bytes: bytes that may be kept (values that are stored anyway count nothing).
+        nodes: branch-and-bound nodes; where they run out, the best found so far is returned.
+        gap: relative distance from the optimum at which to stop.
+
+    Raises:
+        ValueError: what must be kept (it cannot be made again) takes more than the budget.
+
+    >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
+    ...                        frozenset({1, 2}))
+    >>> [exact(chain, b).seconds for b in (0, 4, 8, 12)]
+    [4.0, 1.0, 1.0, 0.0]
+    """
+    least = save_none(problem)
+    if least.kept_bytes > budget_bytes:
+        raise ValueError(f"{least.kept_bytes} bytes cannot be made again; the budget is {budget_bytes}.")
+    if not problem.op_inputs:
+        return least
+    found = _solve(problem, budget_bytes, nodes, gap)
+    if found is None or (found.kept_bytes, found.seconds) == (least.kept_bytes, least.seconds):
+        return least
+    # HiGHS works to a tolerance: what it returns is completed exactly, and must hold exactly.
+    return found if found.kept_bytes <= budget_bytes and found.seconds <= least.seconds else least
+
+
+def between(
+    problem: SegmentProblem, selections: Sequence[Selection], *, share: float = 0.1, nodes: int = NODES, gap: float = 1e-3
+) -> list[Selection]:
+    """Fill the gaps between the points of a hull.
+
+    Args:
+        problem: the segment.
+        selections: its hull (``min_cut.hull``).
+        share: neighbours further apart than this share of the most kept bytes get points at such steps between.
+        nodes, gap: as in ``exact``.
+
+    Returns:
+        All points, those added included, that no other beats; from fewest bytes to most.
+    """
+    found = list(selections)
+    ordered = sorted(found, key=lambda s: s.kept_bytes)
+    step = share * max((s.kept_bytes for s in ordered), default=0)
+    for left, right in zip(ordered, ordered[1:], strict=False):
+        width = right.kept_bytes - left.kept_bytes
+        if step <= 0 or width <= step:
+            continue
+        pieces = int(np.ceil(width / step))
+        for piece in range(1, pieces):
+            found.append(exact(problem, left.kept_bytes + width * piece // pieces, nodes=nodes, gap=gap))
+    return pareto(found)
+
+
+def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -> Selection | None:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    n_ops, n_values = len(problem.op_inputs), len(problem.value_bytes)
+    made_by = producers(problem)
+    rows = _implications(problem)
+    implied = LinearConstraint(_matrix(rows, n_ops + n_values), -np.inf, 0.0)  # r or a <= a or r
+    size = np.array(problem.value_bytes, dtype=float) / max(budget_bytes, 1)
+    budget = np.zeros(n_ops + n_values)
+    for v, n in enumerate(made_by):
+        budget[n_ops + v] += size[v]
+        if n >= 0:
+            budget[n] -= size[v]
+    seconds = np.array(problem.op_seconds, dtype=float)
+    objective = np.concatenate([seconds / max(seconds.sum(), 1e-300), np.zeros(n_values)])
+    lower = np.zeros(n_ops + n_values)
+    lower[[n_ops + v for v in problem.needed]] = 1.0
+    result = milp(
+        objective,
+        integrality=np.ones(n_ops + n_values),
+        bounds=Bounds(lower, np.ones(n_ops + n_values)),
+        constraints=[implied, LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0))],
+        options={"node_limit": nodes, "mip_rel_gap": gap},
+    )
+    if result.x is None:
+        return None
+    chosen = result.x > 0.5
+    saved = frozenset(
+        v for v, n in enumerate(made_by) if chosen[n_ops + v] and not (n >= 0 and chosen[n]) and problem.saveable[v]
+    )
+    return prune(problem, complete(problem, saved))
+
+
+def _implications(problem: SegmentProblem) -> list[tuple[int, int]]:
+    """Pairs (x, y) of variable numbers with x <= y."""
+    n_ops = len(problem.op_inputs)
+    rows: list[tuple[int, int]] = []
+    for n, (inputs, outputs) in enumerate(zip(problem.op_inputs, problem.op_outputs, strict=True)):
+        rows += [(n, n_ops + v) for v in dict.fromkeys((*inputs, *outputs))]
+        rows += [(n_ops + v, n) for v in outputs if not problem.saveable[v]]
+    return rows
+
+
+def _matrix(rows: list[tuple[int, int]], width: int) -> Any:
+    from scipy.sparse import csr_array
+
+    count = len(rows)
+    data = np.concatenate([np.ones(count), -np.ones(count)])
+    index = np.concatenate([np.arange(count), np.arange(count)])
+    columns = np.array([x for x, _ in rows] + [y for _, y in rows], dtype=np.int64)
+    return csr_array((data, (index, columns)), shape=(count, width))

@@ -1,0 +1,89 @@
+"""Taking calls apart: what is traced, what is static, what is differentiated."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from remat_plan.graph.call import check_loss, is_traced, make_call, normalize_argnums, struct_of
+from tests.zoo import V, W, X, Params
+
+S = jax.ShapeDtypeStruct
+
+
+@pytest.mark.parametrize("leaf", [V, np.zeros(3), 1, 2.0, 1j, S((2,), "float32"), np.float32(1), jax.random.key(0)])
+def test_arrays_and_numbers_are_traced(leaf):
+    assert is_traced(leaf)
+
+
+@pytest.mark.parametrize("leaf", [True, False, None, "text", jnp.sin, object()])
+def test_everything_else_is_static(leaf):
+    assert not is_traced(leaf)
+
+
+def test_a_call_is_put_together_again():
+    seen = []
+
+    def fn(p, x, flag, name, *, scale, more):
+        seen.append((type(p), flag, name, more))
+        return jnp.sum(p.w) * scale
+
+    call = make_call(fn, (Params(W, V, "n"), X, True, "text"), {"scale": 2.0, "more": (None, {"a": "b"})}, 0)
+    assert call.traced == (True, True, True, False, False, False, True)
+    assert call.differentiated == (True, True, False, False)
+    assert call.static == (True, "text", "b")
+    call.trace()
+    assert seen == [(Params, True, "text", (None, {"a": "b"}))]
+
+
+def test_all_leaves_of_an_argument_are_differentiated():
+    call = make_call(lambda a, b, c: 0.0, (V, {"x": V, "y": [V, None]}, V), {}, (1, 2))
+    assert call.differentiated == (False, True, True, True)
+
+
+def test_static_arguments_are_not_looked_into():
+    call = make_call(lambda a, b: a * b[0], (V, (2.0, jnp.ones(3))), {}, 0, (1,))
+    assert len(call.leaves) == 1
+    closed, _ = call.trace()
+    assert len(closed.jaxpr.invars) == 1
+
+
+def test_static_arguments_need_not_be_hashable():
+    call = make_call(lambda a, b: jnp.sum(a) * b["k"][0], (V, {"k": [2.0]}), {}, 0, (1,))
+    call.trace()
+    call.key()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype", "weak"),
+    [
+        (2.0, "float32", True),
+        (3, "int32", True),
+        (np.float64(2), "float32", False),
+        (np.zeros(2, np.float64), "float32", False),
+        (np.zeros(2, np.int64), "int32", False),
+        (jnp.asarray(1.0), "float32", True),
+        (jnp.zeros(2, jnp.bfloat16), "bfloat16", False),
+    ],
+)
+def test_types_of_leaves_are_those_of_jit(leaf, dtype, weak):
+    struct = struct_of(leaf)
+    assert (str(struct.dtype), struct.weak_type) == (dtype, weak)
+    aval = jax.make_jaxpr(lambda x: x)(leaf).in_avals[0]
+    assert (str(aval.dtype), aval.weak_type, aval.shape) == (dtype, weak, struct.shape)
+
+
+def test_keys_keep_their_type():
+    assert struct_of(jax.random.key(0)).dtype == jax.random.key(0).dtype
+
+
+@pytest.mark.parametrize(("given", "found"), [(0, (0,)), (-1, (2,)), ((0, -1), (0, 2)), (np.int64(1), (1,)), ([2], (2,))])
+def test_argnums(given, found):
+    assert normalize_argnums(given, 3) == found
+
+
+def test_losses_that_are_fine():
+    check_loss(S((), "float32"), False)
+    check_loss(S((), "bfloat16"), False)
+    check_loss((S((), "float32"), None), True)
+    check_loss([S((), "float32"), {"a": S((3,), "int32")}], True)

@@ -1,0 +1,132 @@
+"""Flattening and the graph: what is inlined, what stays, what is dropped."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from tests.helpers import assert_trees_close, traced, under
+from tests.zoo import ZOO, V, W, X, cubed
+
+
+def primitives(fn, *args, **options):
+    return [op.primitive for op in traced(fn, *args, **options).graph.ops]
+
+
+def test_calls_are_inlined():
+    inner = jax.jit(lambda x: jax.jit(jnp.sin)(x) * 2)
+    assert primitives(lambda x: jnp.sum(jax.checkpoint(inner)(x)), V) == ["sin", "mul", "reduce_sum"]
+
+
+def test_the_users_checkpoints_are_kept_on_request():
+    fn = jax.checkpoint(lambda x: jnp.sin(x) * 2)
+    found = primitives(lambda x: jnp.sum(fn(x)), V, existing="keep")
+    assert len(found) == 2
+    assert found[0] in ("checkpoint", "remat2", "remat")
+
+
+def test_custom_derivatives_and_control_flow_stay_whole():
+    found = primitives(lambda x: jnp.sum(lax.fori_loop(0, 3, lambda _, c: jnp.sin(c), cubed(x))), V)
+    assert found == ["custom_jvp_call", "scan", "reduce_sum"]
+
+
+def test_dead_equations_are_dropped_and_effects_kept():
+    def loss(x):
+        jnp.exp(x)
+        jax.debug.callback(lambda _: None, jnp.cos(x))
+        return jnp.sum(x)
+
+    found = primitives(loss, V)
+    assert "exp" not in found
+    assert "cos" in found
+    assert "debug_callback" in found
+
+
+def test_dead_outputs_of_a_call_are_dropped():
+    both = jax.jit(lambda x: (jnp.sin(x), jnp.exp(x)))
+    assert primitives(lambda x: jnp.sum(both(x)[0]), V) == ["sin", "reduce_sum"]
+
+
+def test_values_know_their_size_name_and_maker():
+    graph = traced(lambda x: jnp.sum(checkpoint_name(jnp.sin(x), "mine")), X).graph
+    named = [v for v in graph.values if v.name == "mine"]
+    assert [v.size_bytes for v in named] == [X.nbytes]
+    assert graph.ops[named[0].producer].primitive == "name"
+    assert named[0].text == "float32[5,4]"
+    assert [graph.values[v].producer for v in graph.inputs] == [-1]
+
+
+def test_bytes_of_all_kinds_of_values():
+    def loss(x, half, key, flags):
+        return jnp.sum(x) + jnp.sum(half.astype(jnp.float32)) + jax.random.normal(key) + jnp.sum(flags)
+
+    args = X, jnp.zeros((3,), jnp.bfloat16), jax.random.key(0), np.zeros(7, bool)
+    graph = traced(loss, *args).graph
+    assert [graph.values[v].size_bytes for v in graph.inputs] == [80, 6, 8, 7]
+
+
+def test_constants_are_values():
+    big = jnp.ones((4, 4))
+    graph = traced(lambda x: jnp.sum(x @ big), X).graph
+    ((number, value),) = graph.constants
+    assert value is big or np.array_equal(value, big)
+    assert graph.values[number].producer == -1
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_running_the_flat_program_gives_the_functions_values(name):
+    case = ZOO[name]
+    program = traced(case.fn, *case.args, **case.options)
+    want = program.call.flat_fn(*program.call.leaves)
+    assert_trees_close(under(program, program.plain)(*program.call.leaves), jax.tree.map(jnp.asarray, want), 1e-4)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_graph_is_consistent(name):
+    case = ZOO[name]
+    graph = traced(case.fn, *case.args, **case.options).graph
+    made = set(graph.inputs) | {v for v, _ in graph.constants}
+    for index, op in enumerate(graph.ops):
+        assert op.index == index
+        assert set(op.reads) <= made
+        assert not made & set(op.outputs)
+        assert len(op.operands) == len(op.eqn.invars) == len(op.active)
+        assert all(graph.values[v].producer == index for v in op.outputs)
+        need = graph.needs[op.kind]
+        assert all(op.operands[i] >= 0 for i in need.operands)
+        made.update(op.outputs)
+    assert {v for v in graph.outputs if v >= 0} <= made
+    assert set(graph.differentiated_inputs) <= set(graph.inputs)
+
+
+def test_source_lines_are_the_users():
+    from remat_plan import _compat
+
+    graph = traced(lambda x: jnp.sum(jnp.sin(x)), V).graph
+    for op in graph.ops:
+        file, line, _ = _compat.source_line(op.eqn)
+        assert file == __file__
+        assert line > 0
+
+
+def test_rewritten_programs_keep_source_lines_and_scopes():
+    from remat_plan import _compat
+    from tests.helpers import everything_saved
+
+    def loss(w, x):
+        with jax.named_scope("my_layer"):
+            return jnp.sum(jnp.tanh(x @ w))
+
+    program = traced(loss, W[0], X)
+    for schedule in (program.plain, everything_saved(program)):
+        closed = jax.make_jaxpr(under(program, schedule))(*program.call.leaves)
+        text = jax.jit(under(program, schedule)).lower(*program.call.leaves).as_text(debug_info=True)
+        assert "my_layer" in text
+        eqns = list(closed.eqns)
+        while any(_compat.sub_jaxprs(e.params) for e in eqns):
+            eqns = [x for e in eqns for x in ([*_compat.open_jaxpr(_compat.sub_jaxprs(e.params)[0])[0].eqns]
+                                              if _compat.sub_jaxprs(e.params) else [e])]  # fmt: skip
+        dots = [e for e in eqns if e.primitive.name == "dot_general"]
+        assert [_compat.source_line(e)[0] for e in dots] == [__file__]

@@ -1,0 +1,281 @@
+"""What is said when something is wrong: what was asked, what is so, what to do."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import remat_plan as rp
+
+LAYERS = 8
+
+
+def loss(w, x):
+    for _ in range(LAYERS):
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+W, X = jnp.ones((16, 16)) / 16, jnp.ones((256, 16))
+MUCH = 10**9
+
+
+@pytest.mark.parametrize(
+    ("budget", "error", "text"),
+    [
+        (-1, ValueError, "must be a positive, finite number of bytes"),
+        (0, ValueError, "must be a positive, finite number of bytes"),
+        (float("nan"), ValueError, "must be a positive, finite number of bytes"),
+        (float("inf"), ValueError, "must be a positive, finite number of bytes"),
+        (10**400, ValueError, "must be a positive, finite number of bytes"),
+        (0.6, ValueError, 'For a share of the plain peak write "60%"'),
+        ("12 bananas", ValueError, "budget='12 bananas' is not understood"),
+        ("-5GB", ValueError, "is not understood"),
+        ("", ValueError, "is not understood"),
+        ("GB", ValueError, "is not understood"),
+        ("nan", ValueError, "is not understood"),
+        ("60 percent", ValueError, "is not understood"),
+        ("0%", ValueError, "must be positive and finite"),
+        ("1e400GB", ValueError, "must be positive and finite"),
+        ("0.5B", ValueError, "less than one byte"),
+        (True, TypeError, "not bool"),
+        (None, TypeError, "not NoneType"),
+        ([], TypeError, "not list"),
+        (1 + 2j, TypeError, "not complex"),
+        (b"8GiB", TypeError, "not bytes"),
+    ],
+)
+def test_nonsense_budgets(budget, error, text):
+    with pytest.raises(error, match=text) as caught:
+        rp.plan(loss, W, X, budget=budget)
+    assert "budget=" in str(caught.value)
+    with pytest.raises(error, match=text):
+        rp.remat(loss, budget=budget)
+    if error is TypeError or "understood" in text:
+        assert '"8GiB"' in str(caught.value), "the message shows what can be written"
+
+
+@pytest.mark.parametrize(
+    ("budget", "size"),
+    [
+        (10**6, 10**6), (1e6, 10**6), (np.int64(10**6), 10**6), (np.float32(1e6), 10**6), ("1MB", 10**6),
+        ("1 mb", 10**6), ("1.5 kB", 1500), ("8GiB", 8 << 30), (" 8 gib ", 8 << 30), ("1e3", 1000), ("17", 17),
+        ("2tib", 2 << 40), (".5GB", 5 * 10**8), (jnp.asarray(5), 5),
+    ],
+)  # fmt: skip
+def test_budgets_that_are_understood(budget, size):
+    from remat_plan.units import parse_budget
+
+    assert parse_budget(budget).size_bytes == size
+    assert parse_budget(parse_budget(budget)) == parse_budget(budget)
+
+
+@pytest.mark.parametrize(
+    ("fn", "has_aux", "text"),
+    [
+        (lambda w, x: x @ w, False, r"must return a real scalar of floating point, but it returns float32\[256, 16\]"),
+        (lambda w, x: 3, False, r"returns int32\[\]"),
+        (lambda w, x: jnp.sum(x @ w) * 1j, False, r"returns complex64\[\].*real part"),
+        (lambda w, x: None, False, "must return one scalar loss, but it returns a NoneType of nothing"),
+        (lambda w, x: (jnp.sum(w), x), False, r"a tuple of float32\[\], float32\[256, 16\]\. If it returns \(loss, aux\)"),
+        (lambda w, x: {"loss": jnp.sum(w)}, False, "a dict of"),
+        (loss, True, r"has_aux=True: the function must return \(loss, aux\), but it returns float32\[\]"),
+        (lambda w, x: (jnp.sum(w), 1, 2), True, r"must return \(loss, aux\)"),
+        (lambda w, x: (w, 1), True, "must return a real scalar"),
+        (lambda w, x: ((jnp.sum(w),), 1), True, "must return one scalar loss"),
+        (lambda w, x: "text", False, "not a valid JAX type"),
+    ],
+)
+def test_functions_that_are_no_losses(fn, has_aux, text):
+    with pytest.raises(TypeError, match=text):
+        rp.plan(fn, W, X, budget=MUCH, has_aux=has_aux)
+    with pytest.raises(TypeError, match=text):
+        rp.remat(fn, budget=MUCH, has_aux=has_aux)(W, X)
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "error", "text"),
+    [
+        (({}, X), {}, ValueError, "argnums=0: no array of floating point to differentiate"),
+        (("text", X), {}, ValueError, "argnums=0: no array of floating point to differentiate"),
+        (({"a": W, "step": 3}, X), {}, TypeError, r"argument 0\['step'\] has dtype int32, which has no gradient"),
+        (({"a": [W, X > 0]}, X), {}, TypeError, r"argument 0\['a'\]\[1\] has dtype bool"),
+        ((W, X), {"argnums": 2}, ValueError, r"argnums=2: the function is given 2 positional argument\(s\)"),
+        ((W, X), {"argnums": (0, -3)}, ValueError, "the function is given 2"),
+        ((W, X), {"argnums": True}, TypeError, "are integers, not bool"),
+        ((W, X), {"argnums": "w"}, TypeError, "are integers, not str"),
+        ((W, X), {"argnums": 0.0}, TypeError, "are integers, not float"),
+        ((W, X), {"argnums": ()}, ValueError, "name at least one argument"),
+        ((W, X), {"static_argnums": (5,)}, ValueError, r"static_argnums=\(5,\): the function is given 2"),
+        ((W, X), {"static_argnums": 0}, ValueError, "argument 0 is in argnums and in static_argnums"),
+        ((), {}, ValueError, "no arguments: give example arguments"),
+        ((W, X), {"strategy": "magic"}, ValueError, "strategy='magic' is not known: say one of 'auto'"),
+        ((W, X), {"existing": "drop"}, ValueError, "existing='drop': say one of 'replan', 'keep'"),
+        ((W, X), {"target": "gpu:voodoo"}, ValueError, "Unknown target 'gpu:voodoo'"),
+        ((W, X), {"target": 3}, ValueError, "target must be a name"),
+        ((W,), {}, TypeError, "missing 1 required positional argument"),
+        ((W,), {"kwargs": {"y": X}}, TypeError, "unexpected keyword argument 'y'"),
+    ],
+)
+def test_wrong_arguments(args, options, error, text):
+    def fn(w, x):
+        return jnp.sum(x)
+
+    with pytest.raises(error, match=text):
+        rp.plan(fn, *args, budget=MUCH, **options)
+
+
+def test_remat_says_so_when_it_is_made():
+    for options, text in (
+        ({"strategy": "magic"}, "not known"),
+        ({"existing": "drop"}, "say one of"),
+        ({"argnums": "w"}, "integers"),
+        ({"static_argnums": 1.5}, "integers"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=text):
+            rp.remat(loss, budget=MUCH, **options)
+
+
+@pytest.mark.parametrize("what", [3, "loss", None])
+def test_what_is_no_function(what):
+    with pytest.raises(TypeError, match="must be a function"):
+        rp.plan(what, W, X, budget=MUCH)
+    with pytest.raises(TypeError, match="must be a function"):
+        rp.analyze(what, W)
+    if what is not None:  # None: remat is used as a decorator
+        with pytest.raises(TypeError, match="needs a function"):
+            rp.remat(what, budget=MUCH)
+    with pytest.raises(TypeError, match="needs the function that was planned"):
+        rp.plan(loss, W, X, budget=MUCH, verify=False).apply(what)
+
+
+def test_methods_need_the_next_argument():
+    class Model:
+        @rp.remat(budget=MUCH)
+        def loss(self, w):
+            return jnp.sum(w)
+
+    with pytest.raises(ValueError, match=r"Of a method.*argnums=1"):
+        Model().loss(W)
+
+
+def test_errors_of_the_function_come_through():
+    def fn(w):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        rp.plan(fn, W, budget=MUCH)
+
+    def choosing(w):
+        return jnp.sum(w) if jnp.sum(w) > 0 else 0.0
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="choosing at .*test_errors.py") as caught:
+        rp.plan(choosing, W, budget=MUCH)
+    assert "argument w" in str(caught.value)
+
+
+def test_leaked_tracers_are_named():
+    leaked = []
+
+    def fn(w):
+        leaked.append(jnp.sum(w))
+        return leaked[-1]
+
+    rp.plan(fn, W, budget=MUCH, verify=False)
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="fn at .*test_errors.py"):
+        leaked[0] + 1
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return rp.plan(loss, W, X, budget="70%", verify=False)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "text"),
+    [
+        (loss, (W, X[:5]), r"argument leaf 1 was float32\[256,16\], now it is float32\[5,16\]"),
+        (loss, (W, X.astype(jnp.bfloat16)), r"argument leaf 1 was float32\[256,16\], now it is bfloat16"),
+        (lambda w, x: loss(w, jnp.sin(x)), (W, X), r"equation 0 was dot_general .*, now it is sin"),
+        (lambda w, x: loss(w, x) * 2, (W, X), r"17|18|19|equation"),
+        (lambda w, x, y: loss(w, x), (W, X, X), "2 argument arrays were planned for, now there are 3"),
+        (lambda w, x: loss(w * 1.0, x), ([W], X), "equation 0 was"),
+    ],
+)
+def test_a_plan_for_another_program(plan, fn, args, text):
+    with pytest.raises(ValueError, match=text) as caught:
+        plan.apply(fn)(*args)
+    assert "this plan was made for another program" in str(caught.value)
+    assert "rp.remat" in str(caught.value), "the message says what to do"
+
+
+def test_a_plan_for_another_tree_of_equal_arrays_is_fine(plan):
+    """Only the program counts, not how its arrays are packed."""
+    got = plan.apply(lambda p, x: loss(p["w"], x))({"w": W}, X)
+    assert jnp.allclose(got, loss(W, X))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_below_the_minimum(verify):
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(loss, W, X, budget="10%", verify=verify)
+    error = caught.value
+    assert isinstance(error, ValueError)
+    assert error.budget_bytes < error.minimum_bytes
+    assert "test_errors.py" in error.where
+    assert 1 <= len(error.largest) <= 3
+    text = str(error)
+    for part in (str(error.minimum_bytes), str(error.budget_bytes), "compiled" if verify else "predicted", error.where):
+        assert part in text
+    assert "Arguments and gradients alone take" in text
+    assert "Try budget=" in text
+
+    found = rp.plan(loss, W, X, budget=error.minimum_bytes, verify=verify)
+    assert not found.is_identity
+    peak = found.compiled_peak_bytes if verify else found.predicted_peak_bytes
+    assert peak <= error.minimum_bytes
+
+
+def test_the_minimum_is_never_above_the_plain_peak():
+    """Where recomputation cannot help, the least is the plain program."""
+
+    def fn(x):
+        return jnp.sum(x)
+
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(fn, X, budget=5, verify=False)
+    found = rp.plan(fn, X, budget=caught.value.minimum_bytes, verify=False)
+    assert found.is_identity
+
+
+@pytest.mark.parametrize("fn", [lambda v: v, lambda v: 1.0, lambda v: v * 1.0])
+@pytest.mark.parametrize("verify", [True, False])
+def test_programs_of_nothing(fn, verify):
+    with pytest.raises(rp.BudgetError):
+        rp.plan(fn, 2.0, budget=1, verify=verify)
+    found = rp.plan(fn, 2.0, budget="1GB", verify=verify)
+    assert found.is_identity
+    assert jax.value_and_grad(found.apply(fn))(2.0) == jax.value_and_grad(fn)(2.0)
+
+
+def test_budget_errors_travel():
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(loss, W, X, budget="10%", verify=False)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert vars(again) == vars(caught.value)
+    assert str(again) == str(caught.value)
+
+
+@pytest.mark.parametrize("budget", ["100%", "150%", MUCH, "device"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_enough_memory_is_the_identity_and_says_so(budget, verify):
+    found = rp.plan(loss, W, X, budget=budget, verify=verify)
+    assert found.is_identity
+    assert found.overhead == 0.0
+    assert found.gap == 0.0
+    assert any("without recomputing anything" in note for note in found.notes)
+    assert (found.compiled_peak_bytes is None) == (not verify)
+    closed = jax.make_jaxpr(found.apply(loss))(W, X)
+    assert not any(e.primitive.name in ("checkpoint", "remat2", "remat") for e in closed.eqns)
