@@ -6,15 +6,17 @@ Out: plain functions with one meaning, used by every stage above.
 Limits: tested with jax 0.10.2 and 0.12.0.
 """
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax import core
 from jax._src import source_info_util
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax.extend import core as jex_core
@@ -141,31 +143,17 @@ def is_float(aval: Any) -> bool:
 
 
 def source_line(eqn: Any) -> tuple[str, int, str]:
-    """Return (file, line, function) of the user's code that made an equation; ``("", 0, "")`` when unknown."""
-    try:
-        frame = source_info_util.user_frame(eqn.source_info.traceback)
-    except (AttributeError, TypeError):
-        frame = source_info_util.user_frame(eqn.source_info)
-    if frame is None:
-        return "", 0, ""
-    return frame.file_name, frame.start_line, frame.function_name
+    """Return (file, line, function) of the user's code that made an equation; ``("", 0, "")`` when unknown.
 
-
-def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep_inputs: bool = True) -> tuple[Jaxpr, list[bool]]:
-    """Drop the equations of an open jaxpr that do not reach the used outputs (effects are kept)."""
-    from jax.interpreters import partial_eval as pe
-
-    return pe.dce_jaxpr(jaxpr, list(used_outputs), instantiate=keep_inputs)
-
-
-def make_closed(jaxpr: Jaxpr, consts: Iterable[Any]) -> Any:
-    """Close an open jaxpr over constants."""
-    return jex_core.ClosedJaxpr(jaxpr, list(consts))
-
-
-def as_function(closed: Any) -> Callable[..., list[Any]]:
-    """Turn a closed jaxpr into a function of flat values that returns a list."""
-    return jex_core.jaxpr_as_fun(closed)
+    The innermost frame outside installed packages is taken, so that a layer of Flax is shown where the user's
+    model calls it; the innermost frame of all where there is no other.
+    """
+    first = None
+    for frame in source_info_util.user_frames(eqn.source_info.traceback):
+        first = first or frame
+        if "site-packages" not in frame.file_name:
+            return frame.file_name, frame.start_line, frame.function_name
+    return (first.file_name, first.start_line, first.function_name) if first else ("", 0, "")
 
 
 def named_policy(names: Sequence[str]) -> Callable[..., Any]:
@@ -229,3 +217,8 @@ def zero_tangent(value: Any) -> Any:
 
         return jnp.zeros(aval.shape, aval.dtype)
     return np.zeros(aval.shape, jax.dtypes.float0)
+
+
+def is_tracer(value: Any) -> bool:
+    """Tell whether a value is being traced."""
+    return isinstance(value, core.Tracer)

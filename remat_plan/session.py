@@ -54,7 +54,7 @@ class Session:
         self._timelines: dict[Schedule, Timeline] = {}
         self._compiled: dict[Schedule, int] = {}
         constants = [c for _, c in program.graph.constants]
-        self.promoted = any(isinstance(c, jax.core.Tracer) for c in constants)
+        self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
         self.mapped = is_mapped(program.graph)
 

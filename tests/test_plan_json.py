@@ -42,18 +42,22 @@ print(plan.to_json())
 
 
 def test_the_same_plan_in_every_process():
-    found = []
-    for seed in ("0", "1", "12345"):
-        done = subprocess.run(
+    running = [
+        subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(done.stdout)
-    assert found[0] == found[1] == found[2]
+        for seed in ("0", "12345")
+    ]
+    found = []
+    for process in running:
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-3000:]
+        found.append(output)
+    assert found[0] == found[1]
     assert " at 0x" not in found[0]
 
 
@@ -79,7 +83,7 @@ def test_round_trip(plan):
     assert again == plan
     assert again.to_json() == text
     assert again.fingerprint == plan.fingerprint
-    assert str(again) == str(plan)
+    assert str(again) == str(dataclasses.replace(plan, planning_seconds=0.0))
     want = jax.grad(loss)(W, X)
     assert jnp.allclose(jax.grad(again.apply(loss))(W, X), want, atol=1e-6)
 

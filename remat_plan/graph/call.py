@@ -31,7 +31,7 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of an argument leaf, its sharding kept where it is known."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
-    if isinstance(leaf, jax.core.Tracer) or not hasattr(leaf, "dtype"):
+    if _compat.is_tracer(leaf) or not hasattr(leaf, "dtype"):
         return _compat.struct(jax.typeof(leaf))
     sharding = None
     if isinstance(leaf, jax.Array):

@@ -21,7 +21,7 @@ from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.profile import Backward, backward_timeline, forward_timeline, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve import min_cut
-from remat_plan.solve.min_cut import Selection, SegmentProblem
+from remat_plan.solve.min_cut import SegmentProblem, Selection
 
 MERGE = 4
 """The most blocks that one segment may span by itself (nesting spans more)."""

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.cost.backend import model_for
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.memory import evaluate_program, region_transient_bytes
 from remat_plan.cost.program import Lowering, Program, Step
 from remat_plan.cost.rules import Kind

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan import _compat
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import needed_values
-from remat_plan import _compat
 
 
 @dataclass(frozen=True, slots=True)

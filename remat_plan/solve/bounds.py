@@ -13,7 +13,7 @@ Limits: the bound is the linear-programming bound of the one-visit problem; nest
 
 from __future__ import annotations
 
-from remat_plan.solve.min_cut import Selection, SegmentProblem, lagrangian, save_most, save_none
+from remat_plan.solve.min_cut import SegmentProblem, Selection, lagrangian, save_most, save_none
 
 _ITERATIONS = 12
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_plan.solve.min_cut import Selection, SegmentProblem, complete, pareto, producers, prune, save_none
+from remat_plan.solve.min_cut import SegmentProblem, Selection, complete, pareto, producers, prune, save_none
 
 NODES = 20_000
 GAP = 1e-6

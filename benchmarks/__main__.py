@@ -1,0 +1,55 @@
+"""``python -m benchmarks``: run some or all benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from benchmarks.common import RESULTS, Options
+from benchmarks.models import MODELS
+
+ALL = ("budgets", "stock", "planning_time", "gradients", "targets")
+_EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
+  budgets        6 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 10 minutes)
+  stock          our plan at the memory of each stock jax.checkpoint policy: never slower?   (about 20 minutes)
+  planning_time  seconds to plan against seconds to compile: GPT-2 and 1000 layers            (about 2 minutes)
+  gradients      gradients of planned and plain steps against float64 (small models; runs)    (about 2 minutes)
+  targets        GPT-2 and ResNet-50 planned for an H100 and a TPU v5e that are not here      (an hour; needs
+                 the extras cuda12 and tpu)
+
+Nothing but `gradients` runs a model: steps are compiled and their memory is read. No accelerator is used.
+
+examples:
+  python -m benchmarks                          everything, in that order
+  python -m benchmarks budgets --models gpt2    one benchmark, one model
+  python -m benchmarks --quick                  tiny models, a few minutes: tests the benchmarks, not the plans"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and run what it names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure the plans of remat_plan and write tables.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
+    parser.add_argument("--models", nargs="+", default=(), choices=sorted(MODELS), metavar="model",
+                        help="only these: " + ", ".join(MODELS))  # fmt: skip
+    parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
+                        help="seconds for one child process of planning_time, targets (default 600)")  # fmt: skip
+    given = parser.parse_args(arguments)
+    if unknown := set(given.names) - set(ALL):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+    results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
+    options = Options(tuple(given.models), given.quick, given.timeout, results)
+    for name in given.names or ALL:
+        print(f"\n== {name}", flush=True)
+        importlib.import_module(f"benchmarks.{name}").run(options)
+
+
+if __name__ == "__main__":
+    main()

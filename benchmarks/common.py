@@ -1,0 +1,208 @@
+"""What the benchmarks share: sessions that count compiles, tables, and the files they are written to.
+
+In: models of ``benchmarks.models``. Out: ``CountingSession``, ``Report``.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from benchmarks.models import MODELS, Model, small
+from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.plan import Plan
+from remat_plan.program import trace_program
+from remat_plan.report.progress import Progress
+from remat_plan.session import Schedule, Session
+from remat_plan.units import BudgetError, parse_budget
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.step import GradientStep
+from remat_plan.verify.targets import resolve
+
+RESULTS = Path(__file__).parent / "results"
+ZOO = ("gpt2", "mlp", "vit", "unet", "resnet50", "densenet")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line said.
+
+    Attributes:
+        models: names in ``benchmarks.models.MODELS``; empty for the benchmark's own list.
+        quick: tiny models.
+        timeout_seconds: for one child process, where a benchmark starts them.
+        results: the folder to write to.
+    """
+
+    models: tuple[str, ...] = ()
+    quick: bool = False
+    timeout_seconds: float = 600.0
+    results: Path = RESULTS
+
+    def choose(self, default: Sequence[str]) -> tuple[str, ...]:
+        """The models to run, of those that a benchmark runs by default."""
+        return tuple(n for n in default if n in self.models) if self.models else tuple(default)
+
+    def model(self, name: str, **changes: Any) -> Model:
+        """A model at the size that was asked for."""
+        return small(name, **changes) if self.quick else MODELS[name](**changes)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, with what making it alone would have cost."""
+
+    plan: Plan
+    compiles: int
+    seconds: float
+
+
+class CountingSession(Session):
+    """A session for many budgets of one program, which knows what each would have cost by itself.
+
+    The solve and every compile are made once; their time is added to every plan that asks for them.
+    """
+
+    def __init__(self, model: Model, target: str | None = "cpu"):
+        started = time.perf_counter()
+        program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
+        super().__init__(program, resolve(target), Progress("benchmarks", False))
+        _ = self.planner
+        self.solve_seconds = time.perf_counter() - started
+        self.compile_seconds: dict[Schedule, float] = {}
+        self.asked: set[Schedule] = set()
+        self.cached_seconds = 0.0
+
+    def compiled_bytes(self, schedule: Schedule) -> int:
+        """XLA's peak for a schedule; counted."""
+        known, first = schedule in self._compiled, schedule not in self.asked
+        self.asked.add(schedule)
+        started = time.perf_counter()
+        size = super().compiled_bytes(schedule)
+        if not known:
+            self.compile_seconds[schedule] = time.perf_counter() - started
+        elif first:
+            self.cached_seconds += self.compile_seconds[schedule]
+        return size
+
+    def plan(self, budget: int | str, verify: bool = True) -> Planned:
+        """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
+        self.asked, self.cached_seconds = set(), 0.0
+        started = time.perf_counter()
+        plan = self.make_plan(parse_budget(budget), "auto", verify, (0,), False, (), "replan", started)
+        seconds = time.perf_counter() - started + self.cached_seconds + self.solve_seconds
+        return Planned(plan, len(self.asked), seconds)
+
+    def minimum_bytes(self, verify: bool = True) -> int:
+        """The least peak that ``BudgetError`` reports."""
+        try:
+            self.plan(1, verify)
+        except BudgetError as error:
+            return error.minimum_bytes
+        raise AssertionError("a budget of one byte was met")
+
+
+def raw_step(model: Model, loss: Callable[..., Any]) -> tuple[GradientStep, tuple[Any, ...]]:
+    """The gradient step of a loss as its author wrote it, on flat values, and their shapes."""
+    leaves, tree = jax.tree.flatten((model.params, model.batch))
+    moving = len(jax.tree.leaves(model.params))
+
+    def run(*values: Any) -> Sequence[Any]:
+        return [loss(*jax.tree.unflatten(tree, values))]
+
+    return GradientStep(run, [i < moving for i in range(len(leaves))]), tuple(leaves)
+
+
+def measure(model: Model, loss: Callable[..., Any], session: Session) -> tuple[int, Timeline]:
+    """Compiled peak and timeline of a loss as its author wrote it, on a session's target and hardware."""
+    step, structs = raw_step(model, loss)
+    timeline = evaluate(jax.make_jaxpr(step)(*structs), session.hardware)
+    return compile_memory(step, structs, session.target).total_bytes, timeline
+
+
+@dataclass
+class Report:
+    """A table that grows, with facts below it; written to a file after every row.
+
+    Attributes:
+        name: of the benchmark, and of the file.
+        intro: what the columns mean.
+        columns: their heads.
+        path: the folder.
+    """
+
+    name: str
+    intro: str
+    columns: tuple[str, ...]
+    path: Path
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    done: bool = False
+
+    def add(self, *cells: Any) -> None:
+        """Add a row, print it, write the file."""
+        assert len(cells) == len(self.columns), (cells, self.columns)
+        if not self.rows:
+            print(" | ".join(self.columns))
+        self.rows.append(tuple(str(c) for c in cells))
+        print(" | ".join(self.rows[-1]), flush=True)
+        self.write()
+
+    def finish(self, facts: Sequence[str]) -> None:
+        """Add what was found, print it, write the file."""
+        self.facts, self.done = list(facts), True
+        print("\n".join(self.facts), flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file as far as it goes."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / f"{self.name}.md").write_text(self.text(), encoding="utf-8")
+
+    def text(self) -> str:
+        """The file."""
+        lines = [f"# {self.name}", "", self.intro, "", versions(), ""]
+        if not self.done:
+            lines += ["**Not finished**: rows are missing.", ""]
+        lines += [_row(self.columns), _row(["---"] * len(self.columns)), *map(_row, self.rows), ""]
+        return "\n".join([*lines, *(f"* {fact}" for fact in self.facts)]).rstrip() + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def versions() -> str:
+    """What this was measured with."""
+    day = time.strftime("%Y-%m-%d")
+    return (
+        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, python {platform.python_version()}, 2-core CPU "
+        f"(shared with other work), {day}. Command: `python -m benchmarks`."
+    )
+
+
+def mb(size_bytes: float) -> str:
+    """Decimal megabytes.
+
+    >>> mb(1_234_000)
+    '1.2'
+    """
+    return f"{size_bytes / 1e6:.0f}" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g}"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """A share as per cent, without the sign."""
+    return f"{100 * share:.{digits}f}"
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; not a number for none."""
+    return math.fsum(values) / len(values) if values else math.nan

@@ -1,0 +1,307 @@
+"""``rp.plan``, ``rp.remat`` and their kin as a user meets them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import remat_plan as rp
+from remat_plan.session import Session
+from tests.helpers import assert_trees_close
+
+LAYERS, BATCH, WIDTH = 8, 512, 32
+
+
+def array(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def loss(w, x):
+    for i in range(LAYERS):
+        x = jnp.tanh(x @ w[i])
+    return jnp.mean(x**2)
+
+
+W, X = array(LAYERS, WIDTH, WIDTH, seed=1) / 6, array(BATCH, WIDTH, seed=2)
+SHAPES = jax.ShapeDtypeStruct(W.shape, W.dtype), jax.ShapeDtypeStruct(X.shape, X.dtype)
+
+
+def compiled_bytes(fn, *args):
+    """What XLA says the gradient step of a function needs, compiled as a user would."""
+    step = jax.jit(jax.value_and_grad(fn), compiler_options=rp.compiler_options())
+    stats = step.lower(*args).compile().memory_analysis()
+    own = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return own + stats.temp_size_in_bytes
+
+
+@pytest.mark.parametrize("budget", ["90%", "70%", "60%"])
+def test_the_users_own_step_fits(budget):
+    plan = rp.plan(loss, *SHAPES, budget=budget)
+    assert not plan.is_identity
+    assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.baseline_peak_bytes
+    assert compiled_bytes(plan.apply(loss), W, X) <= plan.budget_bytes * 1.001
+    assert compiled_bytes(loss, W, X) == pytest.approx(plan.baseline_peak_bytes, rel=0.001)
+    assert 0 <= plan.lower_bound <= plan.overhead
+    assert plan.gap == plan.overhead - plan.lower_bound
+    assert plan.budget == budget
+    assert len(plan.fingerprint) == 16
+
+
+def test_shapes_and_arrays_give_the_same_plan():
+    given = [rp.plan(loss, *args, budget="70%", verify=False) for args in (SHAPES, (W, X), (np.asarray(W), X))]
+    assert given[0] == given[1] == given[2]
+
+
+def test_more_memory_is_never_slower():
+    plans = [rp.plan(loss, *SHAPES, budget=f"{b}%", verify=False) for b in (60, 65, 70, 80, 90, 100)]
+    assert all(p.predicted_peak_bytes <= p.budget_bytes for p in plans)
+    overheads = [p.overhead for p in plans]
+    assert all(a >= b - 1e-9 for a, b in zip(overheads, overheads[1:], strict=False)), overheads
+    assert plans[-1].is_identity
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")
+def test_nothing_is_computed():
+    """Planning traces and compiles; it must not run the function."""
+    ran = []
+
+    def counted(w, x):
+        jax.debug.callback(lambda: ran.append(1))
+        return loss(w, x)
+
+    rp.plan(counted, W, X, budget="80%")
+    jax.effects_barrier()
+    assert not ran
+
+
+@pytest.fixture
+def plans_made(monkeypatch):
+    """Counts the plans that are made."""
+    made = []
+    original = Session.make_plan
+
+    def counting(self, *args, **kwargs):
+        made.append(1)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "make_plan", counting)
+    return made
+
+
+def test_remat_plans_once_per_shapes(plans_made):
+    f = rp.remat(loss, budget="70%", verify=False)
+    assert not plans_made, "nothing happens before the first call"
+    step = jax.jit(jax.value_and_grad(f))
+    step(W, X)
+    assert len(plans_made) == 1
+    step(W, X + 1)
+    jax.grad(f)(W, X)
+    jax.vmap(f, (None, 0))(W, jnp.stack([X, X]))
+    jax.jit(lambda w, x: f(w, jnp.sin(x)))(W, X)
+    assert len(plans_made) == 1, "same program, same plan"
+    step(W, X[:256])
+    assert len(plans_made) == 2
+    step(W, X)
+    step(W, X[:256])
+    f(W.astype(jnp.bfloat16), X.astype(jnp.bfloat16))
+    assert len(plans_made) == 3
+    assert len(f.plans) == 3
+    assert all(isinstance(p, rp.Plan) for p in f.plans.values())
+
+
+def test_another_static_argument_is_another_program(plans_made):
+    @rp.remat(budget="70%", verify=False, static_argnums=2)
+    def f(w, x, name, train):
+        for i in range(LAYERS):
+            x = getattr(jnp, name)(x @ w[i])
+        return jnp.mean(x) * (2.0 if train else 1.0)
+
+    f(W, X, "tanh", True)
+    f(W, X, "tanh", True)
+    assert len(plans_made) == 1
+    f(W, X, "sin", True)
+    f(W, X, "sin", False)
+    assert len(plans_made) == 3
+
+
+def test_a_jitted_step_is_traced_once():
+    traces = []
+
+    def counted(w, x):
+        traces.append(1)
+        return loss(w, x)
+
+    f = rp.remat(counted, budget="70%", verify=False)
+    step = jax.jit(jax.value_and_grad(f))
+    step(W, X)
+    first = len(traces)
+    for i in range(3):
+        step(W, X + i)
+    assert len(traces) == first
+    assert step._cache_size() == 1
+
+
+def test_budgets_of_all_kinds_agree():
+    base = rp.plan(loss, *SHAPES, budget="1GB", verify=False)
+    size = int(base.baseline_peak_bytes * 0.7)
+    kinds = [size, float(size), f"{size}B", f"{size / 1000!r}kB", f"{size / 1024!r} KiB", "70%", np.int64(size)]
+    plans = [rp.plan(loss, *SHAPES, budget=b, verify=False) for b in kinds]
+    assert len({p.schedule for p in plans}) == 1
+    assert {p.budget_bytes for p in plans} <= {size, size - 1}
+
+
+def test_argnums_change_what_is_planned():
+    only = rp.plan(loss, W, X, budget="75%", verify=False)
+    both = rp.plan(loss, W, X, budget="75%", verify=False, argnums=(0, 1))
+    assert only.fingerprint != both.fingerprint
+    assert only.before.owned_bytes + X.nbytes == both.before.owned_bytes
+    assert both.argnums == (0, 1)
+    f = both.apply(loss)
+    assert_trees_close(jax.grad(f, (0, 1))(W, X), jax.grad(loss, (0, 1))(W, X))
+    assert_trees_close(jax.grad(f, 1)(W, X), jax.grad(loss, 1)(W, X))
+
+
+def test_negative_and_numpy_argnums():
+    plan = rp.plan(loss, W, X, budget="80%", verify=False, argnums=np.int64(-1))
+    assert plan.argnums == (-1,)
+    rp.Plan.from_json(plan.to_json()).apply(loss)(W, X)
+
+
+def test_aux_keywords_and_static_values():
+    def fn(p, batch, *, train, scale=1.0):
+        x, labels = batch
+        hidden = []
+        for i in range(LAYERS):
+            x = jnp.tanh(x @ p["w"][i])
+            hidden.append(jnp.mean(x))
+        return jnp.mean(x) * scale + jnp.sum(labels) * 0, {"hidden": hidden, "train": train, "labels": labels}
+
+    args = {"w": W, "unused": None}, (X, jnp.arange(3))
+    plan = rp.plan(fn, *args, budget="75%", has_aux=True, kwargs={"train": True, "scale": 2.0})
+    assert not plan.is_identity
+    planned = plan.apply(fn)
+    for transform in (lambda f: f, jax.jit):
+        got = transform(jax.value_and_grad(functools.partial(planned, train=True, scale=2.0), has_aux=True))(*args)
+        want = transform(jax.value_and_grad(functools.partial(fn, train=True, scale=2.0), has_aux=True))(*args)
+        assert bool(got[0][1].pop("train")) is bool(want[0][1].pop("train")) is True
+        assert_trees_close(got, want)
+    with pytest.raises(ValueError, match="another program"):
+        planned(*args, train=True)
+
+
+def test_the_users_own_checkpoints():
+    layer = jax.checkpoint(lambda w, x: jnp.tanh(jnp.sin(x @ w) @ w))
+
+    def fn(w, x):
+        for i in range(LAYERS):
+            x = layer(w[i], x)
+        return jnp.mean(x)
+
+    kept = rp.plan(fn, W, X, budget="1GB", verify=False, existing="keep")
+    anew = rp.plan(fn, W, X, budget="1GB", verify=False)
+    assert kept.baseline_peak_bytes < anew.baseline_peak_bytes
+    tight = rp.plan(fn, W, X, budget=kept.baseline_peak_bytes, verify=False)
+    assert not tight.is_identity
+    assert tight.predicted_peak_bytes <= kept.baseline_peak_bytes
+    for plan in (kept, anew, tight):
+        assert_trees_close(jax.grad(plan.apply(fn))(W, X), jax.grad(fn)(W, X))
+
+
+def test_a_large_closed_over_array_counts_once():
+    table = array(BATCH, WIDTH, seed=5)
+
+    def fn(w, x):
+        return loss(w, x + table)
+
+    plan = rp.plan(fn, W, X, budget="75%")
+    assert not plan.is_identity
+    assert_trees_close(jax.jit(jax.grad(plan.apply(fn)))(W, X), jax.grad(fn)(W, X))
+
+
+def test_tradeoff():
+    curve = rp.tradeoff(loss, *SHAPES, points=8)
+    peaks = [p.peak_bytes for p in curve.points]
+    overheads = [p.overhead for p in curve.points]
+    assert peaks == sorted(peaks)
+    assert overheads == sorted(overheads, reverse=True)
+    assert overheads[-1] == 0.0
+    assert len(peaks) >= 4
+    plan = curve.plan("70%", verify=False)
+    direct = rp.plan(loss, *SHAPES, budget="70%", verify=False)
+    assert plan == direct
+
+
+def test_analyze_compiles_nothing(monkeypatch):
+    monkeypatch.setattr("remat_plan.verify.compile.compile_memory", None)
+    analysis = rp.analyze(loss, *SHAPES)
+    hidden = BATCH * WIDTH * 4
+    assert analysis.needed_bytes == pytest.approx(LAYERS * hidden + LAYERS * WIDTH * WIDTH * 4, rel=0.2)
+    assert analysis.kept_bytes >= analysis.needed_bytes
+    sizes = [r.size_bytes for r in analysis.residuals]
+    assert sizes == sorted(sizes, reverse=True)
+    assert any("test_api.py" in r.source for r in analysis.residuals)
+
+
+def test_compiler_options_are_accepted_by_jit():
+    options = rp.compiler_options()
+    assert isinstance(options, dict)
+    assert jax.jit(jnp.sin, compiler_options=options)(1.0) == jnp.sin(1.0)
+
+
+def test_half_precision_and_x64():
+    half = rp.plan(loss, W.astype(jnp.bfloat16), X.astype(jnp.bfloat16), budget="80%", verify=False)
+    assert half.predicted_peak_bytes <= half.budget_bytes
+    with jax.enable_x64(True):
+        w, x = jnp.asarray(W, jnp.float64), jnp.asarray(X, jnp.float64)
+        plan = rp.plan(loss, w, x, budget="75%")
+        assert not plan.is_identity
+        got = jax.jit(jax.grad(plan.apply(loss)))(w, x)
+        assert got.dtype == jnp.float64
+        assert_trees_close(got, jax.grad(loss)(w, x), 1e-9, 1e-12)
+
+
+def test_training_goes_as_without():
+    f = rp.remat(loss, budget="65%")
+
+    def train(f, w):
+        step = jax.jit(lambda w, x: w - 0.5 * jax.grad(f)(w, x))
+        for i in range(5):
+            w = step(w, X + 0.01 * i)
+        return w
+
+    assert_trees_close(train(f, W), train(loss, W), 1e-4, 1e-5)
+
+
+def test_plans_print():
+    plan = rp.plan(loss, *SHAPES, budget="70%", verify=False)
+    text = str(plan)
+    assert "test_api.py" in text
+    assert "70" in text
+    assert plan.strategy == "auto"
+    before, after = plan.timeline()
+    assert before.peak_bytes == plan.baseline_peak_bytes
+    assert after.peak_bytes == plan.predicted_peak_bytes
+
+
+def test_a_decorated_function_can_be_planned_again():
+    f = rp.remat(loss, budget="80%", verify=False)
+    plan = rp.plan(f, W, X, budget="65%", verify=False)
+    assert not plan.is_identity
+    assert_trees_close(jax.grad(plan.apply(f))(W, X), jax.grad(loss)(W, X))
+
+
+def test_partial_functions_and_callable_objects():
+    class Loss:
+        def __call__(self, w, x):
+            return loss(w, x)
+
+    for fn in (functools.partial(loss, W), functools.partial(loss, x=X), Loss(), lambda *args: loss(*args), jax.jit(loss)):
+        args = (W, X)
+        if isinstance(fn, functools.partial):
+            args = (X,) if fn.args else (W,)
+        plan = rp.plan(fn, *args, budget="80%", verify=False)
+        assert_trees_close(jax.grad(plan.apply(fn))(*args), jax.grad(fn)(*args))
+        f = rp.remat(fn, budget="80%", verify=False)
+        assert_trees_close(jax.grad(f)(*args), jax.grad(fn)(*args))
