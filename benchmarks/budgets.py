@@ -68,6 +68,7 @@ def run(options: Options) -> Report:
     for name in options.choose(ZOO):
         session = CountingSession(options.model(name))
         rows += _plans(session, name, report)
+        report.facts = facts(rows)
     report.finish(facts(rows))
     return report
 

@@ -5,6 +5,7 @@ In: models of ``benchmarks.models``. Out: ``CountingSession``, ``Report``.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import platform
 import time
@@ -14,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.plan import Plan
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
-from remat_plan.session import Schedule, Session
+from remat_plan.session import Request, Schedule, Session
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
@@ -97,7 +97,7 @@ class CountingSession(Session):
         """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
         self.asked, self.cached_seconds = set(), 0.0
         started = time.perf_counter()
-        plan = self.make_plan(parse_budget(budget), "auto", verify, (0,), False, (), "replan", started)
+        plan = self.make_plan(parse_budget(budget), Request("auto", verify, (0,), False, (), "replan"), started)
         seconds = time.perf_counter() - started + self.cached_seconds + self.solve_seconds
         return Planned(plan, len(self.asked), seconds)
 
@@ -171,7 +171,7 @@ class Report:
         """The file."""
         lines = [f"# {self.name}", "", self.intro, "", versions(), ""]
         if not self.done:
-            lines += ["**Not finished**: rows are missing.", ""]
+            lines += ["**Not finished**: rows are missing, and facts are of what was there after the last model.", ""]
         lines += [_row(self.columns), _row(["---"] * len(self.columns)), *map(_row, self.rows), ""]
         return "\n".join([*lines, *(f"* {fact}" for fact in self.facts)]).rstrip() + "\n"
 
@@ -184,7 +184,7 @@ def versions() -> str:
     """What this was measured with."""
     day = time.strftime("%Y-%m-%d")
     return (
-        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, python {platform.python_version()}, 2-core CPU "
+        f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}, python {platform.python_version()}, 2-core CPU "
         f"(shared with other work), {day}. Command: `python -m benchmarks`."
     )
 

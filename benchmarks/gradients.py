@@ -24,10 +24,10 @@ _COLUMNS = (
     *("model", "budget", "overhead %", "error of plain", "error of planned", "planned / plain"),
     *("planned against plain", "leaves equal bit by bit"),
 )
-_INTRO = """Tiny models, parameters and batch from `benchmarks.models.concrete`. Error: the largest over all parameters of
-|g - g64| / |g64| (2-norms), where g64 is the gradient of the plain step computed in float64 throughout. Leaves whose
-gradient is below 1e-6 of the whole are left out. Planned against plain: the same distance between the two float32
-gradients. Budgets are shares of the plain compiled peak, and the minimum; those below the minimum are left out
+_INTRO = """Tiny models, parameters and batch from `benchmarks.models.concrete`. Error: the largest over all
+parameters of |g - g64| / |g64| (2-norms), where g64 is the gradient of the plain step computed in float64 throughout.
+Leaves whose gradient is below 1e-6 of the whole are left out. Planned against plain: the same distance between the two
+float32 gradients. Budgets are shares of the plain compiled peak, and the minimum; those below the minimum are left out
 (at this size parameters are most of the memory)."""
 SHARES = (90, 80, 70, 60)
 _NEGLIGIBLE = 1e-6

@@ -341,9 +341,7 @@ def unet(
     widths = [width * 2**level for level in range(levels)]
     bottom = width * 2**levels
     params = {
-        "down": [
-            _double_conv_params(n_in, n) for n_in, n in zip([channels, *widths[:-1]], widths, strict=True)
-        ],
+        "down": [_double_conv_params(n_in, n) for n_in, n in zip([channels, *widths[:-1]], widths, strict=True)],
         "bottom": _double_conv_params(widths[-1], bottom),
         "up": [
             {"conv_up": _conv_params(2, 2 * n, n), "double_conv": _double_conv_params(2 * n, n)}
@@ -526,8 +524,7 @@ def chain(
     """
     params = {
         "layers": [
-            {"up": {"kernel": _f32(width, hidden)}, "out": {"kernel": _f32(hidden, width)}}
-            for _ in range(layers)
+            {"up": {"kernel": _f32(width, hidden)}, "out": {"kernel": _f32(hidden, width)}} for _ in range(layers)
         ],
         "head": _dense_params(width, classes),
     }

@@ -102,6 +102,7 @@ def run(options: Options) -> Report:
             ours = session.timeline(planned.plan.schedule)
             rows.append(Row(name, placement, policy, size, stock, ours, planned))
             report.add(*rows[-1].cells())
+        report.facts = facts(rows, failed)
     report.finish(facts(rows, failed))
     return report
 

@@ -28,9 +28,9 @@ _COLUMNS = tuple(
     "model|dtype|target|plain MB|budget|budget MB|compiled MB|slack %|predicted / compiled|overhead %|compiles"
     "|planning s".split("|")
 )
-_INTRO = """Budgets are shares of what the plain step compiles to on that target (`rp.plan(..., target=...)`), and the least
-peak that `BudgetError` reports. Compiles, planning s: for that plan alone, the plain step included. A model, dtype and
-target is one child process; rows that it had not made when its time was over are missing."""
+_INTRO = """Budgets are shares of what the plain step compiles to on that target (`rp.plan(..., target=...)`), and the
+least peak that `BudgetError` reports. Compiles, planning s: for that plan alone, the plain step included. A model,
+dtype and target is one child process; rows that it had not made when its time was over are missing."""
 
 
 def measure(name: str, dtype: str, target: str, quick: bool) -> None:
@@ -73,6 +73,7 @@ def run(options: Options) -> Report:
                     report.add(name, dtype, target, *_cells(row))
                 if problem:
                     missing.append(f"{title} ({len(rows)} of {len(SHARES) + 1} rows: {problem})")
+                report.facts = facts(made, missing)
     report.finish(facts(made, missing))
     return report
 

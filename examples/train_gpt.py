@@ -147,9 +147,7 @@ def compile_step(
     return Step(compiled, held_bytes + memory.temp_size_in_bytes)
 
 
-def largest_difference(
-    one: LossFn, other: LossFn, params: Params, batch: np.ndarray, key: jax.Array
-) -> float:
+def largest_difference(one: LossFn, other: LossFn, params: Params, batch: np.ndarray, key: jax.Array) -> float:
     """Return how far loss and gradients of two functions differ, relative to each array's largest entry.
 
     Gradients below a thousandth of the largest of all are compared with that: those of the biases of
@@ -179,9 +177,7 @@ def seconds_per_step(steps: list[Step], state: State, batch: np.ndarray, key: ja
     return [statistics.median(timed[1:]) for timed in seconds]  # the first run of each warms up
 
 
-def train(
-    step: Step, state: State, data: Iterable[np.ndarray], steps: int, key: jax.Array
-) -> Iterator[float]:
+def train(step: Step, state: State, data: Iterable[np.ndarray], steps: int, key: jax.Array) -> Iterator[float]:
     """Train, and yield the loss of each step."""
     for i, batch in zip(range(steps), data, strict=False):
         state, loss = step.run(state, batch, jax.random.fold_in(key, i))
@@ -313,7 +309,11 @@ def main() -> None:
 def print_table(plan: rp.Plan, steps: list[Step], seconds: list[float]) -> None:
     """Print what the plain and the planned program need."""
     rows = [
-        ("peak of loss and gradients", mib(plan.baseline_peak_bytes), mib(plan.compiled_peak_bytes)),
+        (
+            "peak of loss and gradients",
+            mib(plan.baseline_peak_bytes),
+            mib(plan.compiled_peak_bytes or plan.predicted_peak_bytes),
+        ),
         ("peak of the whole step", *(mib(step.peak_bytes) for step in steps)),
         ("whole steps per second", *(f"{1 / each:.3f}" for each in seconds)),
     ]
@@ -328,7 +328,9 @@ def draw(plan: rp.Plan, path: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")  # a file is all that is wanted; no display is needed
-    plan.plot().figure.savefig(path, dpi=150, bbox_inches="tight")
+    figure = plan.plot().get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def mib(count: int) -> str:

@@ -9,7 +9,9 @@ Limits: tested with jax 0.10.2 and 0.12.0.
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,14 +128,15 @@ def aval_bytes(aval: Any) -> int:
     if shape is None or dtype is None:
         return 0
     shape = _shard_shape(tuple(shape), getattr(aval, "sharding", None))
-    count = 1
-    for dim in shape:
-        count *= int(dim)
+    return _array_bytes(shape, dtype)
+
+
+@functools.cache
+def _array_bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    count = math.prod(int(dim) for dim in shape)
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        itemsize = 8 if "rbg" not in str(dtype) else 16
-    else:
-        itemsize = np.dtype(dtype).itemsize
-    return count * itemsize
+        return count * (16 if "rbg" in str(dtype) else 8)
+    return count * np.dtype(dtype).itemsize
 
 
 def is_float(aval: Any) -> bool:

@@ -9,6 +9,7 @@ import functools
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from remat_plan.graph.call import positions
@@ -17,7 +18,7 @@ from remat_plan.program import Program, check_existing, run_schedule, trace_prog
 from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
-from remat_plan.session import Session
+from remat_plan.session import Request, Session
 from remat_plan.units import Budget, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
@@ -85,16 +86,10 @@ def plan(
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
-        return _plan_program(Session(program, device, shown), parsed, strategy, verify, has_aux, existing, started,
-                             argnums, static_argnums)  # fmt: skip
-
-
-def _plan_program(
-    session: Session, budget: Budget, strategy: str, verify: bool, has_aux: bool, existing: str, started: float,
-    argnums: int | Sequence[int], static_argnums: int | Sequence[int],
-) -> Plan:  # fmt: skip
-    numbers, static = positions(argnums), positions(static_argnums, "static_argnums")
-    return session.make_plan(budget, strategy, verify, numbers, has_aux, static, existing, started)
+        request = Request(
+            strategy, verify, positions(argnums), has_aux, positions(static_argnums, "static_argnums"), existing
+        )
+        return Session(program, device, shown).make_plan(parsed, request, started)
 
 
 def remat(
@@ -129,24 +124,20 @@ def remat(
     _check_strategy(strategy)
     check_existing(existing)
     static = positions(static_argnums, "static_argnums")
-    options = _RematOptions(
-        parse_budget(budget), strategy, verify, positions(argnums), has_aux, static, target, existing
-    )
+    request = Request(strategy, verify, positions(argnums), has_aux, static, existing)
+    options = _RematOptions(parse_budget(budget), request, target)
     if fn is None:
         return functools.partial(_decorate, options=options)
     return _decorate(fn, options)
 
 
+@dataclass(frozen=True, slots=True)
 class _RematOptions:
     """What ``remat`` was told."""
 
-    def __init__(
-        self, budget: Budget, strategy: str, verify: bool, argnums: int | Sequence[int], has_aux: bool,
-        static_argnums: tuple[int, ...], target: str | None, existing: str,
-    ):  # fmt: skip
-        self.budget, self.strategy, self.verify = budget, strategy, verify
-        self.argnums, self.has_aux, self.static_argnums = argnums, has_aux, static_argnums
-        self.target, self.existing = target, existing
+    budget: Budget
+    request: Request
+    target: str | None
 
 
 class Planned:
@@ -158,8 +149,8 @@ class Planned:
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        o = self.options
-        program = trace_program(self.fn, args, kwargs, o.argnums, o.has_aux, o.static_argnums, o.existing)
+        r = self.options.request
+        program = trace_program(self.fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums, r.existing)
         return run_schedule(program, self.plan_for(program).schedule)
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
@@ -169,14 +160,10 @@ class Planned:
         """The plan of a traced program, made on first use."""
         digest = program.fingerprint.digest
         if digest not in self.plans:
-            o = self.options
             started = time.perf_counter()
             with Progress("remat_plan", None) as shown:
-                session = Session(program, resolve(o.target), shown)
-                self.plans[digest] = _plan_program(
-                    session, o.budget, o.strategy, o.verify, o.has_aux, o.existing, started, o.argnums,
-                    o.static_argnums,
-                )  # fmt: skip
+                session = Session(program, resolve(self.options.target), shown)
+                self.plans[digest] = session.make_plan(self.options.budget, self.options.request, started)
         return self.plans[digest]
 
 
@@ -244,11 +231,11 @@ def tradeoff(
                 found.append(TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule)))
         found.append(TradeoffPoint(session.timeline(program.plain).peak_bytes, 0.0))
 
+    static = positions(static_argnums, "static_argnums")
+
     def make(budget: Any, verify: bool) -> Plan:
-        started = time.perf_counter()
-        return _plan_program(
-            session, parse_budget(budget), "auto", verify, has_aux, existing, started, argnums, static_argnums
-        )
+        request = Request("auto", verify, positions(argnums), has_aux, static, existing)
+        return session.make_plan(parse_budget(budget), request, time.perf_counter())
 
     return Tradeoff(pareto(found), device.name, make)
 

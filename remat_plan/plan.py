@@ -111,9 +111,7 @@ class Plan:
 
         @functools.wraps(fn)
         def planned(*args: Any, **kwargs: Any) -> Any:
-            program = trace_program(
-                fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums, self.existing
-            )
+            program = trace_program(fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums, self.existing)
             self.check(program)
             return run_schedule(program, self.schedule)
 

@@ -9,7 +9,7 @@ compiled at most once.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -44,11 +44,24 @@ def is_mapped(graph: Graph) -> bool:
     return any(_compat.named_axes(op.eqn) for op in graph.ops) or any(_compat.varies(v.aval) for v in graph.values)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan was asked for, beside the budget and the device; arguments of ``api.plan``."""
+
+    strategy: str
+    verify: bool
+    argnums: tuple[int, ...]
+    has_aux: bool
+    static_argnums: tuple[int, ...]
+    existing: str
+
+
 class Session:
     """Plans one program for one target; keeps what was traced and compiled on the way."""
 
     def __init__(self, program: Program, target: Target, progress: Progress):
         self.program, self.target, self.progress = program, target, progress
+        self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_for(target.name, target.platform)
         self._planner: Planner | None = None
         self._timelines: dict[Schedule, Timeline] = {}
@@ -90,7 +103,7 @@ class Session:
     def compiled_bytes(self, schedule: Schedule) -> int:
         """XLA's peak for a schedule on the target."""
         if schedule not in self._compiled:
-            self.progress.say(f"compiling for {self.target.name} ({len(self._compiled) + 1})")
+            self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
             memory = compile_memory(self.step(schedule), self.structs, self.target)
             self._compiled[schedule] = memory.total_bytes
         return self._compiled[schedule]
@@ -164,9 +177,7 @@ class Session:
 
     def search(self, curve: Curve, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
         """Search one curve for the point whose peak is close to the budget and within it."""
-        return search(
-            curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start
-        )
+        return search(curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start)
 
     def over_budget(self, budget_bytes: int, tried: list[tuple[Curve, Found]], verify: bool) -> BudgetError:
         """The error of a budget below the least peak that was reached."""
@@ -182,7 +193,7 @@ class Session:
         owned = timeline.argument_bytes + timeline.output_bytes
         message = (
             f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) is below the least {word} peak reached, "
-            f"{format_bytes(least)} ({least} bytes) for {self.target.name}. Arguments and gradients alone take "
+            f"{format_bytes(least)} ({least} bytes) for {self.device}. Arguments and gradients alone take "
             f"{format_bytes(owned)}. At that minimum the peak is at {where}; the largest values of the program are "
             f"{'; '.join(largest)}. Try budget={least}, a smaller batch, a lower precision, or donate and shard the "
             "arguments."
@@ -218,11 +229,9 @@ class Session:
         spare = budget_bytes - plain.argument_bytes - plain.output_bytes
         return lower_bound_seconds(problem, spare) / plain.seconds
 
-    def make_plan(
-        self, budget: Budget, strategy: str, verify: bool, argnums: Sequence[int], has_aux: bool,
-        static_argnums: Sequence[int], existing: str, started: float,
-    ) -> Plan:  # fmt: skip
-        """Plan for a budget; see ``api.plan``."""
+    def make_plan(self, budget: Budget, request: Request, started: float) -> Plan:
+        """Plan for a budget; see ``api.plan``. ``started`` is when planning began (``time.perf_counter``)."""
+        verify = request.verify
         identity = self.program.plain
         notes: list[str] = []
         if verify and self.mapped:
@@ -244,8 +253,8 @@ class Session:
         before, after = self.timeline(identity), self.timeline(schedule)
         overhead = self.overhead(schedule)
         return Plan(
-            strategy=strategy,
-            target=self.target.name,
+            strategy=request.strategy,
+            target=self.device,
             budget=budget.text,
             budget_bytes=budget_bytes,
             baseline_peak_bytes=baseline,
@@ -260,10 +269,10 @@ class Session:
             after=reduce_timeline(after),
             step_flops=after.flops,
             plain_flops=before.flops,
-            argnums=tuple(argnums),
-            has_aux=has_aux,
-            static_argnums=tuple(static_argnums),
-            existing=existing,
+            argnums=request.argnums,
+            has_aux=request.has_aux,
+            static_argnums=request.static_argnums,
+            existing=request.existing,
             notes=tuple(notes),
             planning_seconds=time.perf_counter() - started,
         )

@@ -111,9 +111,7 @@ def parse_budget(budget: Any) -> Budget:
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"budget={budget!r}: a budget must be a positive, finite number of bytes.")
     if number < 1:
-        raise ValueError(
-            f'budget={budget!r}: less than one byte. For a share of the plain peak write "{number:.0%}".'
-        )
+        raise ValueError(f'budget={budget!r}: less than one byte. For a share of the plain peak write "{number:.0%}".')
     return Budget(str(int(number)), size_bytes=int(number))
 
 

@@ -50,9 +50,7 @@ class FusionModel:
 GENERIC = FusionModel()
 """Fusing compilers (XLA:GPU, XLA:TPU): everything element-wise is fused, program order."""
 
-CPU = FusionModel(
-    library_clusters=True, layout_copies=True, index_pooling=True, widens=True, breadth_first=True
-)
+CPU = FusionModel(library_clusters=True, layout_copies=True, index_pooling=True, widens=True, breadth_first=True)
 """XLA:CPU of jaxlib 0.12."""
 
 

@@ -142,12 +142,7 @@ class Lowering:
             kind, reads, full = self.broadcast_operands(eqn, name, kind, env, out[0], bool(library))
         else:
             full = len(reads)
-        if (
-            self.model.widens
-            and kind == Kind.CHEAP
-            and name not in MOVES
-            and self.is_half(eqn.outvars[0].aval)
-        ):
+        if self.model.widens and kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
             kind = Kind.EXPENSIVE
         if self.model.layout_copies and name == "dot_general" and len(reads) == 2:
             reads, canonical = self.dot_operands(eqn, reads)
@@ -244,9 +239,7 @@ class Lowering:
         width = 2 if self.is_half(eqn.outvars[0].aval) else 1
         if len(reads) == 2:
             reads = [
-                self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read])
-                if bad or width > 1
-                else read
+                self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read]) if bad or width > 1 else read
                 for read, order, bad in zip(reads, orders, odd, strict=False)
             ]
         made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, eqn_flops(eqn), 0, eqn)
@@ -260,9 +253,7 @@ class Lowering:
         for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
             scatter = self.made_by.get(value)
             if scatter is not None and scatter.primitive == "pool_scatter":
-                return self.emit(
-                    (), replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],)
-                )[0]
+                return self.emit((), replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],))[0]
         return None
 
     def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:

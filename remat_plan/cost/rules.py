@@ -58,8 +58,7 @@ REGIONS = frozenset(
 )
 
 MOVES = frozenset(
-    "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split layout_copy zeros_like "
-    "empty".split()
+    "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split layout_copy zeros_like empty".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 

@@ -85,9 +85,7 @@ def _reached(flat: Flat, needs: list[Need], rows: list[tuple[int, tuple[bool, ..
     """Return the values that carry a tangent and that a cotangent reaches."""
     reached = {o for o in flat.outputs if o in tangent}
     for item, (kind, active) in zip(reversed(flat.eqns), reversed(rows), strict=True):
-        arrives = any(
-            o in reached and a for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True)
-        )
+        arrives = any(o in reached and a for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True))
         if arrives:
             reached.update(o for o, a in zip(item.operands, active, strict=True) if a)
     return reached
@@ -110,9 +108,7 @@ def _graph(
                 names[o] = str(item.eqn.params.get("name", ""))
         hit = any(o in reached and a for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True))
         ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, _compat.has_effects(item.eqn)))
-    values = tuple(
-        Value(i, aval, _compat.aval_bytes(aval), producer[i], names[i]) for i, aval in enumerate(flat.avals)
-    )
+    values = tuple(Value(i, aval, _compat.aval_bytes(aval), producer[i], names[i]) for i, aval in enumerate(flat.avals))
     return Graph(
         ops=tuple(ops),
         values=values,

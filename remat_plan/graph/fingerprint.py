@@ -39,9 +39,7 @@ def fingerprint(graph: Graph) -> Fingerprint:
     number.update((v, f"c{i}:{graph.values[v].text}") for i, (v, _) in enumerate(graph.constants))
     equations, labels = [], []
     for op in graph.ops:
-        reads = ",".join(
-            number[v] if v >= 0 else f"lit:{graph.literals[-1 - v]!r}" for v in op.operands
-        )
+        reads = ",".join(number[v] if v >= 0 else f"lit:{graph.literals[-1 - v]!r}" for v in op.operands)
         outputs = " ".join(graph.values[v].text for v in op.outputs)
         for i, v in enumerate(op.outputs):
             number[v] = f"{op.index}.{i}"

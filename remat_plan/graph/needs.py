@@ -30,7 +30,8 @@ class Need:
 
     Attributes:
         active_outputs: which outputs carry a tangent.
-        operands, outputs: positions (literals counted) that the backward pass reads (directly, or to recompute an internal).
+        operands, outputs: positions (literals counted) that the backward pass reads, directly or to
+            recompute an internal.
         internal_avals: types of the internals that plain JAX keeps beside them.
         direct: positions ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
         internal_eqns: how many equations recompute the internals (0: none are needed).
@@ -80,9 +81,7 @@ class _Vjp:
         moving, fixed = self.split(args)
         outputs, pull = jax.vjp(lambda *xs: self.forward(list(xs), fixed), *moving)
         given = iter(cotangents)
-        full = [
-            next(given) if _compat.is_float(o) else _float0_like(o) for o in (jax.typeof(x) for x in outputs)
-        ]
+        full = [next(given) if _compat.is_float(o) else _float0_like(o) for o in (jax.typeof(x) for x in outputs)]
         return outputs, list(pull(full))
 
 

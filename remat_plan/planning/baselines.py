@@ -10,6 +10,7 @@ Rules: the outputs of matrix products and convolutions (``dots``), those without
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from remat_plan.cost.program import MATRIX_PRIMITIVES
@@ -61,7 +62,7 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
         positions = sorted({cuts.positions[n] for n in numbers})
         for batched in (True, False):
             segments = []
-            for start, end in zip(positions, positions[1:], strict=False):
+            for start, end in itertools.pairwise(positions):
                 ops = [op for op in graph.ops[start:end] if op.index not in cuts.free]
                 saved = tuple(v for op in ops if _dear(op, batched) for v in op.outputs)
                 alone = end < len(graph.ops) and start == 0 and graph.ops[end].primitive in isolate

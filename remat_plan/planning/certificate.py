@@ -19,7 +19,9 @@ from remat_plan.solve.min_cut import SegmentProblem
 def certificate_problem(graph: Graph, cuts: Cuts, seconds: list[float]) -> SegmentProblem:
     """Return the whole program as one minimum-cut problem in which only dear equations cost."""
     run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
-    dear = [s if kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) else 0.0 for op, s in zip(graph.ops, seconds, strict=True)]
+    dear = [
+        s if kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) else 0.0 for op, s in zip(graph.ops, seconds, strict=True)
+    ]
     return segment_problem(graph, run, dear)
 
 

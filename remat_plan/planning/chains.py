@@ -30,9 +30,7 @@ def _frontier_spans(graph: Graph, cuts: Cuts) -> tuple[tuple[tuple[int, int], ..
     for number, frontier in enumerate(cuts.frontiers):
         for v in frontier:
             last[v] = number
-    return tuple(
-        tuple((graph.values[v].size_bytes, last[v]) for v in sorted(frontier)) for frontier in cuts.frontiers
-    )
+    return tuple(tuple((graph.values[v].size_bytes, last[v]) for v in sorted(frontier)) for frontier in cuts.frontiers)
 
 
 def _early(option: SegmentOption) -> int:

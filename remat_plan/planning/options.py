@@ -118,9 +118,7 @@ class _Profiler:
             extra = forward.seconds + backward.seconds - plain.timeline.seconds + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
-            options.append(
-                SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
-            )
+            options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
         kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
         options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
         return Profile(_undominated(options), forward_seconds, nestable)

@@ -182,7 +182,13 @@ class SegmentProgram:
         self.hold(held, (end,))
         state = self.state
         program = Program(
-            state.steps, state.sizes, frozenset(self.owned), (end,), state.pinned | set(held), state.storage, state.model
+            state.steps,
+            state.sizes,
+            frozenset(self.owned),
+            (end,),
+            state.pinned | set(held),
+            state.storage,
+            state.model,
         )
         self.kernels = kernels = fuse(program)
         timeline = evaluate_program(program, self.hardware, kernels)

@@ -57,9 +57,7 @@ def op_seconds(graph: Graph, hardware: Hardware) -> list[float]:
         if kind >= Kind.OPAQUE:
             for v in op.reads:
                 materialised[v] = True
-    return [
-        _seconds(graph, op, kind, hardware, materialised) for op, kind in zip(graph.ops, kinds, strict=True)
-    ]
+    return [_seconds(graph, op, kind, hardware, materialised) for op, kind in zip(graph.ops, kinds, strict=True)]
 
 
 def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised: list[bool]) -> float:
@@ -113,9 +111,7 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
     )
 
 
-def segment_problem(
-    graph: Graph, run: Run, seconds: list[float], avoid_small: bool = False
-) -> SegmentProblem:
+def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: bool = False) -> SegmentProblem:
     """Return the minimum-cut problem of a run.
 
     Values that leave it are stored anyway, so saving them is free. Values far smaller than the largest of the

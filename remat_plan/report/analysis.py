@@ -84,9 +84,18 @@ def _row(graph: Graph, v: int, kept: bool, needed: bool, read_by: str) -> Residu
         primitive = eqn.primitive.name
         source, function = _place(eqn)
     return Residual(
-        value.size_bytes, tuple(value.aval.shape), str(value.aval.dtype), primitive, source, function, value.name,
-        "value", needed, kept, read_by,
-    )  # fmt: skip
+        value.size_bytes,
+        tuple(value.aval.shape),
+        str(value.aval.dtype),
+        primitive,
+        source,
+        function,
+        value.name,
+        "value",
+        needed,
+        kept,
+        read_by,
+    )
 
 
 def _place(eqn: object) -> tuple[str, str]:
@@ -114,12 +123,23 @@ def analyze_graph(graph: Graph) -> Analysis:
         for aval in need.internal_avals:
             internals.append(
                 Residual(
-                    _compat.aval_bytes(aval), tuple(aval.shape), str(aval.dtype), op.primitive, source, function, "",
-                    "internal", False, True, op.primitive,
-                )  # fmt: skip
+                    _compat.aval_bytes(aval),
+                    tuple(aval.shape),
+                    str(aval.dtype),
+                    op.primitive,
+                    source,
+                    function,
+                    "",
+                    "internal",
+                    False,
+                    True,
+                    op.primitive,
+                )
             )
     rows = [
-        _row(graph, v, v in kept, v in needed, kept.get(v) or readers[v]) for v in sorted(set(kept) | set(needed)) if v >= 0
+        _row(graph, v, v in kept, v in needed, kept.get(v) or readers[v])
+        for v in sorted(set(kept) | set(needed))
+        if v >= 0
     ]
     made = {v for v in set(kept) | set(needed) if v >= 0 and graph.values[v].producer >= 0}
     everything = sorted(rows + internals, key=lambda r: (-r.size_bytes, r.source, r.primitive, r.why))

@@ -177,9 +177,7 @@ def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     return tuple(_entries(nodes, 0))
 
 
-def _nodes(
-    schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: dict[Any, int]
-) -> tuple[_Node, ...]:
+def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: dict[Any, int]) -> tuple[_Node, ...]:
     """Pair segments with their decisions, which stand in the same order; equal trees get equal numbers."""
     nodes = []
     for segment in schedule:

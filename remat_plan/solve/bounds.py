@@ -44,8 +44,6 @@ def recompute_bound(problem: SegmentProblem, budget_bytes: float) -> float:
     return max(best, 0.0)
 
 
-def _halve(
-    point: Selection, left: Selection, right: Selection, budget_bytes: float
-) -> tuple[Selection, Selection]:
+def _halve(point: Selection, left: Selection, right: Selection, budget_bytes: float) -> tuple[Selection, Selection]:
     """Keep the side of the hull that the budget lies on."""
     return (point, right) if point.kept_bytes <= budget_bytes else (left, point)

