@@ -110,7 +110,7 @@ def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
 def _shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
     """Return the shape of one device's part; axes that are manual already (inside ``shard_map``) do not count."""
     mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
-    if mesh is None or spec is None or getattr(mesh, "size", 1) == 1:
+    if mesh is None or spec is None or not mesh.axis_names:
         return shape
     manual = set(getattr(mesh, "manual_axes", ()))
     local = list(shape)

@@ -93,7 +93,8 @@ class _Search:
 
     def floor(self) -> tuple[int, ...]:
         """The points of ``low_end``, which do not depend on the budget."""
-        return tuple(self.point_for(share * self.limits[-1]) if share else 0 for share in _LOW_END)
+        low, high = self.limits[0], self.limits[-1]
+        return tuple(self.point_for(low + share * (high - low)) for share in _LOW_END)
 
     def low_end(self) -> int | None:
         """Compile a few schedules that save little: the compiler's minimum is not always the planned one."""
