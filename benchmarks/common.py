@@ -48,8 +48,8 @@ class Options:
     results: Path = RESULTS
 
     def choose(self, default: Sequence[str]) -> tuple[str, ...]:
-        """The models to run, of those that a benchmark runs by default."""
-        return tuple(n for n in default if n in self.models) if self.models else tuple(default)
+        """The models to run, in the order asked for, of those that a benchmark runs by default."""
+        return tuple(n for n in self.models if n in default) if self.models else tuple(default)
 
     def model(self, name: str, **changes: Any) -> Model:
         """A model at the size that was asked for."""
@@ -182,11 +182,10 @@ def _row(cells: Sequence[str]) -> str:
 
 def versions() -> str:
     """What this was measured with."""
+    jaxlib = importlib.metadata.version("jaxlib")
+    numbers = f"jax {jax.__version__}, jaxlib {jaxlib}, python {platform.python_version()}"
     day = time.strftime("%Y-%m-%d")
-    return (
-        f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}, python {platform.python_version()}, 2-core CPU "
-        f"(shared with other work), {day}. Command: `python -m benchmarks`."
-    )
+    return f"{numbers}, 2-core CPU (shared with other work), {day}. Command: `python -m benchmarks`."
 
 
 def mb(size_bytes: float) -> str:

@@ -29,11 +29,15 @@ from remat_plan.report.trace import reduce_timeline
 from remat_plan.rewrite.segments import Segment
 from remat_plan.units import Budget, BudgetError, format_bytes
 from remat_plan.verify.compile import compile_memory
-from remat_plan.verify.search import Found, search
+from remat_plan.verify.search import MAX_MEASURES, Found, search
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import Target
 
 Schedule = tuple[Segment, ...]
+
+_LONG_OPS = 4000
+_FEW_MEASURES = 4
+"""Programs longer than this are predicted at fewer points: tracing one takes longer than solving."""
 
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more."""
@@ -177,7 +181,9 @@ class Session:
 
     def search(self, curve: Curve, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
         """Search one curve for the point whose peak is close to the budget and within it."""
-        return search(curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start)
+        long = len(self.program.graph.ops) > _LONG_OPS and not verify
+        most = _FEW_MEASURES if long else MAX_MEASURES
+        return search(curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start, most)
 
     def over_budget(self, budget_bytes: int, tried: list[tuple[Curve, Found]], verify: bool) -> BudgetError:
         """The error of a budget below the least peak that was reached."""

@@ -143,16 +143,12 @@ def random_schedule(program, seed):
     return tiled(graph, make)
 
 
-def many_schedules(program, seeds=range(3), limit=5):
+def many_schedules(program, seeds=range(2), limit=2):
     """Schedules of all kinds for one program."""
-    if not program.graph.ops:
-        return [program.plain]
     found = [
-        program.plain,
         whole(program),
         everything_saved(program),
-        cut_every(program, 1),
-        cut_every(program, 4),
+        cut_every(program, 3),
         halved(program),
         *planner_schedules(program, limit),
         *(random_schedule(program, s) for s in seeds),
@@ -202,7 +198,7 @@ def plain_gradient(program):
     return jax.value_and_grad(loss, argnums=numbers, has_aux=True)
 
 
-def check_schedules(fn, *args, seeds=range(3), limit=5, rtol=2e-5, atol=2e-6, jit=False, **options):
+def check_schedules(fn, *args, seeds=range(2), limit=2, rtol=2e-5, atol=2e-6, jit=False, **options):
     """Compare value, aux and gradients of a function under many schedules with the function itself.
 
     Returns the program, for further questions.

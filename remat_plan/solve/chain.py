@@ -27,6 +27,8 @@ import numpy as np
 
 WIDE = 64
 
+MAX_SLOTS = 6000
+
 IMPOSSIBLE = 1 << 60
 """Transient bytes from which on an option is never taken."""
 
@@ -97,12 +99,27 @@ class ChainTable:
     def __init__(self, problem: ChainProblem, slots: int):
         self.problem = problem
         self.n = len(problem.block_classes)
-        self.slots = slots
-        self.quantum_bytes = max(1, -(-self._most_bytes() // max(slots - 1, 1)))
+        most = self._most_bytes()
+        self.quantum_bytes = self._quantum(most, slots)
+        self.slots = slots if self.n <= WIDE else -(-most // self.quantum_bytes) + 1
         self.rows: dict[int, _Row] = {}
         self.ids = self._interval_ids()
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
+
+    def _quantum(self, most: int, slots: int) -> int:
+        """A quantum of about ``most / slots`` bytes, of which the commonest frontier is a whole multiple.
+
+        In a chain of equal blocks every rounding error is made as often as there are blocks.
+        """
+        quantum = max(1, -(-most // max(slots - 1, 1)))
+        least = [min((o.kept_bytes for o in runs[0][1] if o.kept_bytes > 0), default=0) for runs in self.problem.runs]
+        common = max(sorted(set(least)), key=least.count, default=0)
+        if self.n <= WIDE or common <= 0:
+            return quantum
+        if common < quantum:
+            return common if most // common < MAX_SLOTS else quantum
+        return -(-common // round(common / quantum))
 
     def _most_bytes(self) -> int:
         """Bytes at which every block can take its cheapest option."""

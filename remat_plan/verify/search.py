@@ -42,8 +42,8 @@ class Found:
 
 
 class _Search:
-    def __init__(self, limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int]):
-        self.limits, self.base, self.budget, self.measure = limits, base_bytes, budget, measure
+    def __init__(self, limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int], most: int):
+        self.limits, self.base, self.budget, self.measure, self.most = limits, base_bytes, budget, measure, most
         self.seen: dict[int, int] = {}
 
     def peak(self, point: int) -> int:
@@ -65,14 +65,23 @@ class _Search:
         known = fits if fits is not None else misses
         if known is None:
             return target - self.base
-        return self.limits[known] + (target - self.peak(known))
+        return self.limits[known] + (target - self.peak(known)) / self.slope(known)
+
+    def slope(self, known: int) -> float:
+        """Bytes of peak per byte of limit below a measured point: less than one where outputs lend their memory."""
+        below = [p for p in self.seen if p < known and self.peak(p) <= self.budget]
+        if not below:
+            return 1.0
+        nearest = max(below)
+        rise = self.peak(known) - self.peak(nearest)
+        return min(max(rise / max(self.limits[known] - self.limits[nearest], 1), 0.2), 1.0)
 
     def run(self, start: int | None) -> int | None:
         last = len(self.limits) - 1
         fits: int | None = None
         misses: int | None = None
         point = self.point_for(self.aim(None, None)) if start is None else start
-        while len(self.seen) < MAX_MEASURES:
+        while len(self.seen) < self.most:
             peak = self.peak(point)
             if peak <= self.budget:
                 fits = point if fits is None else max(fits, point)
@@ -105,7 +114,12 @@ class _Search:
 
 
 def search(
-    limits: Sequence[int], base_bytes: int, budget: int, measure: Callable[[int], int], start: int | None = None
+    limits: Sequence[int],
+    base_bytes: int,
+    budget: int,
+    measure: Callable[[int], int],
+    start: int | None = None,
+    most: int = MAX_MEASURES,
 ) -> Found:
     """Find the point with the most memory whose measured peak is within the budget.
 
@@ -115,8 +129,9 @@ def search(
         budget: bytes not to be exceeded.
         measure: compiles a point (or predicts it) and returns its peak bytes.
         start: the point to measure first; by default from its limit.
+        most: how many points may be measured before the low end is tried.
     """
-    state = _Search(limits, base_bytes, budget, measure)
+    state = _Search(limits, base_bytes, budget, measure, most)
     point = state.run(start)
     floor: tuple[int, ...] = ()
     if point is None:

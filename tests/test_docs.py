@@ -1,0 +1,110 @@
+"""What the documents say runs: the Python blocks of README.md and docs/*.md, and the doctests of all modules.
+
+The blocks of one file share a namespace and run in order. A comment in the line before a block says more:
+``<!-- needs: flax -->`` leaves it out where that module is not installed, ``<!-- not run -->`` always.
+"""
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import remat_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = ["remat_plan", *(m.name for m in pkgutil.walk_packages(remat_plan.__path__, "remat_plan."))]
+
+_BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+
+
+class Block(NamedTuple):
+    """One Python block: its code, the first line of it in the file, and the comment before it."""
+
+    code: str
+    line: int
+    mark: str
+
+    @property
+    def runs(self) -> bool:
+        return self.mark != "not run" and not self.missing
+
+    @property
+    def missing(self) -> list[str]:
+        needed = self.mark.removeprefix("needs:").split(",") if self.mark.startswith("needs:") else []
+        return [name.strip() for name in needed if not is_installed(name.strip())]
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    if is_installed("matplotlib"):
+        importlib.import_module("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.runs:
+            code = "\n" * block.line + block.code  # line numbers of the file in tracebacks
+            exec(compile(code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_is_found_and_marked_in_words_that_are_known(page):
+    found = blocks(page)
+    assert len(found) == page.read_text().count("```python")
+    for block in found:
+        assert re.fullmatch(r"|not run|needs: [\w., ]+", block.mark), block.mark
+
+
+def test_few_blocks_are_never_run():
+    marks = [block.mark for page in PAGES for block in blocks(page)]
+    assert marks.count("not run") <= 2
+
+
+def test_the_output_shown_has_the_lines_of_a_plan(capsys):
+    """Figures differ between machines and versions; what they are called does not."""
+    page = ROOT / "README.md"
+    shown = re.search(r"^```text\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    first = blocks(page)[0]
+    exec(compile(first.code, "example.py", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    for text in (shown[1], printed):
+        assert "example.py:7" in text
+    label = re.compile(r"^  ([A-Za-z][A-Za-z, ]+?)(?:  |: )", re.MULTILINE)
+    assert label.findall(shown[1]) == label.findall(printed)
+    header = re.compile(r"^ *equations .*source$", re.MULTILINE)
+    words = [found.group().split() for text in (shown[1], printed) if (found := header.search(text))]
+    assert len(words) == 2
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_repository_lead_somewhere(page):
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name):
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert not failed
