@@ -31,7 +31,7 @@ EARLY_SHARE = 0.05
 
 _MAX_HULL = 12
 _MAX_SINGLE = 8
-_MAX_MERGED = 3
+_MAX_MERGED = 4
 
 
 @dataclass(frozen=True, slots=True)
