@@ -81,16 +81,16 @@ class CountingSession(Session):
         self.asked: set[Schedule] = set()
         self.cached_seconds = 0.0
 
-    def compiled_bytes(self, schedule: Schedule) -> int:
+    def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule; counted."""
-        known, first = schedule in self._compiled, schedule not in self.asked
+        known, first = (schedule, fast) in self._compiled, schedule not in self.asked
         self.asked.add(schedule)
         started = time.perf_counter()
-        size = super().compiled_bytes(schedule)
+        size = super().compiled_bytes(schedule, fast)
         if not known:
             self.compile_seconds[schedule] = time.perf_counter() - started
         elif first:
-            self.cached_seconds += self.compile_seconds[schedule]
+            self.cached_seconds += self.compile_seconds.get(schedule, 0.0)
         return size
 
     def plan(self, budget: int | str, verify: bool = True) -> Planned:

@@ -139,6 +139,11 @@ def _array_bytes(shape: tuple[int, ...], dtype: Any) -> int:
     return count * np.dtype(dtype).itemsize
 
 
+def is_ref(aval: Any) -> bool:
+    """Tell whether a value is a mutable array (``jax.new_ref``)."""
+    return "Ref" in type(aval).__name__
+
+
 def is_float(aval: Any) -> bool:
     """Tell whether a value of this type has a tangent (floating point or complex)."""
     dtype = getattr(aval, "dtype", None)

@@ -237,7 +237,7 @@ def tradeoff(
         request = Request("auto", verify, positions(argnums), has_aux, static, existing)
         return session.make_plan(parse_budget(budget), request, time.perf_counter())
 
-    return Tradeoff(pareto(found), device.name, make)
+    return Tradeoff(pareto(found), session.device, make)
 
 
 def compiler_options(target: str | None = None) -> dict[str, str]:

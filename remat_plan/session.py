@@ -35,6 +35,9 @@ from remat_plan.verify.targets import Target
 
 Schedule = tuple[Segment, ...]
 
+_CONFIRMATIONS = 4
+"""How often a plan found with fast compiles may turn out too large."""
+
 _LONG_OPS = 4000
 _FEW_MEASURES = 4
 """Programs longer than this are predicted at fewer points: tracing one takes longer than solving."""
@@ -66,10 +69,11 @@ class Session:
     def __init__(self, program: Program, target: Target, progress: Progress):
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
-        self.hardware: Hardware = hardware_for(target.name, target.platform)
+        self.hardware: Hardware = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
+        self.fast = target.platform == "tpu" and not target.attached
         self._planner: Planner | None = None
         self._timelines: dict[Schedule, Timeline] = {}
-        self._compiled: dict[Schedule, int] = {}
+        self._compiled: dict[tuple[Schedule, bool], int] = {}
         constants = [c for _, c in program.graph.constants]
         self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
@@ -104,13 +108,14 @@ class Session:
             self._timelines[schedule] = evaluate(jaxpr, self.hardware)
         return self._timelines[schedule]
 
-    def compiled_bytes(self, schedule: Schedule) -> int:
-        """XLA's peak for a schedule on the target."""
-        if schedule not in self._compiled:
+    def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
+        """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
+        key = schedule, fast
+        if key not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
-            memory = compile_memory(self.step(schedule), self.structs, self.target)
-            self._compiled[schedule] = memory.total_bytes
-        return self._compiled[schedule]
+            memory = compile_memory(self.step(schedule), self.structs, self.target, fast=fast)
+            self._compiled[key] = memory.total_bytes
+        return self._compiled[key]
 
     def peak(self, schedule: Schedule, verify: bool) -> int:
         """The peak that counts: compiled, or predicted without verification."""
@@ -151,15 +156,35 @@ class Session:
             return self.planner.curves[number].schedule(point), 0
         tried = []
         uniform = self.best_baseline(budget_bytes, ranked[0][0])
-        if uniform is not None and self.compiled_bytes(uniform) <= budget_bytes:
+        if uniform is not None and self.compiled_bytes(uniform, self.fast) <= budget_bytes:
             return uniform, 1
         for _, number, start, _ in ranked:
             curve = self.planner.curves[number]
             found = self.search(curve, owned, budget_bytes, True, start)
             tried.append((curve, found))
             if found.point is not None:
-                return curve.schedule(found.point), sum(len(f.measured) for _, f in tried)
+                chosen, count = curve.schedule(found.point), sum(len(f.measured) for _, f in tried)
+                other = self.best_baseline(budget_bytes, self.timeline(chosen).seconds)
+                if other is not None and self.compiled_bytes(other, self.fast) <= budget_bytes:
+                    chosen, count = other, count + 1
+                return chosen, count
         raise self.over_budget(budget_bytes, tried, verify)
+
+    def find_confirmed(self, budget_bytes: int, verify: bool) -> tuple[Schedule, int]:
+        """``find``, with the compiler's default options having the last word where the search compiles fast.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        goal, count = budget_bytes, 0
+        schedule = self.program.plain
+        for _ in range(_CONFIRMATIONS):
+            schedule, compiled = self.find(goal, verify)
+            count += compiled
+            if not verify or self.compiled_bytes(schedule) <= budget_bytes:
+                return schedule, count
+            goal = int(goal * budget_bytes / self.compiled_bytes(schedule) * 0.99)
+        raise self.budget_error(schedule, self.compiled_bytes(schedule), budget_bytes, verify)
 
     def look_around(self, curve: Curve, found: Found, budget_bytes: int) -> int | None:
         """Of the schedules around a found point, the fastest that fits: peaks do not follow limits exactly."""
@@ -181,17 +206,29 @@ class Session:
 
     def search(self, curve: Curve, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
         """Search one curve for the point whose peak is close to the budget and within it."""
+
+        def measure(point: int) -> int:
+            schedule = curve.schedule(point)
+            return self.compiled_bytes(schedule, self.fast) if verify else self.timeline(schedule).peak_bytes
+
         long = len(self.program.graph.ops) > _LONG_OPS and not verify
         most = _FEW_MEASURES if long else MAX_MEASURES
-        return search(curve.limits, owned, budget_bytes, lambda i: self.peak(curve.schedule(i), verify), start, most)
+        return search(curve.limits, owned, budget_bytes, measure, start, most)
 
     def over_budget(self, budget_bytes: int, tried: list[tuple[Curve, Found]], verify: bool) -> BudgetError:
         """The error of a budget below the least peak that was reached."""
         curve, found = min(tried, key=lambda row: row[1].least[1])
         point, least = found.least
-        timeline = self.timeline(curve.schedule(point))
+        schedule = curve.schedule(point)
+        if verify and self.fast:
+            least = max(least, self.compiled_bytes(schedule))
         if (plain := self.peak(self.program.plain, verify)) < least:
-            least, timeline = plain, self.timeline(self.program.plain)
+            least, schedule = plain, self.program.plain
+        return self.budget_error(schedule, least, budget_bytes, verify)
+
+    def budget_error(self, schedule: Schedule, least: int, budget_bytes: int, verify: bool) -> BudgetError:
+        """The error that names ``least``, the peak of ``schedule``, as what can be had."""
+        timeline = self.timeline(schedule)
         eqn = timeline.equations[timeline.peak_step]
         where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
         largest = self.largest_values()
@@ -232,7 +269,8 @@ class Session:
             return 0.0
         graph = self.program.graph
         problem = certificate_problem(graph, self.planner.cuts, op_seconds(graph, self.hardware))
-        spare = budget_bytes - plain.argument_bytes - plain.output_bytes
+        # Gradients that are not written yet lend their memory, so only the arguments are surely there.
+        spare = budget_bytes - plain.argument_bytes
         return lower_bound_seconds(problem, spare) / plain.seconds
 
     def make_plan(self, budget: Budget, request: Request, started: float) -> Plan:
@@ -253,7 +291,7 @@ class Session:
             schedule: Schedule = identity
             notes.append("the budget is met without recomputing anything: the function is left as it is")
         else:
-            schedule, compiled = self.find(budget_bytes, verify)
+            schedule, compiled = self.find_confirmed(budget_bytes, verify)
             if verify:
                 notes.append(f"{compiled} schedules were compiled")
         before, after = self.timeline(identity), self.timeline(schedule)

@@ -191,6 +191,14 @@ def test_aux_keywords_and_static_values():
         planned(*args, train=True)
 
 
+def test_outputs_are_arrays_as_from_jit():
+    f = rp.remat(lambda v: (jnp.sin(v), (2.0, 3, v, np.arange(2))), budget="1GB", has_aux=True, verify=False)
+    got = f(3.0)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(got))
+    want = jax.jit(lambda v: (jnp.sin(v), (2.0, 3, v, np.arange(2))))(3.0)
+    assert [jax.typeof(x) for x in jax.tree.leaves(got)[:4]] == [jax.typeof(x) for x in jax.tree.leaves(want)[:4]]
+
+
 def test_the_users_own_checkpoints():
     layer = jax.checkpoint(lambda w, x: jnp.tanh(jnp.sin(x @ w) @ w))
 

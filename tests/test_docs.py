@@ -45,9 +45,7 @@ def is_installed(module: str) -> bool:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text()
-    return [
-        Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)
-    ]
+    return [Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -176,6 +176,16 @@ def test_errors_of_the_function_come_through():
     assert "argument w" in str(caught.value)
 
 
+def test_mutable_arrays_with_gradients_are_refused():
+    def fn(w):
+        total = jax.new_ref(jnp.zeros_like(w))
+        total[...] += jnp.sin(w)
+        return jnp.sum(total[...])
+
+    with pytest.raises(NotImplementedError, match=r"test_errors.py:\d+: a mutable array .* takes part in the gradient"):
+        rp.plan(fn, W, budget=MUCH)
+
+
 def test_leaked_tracers_are_named():
     leaked = []
 

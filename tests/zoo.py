@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import sparse
+from jax.experimental.ode import odeint
 
 DIM = 4
 
@@ -408,3 +410,53 @@ def gradient_inside(w, x):
 @case(W, X)
 def mapped_inside(w, x):
     return jnp.sum(jax.vmap(lambda a: jnp.tanh(a @ w[0]) @ w[1])(x) ** 2) + jnp.sum(lax.map(jnp.sin, x))
+
+
+@case(W, X, second_order=False)
+def differential_equation(w, x):
+    """Its custom VJP indexes a constant of the program by a traced number."""
+    return jnp.sum(odeint(lambda y, t: jnp.tanh(y @ w[0]), x, jnp.array([0.0, 0.5])))
+
+
+@case(W, X)
+def callbacks_without_effects(w, x):
+    for i in range(2):
+        x = jnp.tanh(x @ w[i])
+        found = jax.pure_callback(lambda a: np.asarray(a) > 0, jax.ShapeDtypeStruct(x.shape, bool), lax.stop_gradient(x))
+        x = jnp.where(found, x, 0.5 * x)
+    return jnp.sum(x)
+
+
+@case(W, X)
+def mutable_arrays_without_gradient(w, x):
+    total = jax.new_ref(jnp.zeros(()))
+    for i in range(3):
+        x = jnp.tanh(x @ w[i])
+        total[...] += lax.stop_gradient(jnp.sum(x))
+    return jnp.sum(x) * total[...]
+
+
+@case(W, X, jax.random.split(jax.random.key(1, impl="rbg"), 5))
+def keys_in_arrays(w, x, keys):
+    noise = jax.vmap(lambda k: jax.random.normal(k, (DIM,)))(keys)
+    return jnp.sum(jnp.tanh(x @ w[0]) * noise)
+
+
+@case(W, sparse.BCOO.fromdense(jnp.eye(5)))
+def sparse_argument(w, s):
+    return jnp.sum(jnp.tanh(s @ X @ w[0]))
+
+
+@case(W, X)
+def named_and_sharded_calls(w, x):
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    y = jax.jit(jnp.sin, out_shardings=device)(x @ w[0])
+    y = jax.named_call(jnp.tanh, name="mine")(y)
+    z = lax.associative_scan(jnp.multiply, lax.optimization_barrier(y))
+    return jnp.sum(jax.device_put(z, jax.devices()[0])) + lax.platform_dependent(jnp.sum(y), cpu=jnp.sin, default=jnp.cos)
+
+
+@case(W.astype(jnp.complex64), X)
+def complex_parameters(w, x):
+    y = jnp.exp(1j * jnp.tanh(x @ w[0])) + jnp.sin(x @ w[1])
+    return jnp.sum(jnp.abs(y) ** 2)

@@ -63,8 +63,37 @@ _TABLE: dict[str, Hardware] = {
 _FALLBACK = {"cpu": "cpu", "gpu": "gpu:a100", "tpu": "tpu:v5e"}
 
 
-def hardware_for(target_name: str, platform: str) -> Hardware:
-    """Return the rates for a target such as ``"gpu:h100"``, ``"tpu:v5e:1x1"``; typical ones when unknown."""
+_KINDS = (
+    ("h200", "gpu:h200"),
+    ("h100", "gpu:h100"),
+    ("a100", "gpu:a100"),
+    ("v100", "gpu:v100"),
+    ("a10", "gpu:a10g"),
+    ("l4", "gpu:l4"),
+    ("t4", "gpu:t4"),
+    ("v6 lite", "tpu:v6e"),
+    ("v5 lite", "tpu:v5e"),
+    ("v5", "tpu:v5p"),
+    ("v4", "tpu:v4"),
+    ("v3", "tpu:v3"),
+    ("v2", "tpu:v2"),
+)
+"""Parts of ``device.device_kind`` and the row they mean; the first match counts."""
+
+
+def hardware_for(target_name: str, platform: str, device_kind: str = "") -> Hardware:
+    """Return the rates for a target such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``; a typical one when unknown.
+
+    Args:
+        target_name: the target.
+        platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+        device_kind: what JAX calls an attached device, for targets whose name does not say.
+    """
     parts = target_name.split(":")
     key = ":".join(parts[:2]).split("-")[0] if len(parts) > 1 else target_name
-    return _TABLE.get(key) or _TABLE[_FALLBACK.get(platform, "cpu")]
+    if key in _TABLE:
+        return _TABLE[key]
+    for part, row in _KINDS:
+        if part in device_kind.lower() and row.startswith(platform):
+            return _TABLE[row]
+    return _TABLE[_FALLBACK.get(platform, "cpu")]

@@ -34,8 +34,8 @@ class Kind(IntEnum):
 
 
 ALIASES = frozenset(
-    "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint "
-    "reduce_precision mesh_cast layout_constraint pvary pbroadcast custom_lin device_put".split()
+    "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint reduce_precision mesh_cast "
+    "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put".split()
 )
 CHEAP = frozenset(
     "add sub mul neg abs sign max min and or xor not select_n clamp eq ne lt le gt ge eq_to le_to lt_to "
@@ -188,5 +188,7 @@ def eqn_flops(eqn: Any) -> float:
         return 5.0 * largest * max(1.0, math.log2(largest + 1))
     if name in _CUBIC:
         return max((_size(v) for v in eqn.invars), default=1.0) ** 1.5
+    if subs:
+        return sum(jaxpr_flops(sub) for sub in subs)
     warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be dear.")
     return 10.0 * (out + sum(_size(v) for v in eqn.invars))

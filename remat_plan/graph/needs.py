@@ -104,6 +104,12 @@ def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: 
     none = Need((False,) * len(floats), (), (), (), (), 0, None)
     if not any(active) or not any(floats) or eqn.primitive.name in ("stop_gradient",):
         return none
+    if any(_compat.is_ref(a.aval) for a in eqn.invars):
+        file, line, _ = _compat.source_line(eqn)
+        raise NotImplementedError(
+            f"{file}:{line}: a mutable array (jax.new_ref) takes part in the gradient, which cannot be planned; carry "
+            "the value through the function instead, or stop its gradient."
+        )
     avals = [a.aval for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
     cotangents = [v.aval for v in eqn.outvars if _compat.is_float(v.aval)]
     structs = [_compat.struct(a) for a in avals]

@@ -23,6 +23,11 @@ from remat_plan.rewrite.save_output import run_tagged, tagged
 from remat_plan.rewrite.segments import Segment
 
 
+def as_array(value: Any) -> Any:
+    """Make arrays of what a jaxpr may hold in their place: NumPy arrays and Python numbers."""
+    return value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
+
+
 class Emitter:
     """Executes a graph under a schedule. Holds what is derived from both, and no values."""
 
@@ -37,11 +42,11 @@ class Emitter:
     def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
         """Run the program on flat values; ``constants`` replace those that the function closed over."""
         env: dict[int, Any] = dict(zip(self.graph.inputs, args, strict=True))
-        env.update(self.graph.constants)
+        env.update((v, as_array(c)) for v, c in self.graph.constants)
         if constants is not None:
             env.update(zip((v for v, _ in self.graph.constants), constants, strict=True))
         self.run(self.schedule, env)
-        return [self.read(env, v) for v in self.graph.outputs]
+        return [as_array(self.read(env, v)) for v in self.graph.outputs]
 
     def read(self, env: dict[int, Any], v: int) -> Any:
         """A value, a literal, or a value that every segment makes for itself."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remat_plan.graph.call import check_loss, is_traced, make_call, normalize_argnums, struct_of
-from tests.zoo import V, W, X, Params
+from tests.zoo import Params, V, W, X
 
 S = jax.ShapeDtypeStruct
 

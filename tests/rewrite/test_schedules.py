@@ -13,11 +13,13 @@ pytestmark = [
 ]
 
 
-COMPILED = ("control_flow", "linear_algebra", "scan_inside")
+COMPILED = ("control_flow", "linear_algebra", "scan_inside", "differential_equation")
 """Loops and branches are compiled anew for every schedule, so these see fewer."""
 
+DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in COMPILED[1::2] else ()) for n in ZOO]
 
-@pytest.mark.parametrize("name", ZOO)
+
+@pytest.mark.parametrize("name", DEFAULT)
 def test_values_and_gradients_are_those_of_the_function(name):
     case = ZOO[name]
     few = {"seeds": range(1), "limit": 1} if name in COMPILED else {}
