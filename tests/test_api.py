@@ -305,7 +305,13 @@ def test_partial_functions_and_callable_objects():
         def __call__(self, w, x):
             return loss(w, x)
 
-    for fn in (functools.partial(loss, W), functools.partial(loss, x=X), Loss(), lambda *args: loss(*args), jax.jit(loss)):
+    for fn in (
+        functools.partial(loss, W),
+        functools.partial(loss, x=X),
+        Loss(),
+        lambda *args: loss(*args),
+        jax.jit(loss),
+    ):
         args = (W, X)
         if isinstance(fn, functools.partial):
             args = (X,) if fn.args else (W,)

@@ -160,7 +160,11 @@ def test_importing_is_light():
 def test_importing_starts_no_backend():
     code = "import remat_plan, jax; from jax._src import xla_bridge as b; assert not b._backends"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 
@@ -174,7 +178,9 @@ def test_public_names():
     assert re.fullmatch(r"\d+\.\d+\.\d+", rp.__version__)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if re.search(r"^ +>>> ", p.read_text(), re.M)], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if re.search(r"^ +>>> ", p.read_text(), re.M)], ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_examples_in_docstrings(path):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)

@@ -141,7 +141,9 @@ BOTH = ("eager", "jit of grad", "vmap of grad", "jvp", "grad of grad", "scan")
 """Under a plan that was applied and under ``remat`` a function is the same; so ``apply`` goes through these only."""
 
 
-@pytest.mark.parametrize(("name", "how"), [(n, h) for n in TRANSFORMS for h in ("remat", "apply") if h == "remat" or n in BOTH])
+@pytest.mark.parametrize(
+    ("name", "how"), [(n, h) for n in TRANSFORMS for h in ("remat", "apply") if h == "remat" or n in BOTH]
+)
 def test_transform(name, how):
     got = TRANSFORMS[name](planned(how))
     if name == "eval_shape":

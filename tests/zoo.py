@@ -422,7 +422,9 @@ def differential_equation(w, x):
 def callbacks_without_effects(w, x):
     for i in range(2):
         x = jnp.tanh(x @ w[i])
-        found = jax.pure_callback(lambda a: np.asarray(a) > 0, jax.ShapeDtypeStruct(x.shape, bool), lax.stop_gradient(x))
+        found = jax.pure_callback(
+            lambda a: np.asarray(a) > 0, jax.ShapeDtypeStruct(x.shape, bool), lax.stop_gradient(x)
+        )
         x = jnp.where(found, x, 0.5 * x)
     return jnp.sum(x)
 
@@ -453,7 +455,9 @@ def named_and_sharded_calls(w, x):
     y = jax.jit(jnp.sin, out_shardings=device)(x @ w[0])
     y = jax.named_call(jnp.tanh, name="mine")(y)
     z = lax.associative_scan(jnp.multiply, lax.optimization_barrier(y))
-    return jnp.sum(jax.device_put(z, jax.devices()[0])) + lax.platform_dependent(jnp.sum(y), cpu=jnp.sin, default=jnp.cos)
+    return jnp.sum(jax.device_put(z, jax.devices()[0])) + lax.platform_dependent(
+        jnp.sum(y), cpu=jnp.sin, default=jnp.cos
+    )
 
 
 @case(W.astype(jnp.complex64), X)

@@ -77,7 +77,9 @@ def test_keys_keep_their_type():
     assert struct_of(jax.random.key(0)).dtype == jax.random.key(0).dtype
 
 
-@pytest.mark.parametrize(("given", "found"), [(0, (0,)), (-1, (2,)), ((0, -1), (0, 2)), (np.int64(1), (1,)), ([2], (2,))])
+@pytest.mark.parametrize(
+    ("given", "found"), [(0, (0,)), (-1, (2,)), ((0, -1), (0, 2)), (np.int64(1), (1,)), ([2], (2,))]
+)
 def test_argnums(given, found):
     assert normalize_argnums(given, 3) == found
 

@@ -28,7 +28,14 @@ def test_equal_programs_are_equal():
 
 def test_equal_programs_with_hidden_functions_are_equal():
     """Custom derivatives hold functions, whose addresses are new in every trace."""
-    for name in ("custom_jvp", "custom_vjp", "custom_vjp_of_many", "relu_and_friends", "control_flow", "linear_algebra"):
+    for name in (
+        "custom_jvp",
+        "custom_vjp",
+        "custom_vjp_of_many",
+        "relu_and_friends",
+        "control_flow",
+        "linear_algebra",
+    ):
         case = ZOO[name]
         assert identity(case.fn, *case.args).digest == identity(case.fn, *case.args).digest, name
 

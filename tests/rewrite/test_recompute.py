@@ -10,8 +10,11 @@ from jax import lax
 
 import remat_plan as rp
 from remat_plan import _compat
+from remat_plan.cost.rules import eqn_flops
 from remat_plan.graph.flatten import flatten
+from remat_plan.planning.cuts import free_ops
 from remat_plan.program import make_emitter
+from remat_plan.report.decisions import decide
 from remat_plan.rewrite.save_output import run_tagged
 from remat_plan.rewrite.segments import Segment
 from remat_plan.solve import min_cut
@@ -61,8 +64,14 @@ def test_a_segment_recomputes_what_the_minimum_cut_says(name):
     assert len(selections) > 1
     for selection in selections:
         saved = tuple(run.values[i] for i in sorted(selection.saved))
-        found = counts(program, (Segment(0, len(graph.ops), "save", saved),))
+        schedule = (Segment(0, len(graph.ops), "save", saved),)
+        found = counts(program, schedule)
         again = Counter(graph.ops[run.ops[n]].primitive for n in selection.recomputed)
+        flops = sum(eqn_flops(graph.ops[run.ops[n]].eqn) for n in selection.recomputed)
+        (row,) = decide(graph, schedule)
+        made_anyway = sum(eqn_flops(graph.ops[i].eqn) for i in free_ops(graph))
+        assert flops * 0.999 <= row.recomputed_flops <= (flops + made_anyway) * 1.001, "the table says what is run again"
+        assert row.kept_bytes == sum(graph.values[v].size_bytes for v in saved)
         for primitive in COUNTED:
             assert found[primitive] == plain[primitive] + again[primitive], (primitive, len(saved))
 

@@ -38,9 +38,9 @@ def lower_hull(points):
     """The lower left convex hull of (bytes, seconds) points, by Andrew's monotone chain."""
     hull = []
     for p in sorted(set(points)):
-        while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (p[1] - hull[-2][1]) <= (
-            hull[-1][1] - hull[-2][1]
-        ) * (p[0] - hull[-2][0]):
+        while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (p[1] - hull[-2][1]) <= (hull[-1][1] - hull[-2][1]) * (
+            p[0] - hull[-2][0]
+        ):
             hull.pop()
         hull.append(p)
     best = []
