@@ -1,5 +1,10 @@
 """Settings for all tests."""
 
+import os
+
+# The figures that tests expect are those of the CPU; subprocesses inherit this. Other devices are targets, compiled for.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(

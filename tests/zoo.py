@@ -423,7 +423,10 @@ def callbacks_without_effects(w, x):
     for i in range(2):
         x = jnp.tanh(x @ w[i])
         found = jax.pure_callback(
-            lambda a: np.asarray(a) > 0, jax.ShapeDtypeStruct(x.shape, bool), lax.stop_gradient(x)
+            lambda a: np.asarray(a) > 0,
+            jax.ShapeDtypeStruct(x.shape, bool),
+            lax.stop_gradient(x),
+            vmap_method="expand_dims",
         )
         x = jnp.where(found, x, 0.5 * x)
     return jnp.sum(x)
