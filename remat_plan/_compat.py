@@ -66,6 +66,12 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
 
 
+def with_literals(eqn: Any, values: Sequence[Any | None]) -> Any:
+    """Return an equation with literals in place of the operands whose value is given (None: left as it is)."""
+    atoms = [a if v is None else Literal(v, a.aval) for a, v in zip(eqn.invars, values, strict=True)]
+    return eqn.replace(invars=atoms)
+
+
 def is_drop(var: Any) -> bool:
     """Tell whether an output variable is discarded."""
     return isinstance(var, jex_core.DropVar)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remat_plan import collector
 from remat_plan.graph.call import positions
 from remat_plan.plan import Plan
 from remat_plan.program import Program, check_existing, run_schedule, trace_program
@@ -198,6 +199,7 @@ def analyze(
     return analyze_graph(program.graph)
 
 
+@collector.paused()
 def tradeoff(
     fn: Callable[..., Any],
     *args: Any,

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from remat_plan import collector
 from remat_plan.graph.build import build
 from remat_plan.graph.call import Call, check_loss, make_call
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
@@ -44,6 +45,7 @@ def check_existing(existing: str) -> None:
         raise ValueError(f"existing={existing!r}: say one of {', '.join(map(repr, EXISTING))}.")
 
 
+@collector.paused()
 def trace_program(
     fn: Callable[..., Any],
     args: Sequence[Any],

@@ -14,14 +14,17 @@ from typing import Any
 
 import jax
 
-from remat_plan import _compat
+from remat_plan import _compat, collector
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.graph.records import Graph
 from remat_plan.plan import Plan
+from remat_plan.planning.builder import Rules
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
+from remat_plan.planning.cuts import free_ops
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.runs import op_seconds
+from remat_plan.planning.whole_step import StepProgram
 from remat_plan.program import Program, make_emitter
 from remat_plan.report.decisions import decide, line_text
 from remat_plan.report.progress import Progress
@@ -41,6 +44,9 @@ _CONFIRMATIONS = 4
 _LONG_OPS = 4000
 _FEW_MEASURES = 4
 """Programs longer than this are predicted at fewer points: tracing one takes longer than solving."""
+
+_AGREEMENT = 0.005
+"""The share by which two evaluations of a schedule may differ and count as equal."""
 
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more."""
@@ -71,8 +77,12 @@ class Session:
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
         self.fast = target.platform == "tpu" and not target.attached
+        self.rules = Rules(program.graph, self.hardware)
+        self.free = free_ops(program.graph)
         self._planner: Planner | None = None
         self._timelines: dict[Schedule, Timeline] = {}
+        self._traced: dict[Schedule, Timeline] = {}
+        self.tracing = False
         self._compiled: dict[tuple[Schedule, bool], int] = {}
         constants = [c for _, c in program.graph.constants]
         self.promoted = any(map(_compat.is_tracer, constants))
@@ -84,7 +94,7 @@ class Session:
         """The solved chain (solved on first use)."""
         if self._planner is None:
             self.progress.say("solving")
-            self._planner = Planner(self.program.graph, self.hardware)
+            self._planner = Planner(self.program.graph, self.rules)
         return self._planner
 
     def step(self, schedule: Schedule) -> GradientStep:
@@ -102,11 +112,29 @@ class Session:
         return (*self.program.call.structs, *self.extra)
 
     def timeline(self, schedule: Schedule) -> Timeline:
-        """The evaluator's view of a schedule."""
+        """The evaluator's view of a schedule: of the program that JAX would make of it, put together here.
+
+        With ``tracing`` it is of JAX's own, which takes several times as long.
+        """
+        if self.tracing:
+            return self.traced(schedule)
         if schedule not in self._timelines:
-            jaxpr = jax.make_jaxpr(self.step(schedule))(*self.structs)
-            self._timelines[schedule] = evaluate(jaxpr, self.hardware)
+            self._timelines[schedule] = StepProgram(self.rules, self.free).timeline(schedule)
         return self._timelines[schedule]
+
+    def traced(self, schedule: Schedule) -> Timeline:
+        """The evaluator's view of the gradient step that JAX makes of a schedule."""
+        if schedule not in self._traced:
+            self.progress.say("tracing the schedule")
+            jaxpr = jax.make_jaxpr(self.step(schedule))(*self.structs)
+            self._traced[schedule] = evaluate(jaxpr, self.hardware)
+        return self._traced[schedule]
+
+    def agrees(self, schedule: Schedule) -> bool:
+        """Tell whether what was put together for a schedule is what JAX makes of it."""
+        made, traced = self.timeline(schedule), self.traced(schedule)
+        pairs = ((made.peak_bytes, traced.peak_bytes), (made.seconds, traced.seconds), (made.flops, traced.flops))
+        return all(abs(a - b) <= _AGREEMENT * b for a, b in pairs)
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
@@ -228,7 +256,7 @@ class Session:
 
     def budget_error(self, schedule: Schedule, least: int, budget_bytes: int, verify: bool) -> BudgetError:
         """The error that names ``least``, the peak of ``schedule``, as what can be had."""
-        timeline = self.timeline(schedule)
+        timeline = self.traced(schedule)  # its equations have the user's source lines
         eqn = timeline.equations[timeline.peak_step]
         where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
         largest = self.largest_values()
@@ -265,7 +293,7 @@ class Session:
     def lower_bound(self, budget_bytes: int) -> float:
         """Certified lower bound on overhead for a budget."""
         plain = self.timeline(self.program.plain)
-        if plain.seconds <= 0:
+        if plain.seconds <= 0 or plain.peak_bytes <= budget_bytes:
             return 0.0
         graph = self.program.graph
         problem = certificate_problem(graph, self.planner.cuts, op_seconds(graph, self.hardware))
@@ -273,6 +301,7 @@ class Session:
         spare = budget_bytes - plain.argument_bytes
         return lower_bound_seconds(problem, spare) / plain.seconds
 
+    @collector.paused()
     def make_plan(self, budget: Budget, request: Request, started: float) -> Plan:
         """Plan for a budget; see ``api.plan``. ``started`` is when planning began (``time.perf_counter``)."""
         verify = request.verify
@@ -294,7 +323,10 @@ class Session:
             schedule, compiled = self.find_confirmed(budget_bytes, verify)
             if verify:
                 notes.append(f"{compiled} schedules were compiled")
-        before, after = self.timeline(identity), self.timeline(schedule)
+        if not self.tracing and not self.agrees(schedule):
+            self.tracing = True
+            return self.make_plan(budget, request, started)
+        before, after = self.timeline(identity), self.traced(schedule)
         overhead = self.overhead(schedule)
         return Plan(
             strategy=request.strategy,

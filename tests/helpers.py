@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import find_cuts, free_ops
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
@@ -36,13 +37,15 @@ def under(program, schedule):
 
 def all_points(program):
     """Every schedule of the planner."""
-    return [c.schedule(i) for c in Planner(program.graph, CPU).curves for i in range(len(c.points))]
+    return [
+        c.schedule(i) for c in Planner(program.graph, Rules(program.graph, CPU)).curves for i in range(len(c.points))
+    ]
 
 
 def planner_schedules(program, limit=6):
     """Schedules of the planner, about ``limit`` of each curve, the least and the most memory among them."""
     found = []
-    for curve in Planner(program.graph, CPU).curves:
+    for curve in Planner(program.graph, Rules(program.graph, CPU)).curves:
         last = len(curve.points) - 1
         chosen = sorted({round(i * last / max(limit - 1, 1)) for i in range(limit)}) if last >= 0 else []
         found += [curve.schedule(i) for i in chosen]

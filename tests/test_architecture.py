@@ -19,6 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "_compat": set(),
     "units": set(),
+    "collector": set(),
     "graph": {"_compat"},
     "cost": {"_compat", "units", "graph"},
     "solve": {"units"},
@@ -26,9 +27,9 @@ MAY_IMPORT = {
     "planning": {"_compat", "units", "graph", "cost", "solve", "rewrite"},
     "verify": {"_compat", "units"},
     "report": {"_compat", "units", "graph", "cost", "planning", "rewrite"},
-    "program": {"_compat", "units", "graph", "planning", "rewrite"},
+    "program": {"_compat", "units", "collector", "graph", "planning", "rewrite"},
     "plan": {"_compat", "units", "graph", "report", "rewrite", "program"},
-    "session": {"_compat", "units", "graph", "cost", "planning", "rewrite", "verify", "report", "program", "plan"},
+    "session": {"_compat", "units", "collector", "graph", "cost", "planning", "rewrite", "verify", "report", "program", "plan"},
 }
 
 

@@ -12,8 +12,8 @@ that writes new values over the same storage, so nothing is fused, merged or run
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_plan import _compat
@@ -29,15 +29,42 @@ from remat_plan.cost.layout import (
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
 from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step, can_write_in_place
 
-__all__ = ["MATRIX_PRIMITIVES", "Lowering", "Program", "Step", "can_write_in_place", "lower"]
+__all__ = ["MATRIX_PRIMITIVES", "Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
 
 
-class Lowering:
-    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones)."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an equation whatever it is applied to.
 
-    def __init__(self, region_bytes: Callable[[Any], int], model: FusionModel = GENERIC):
+    ``inner`` is the jaxpr of a call, which is inlined; ``narrow`` tells for each operand of an element-wise equation
+    whether it is broadcast (None for literals); ``key`` is None where the equation equals no other one.
+    """
+
+    eqn: Any  # kept, so that its id stays its own
+    inner: Any
+    kind: Kind
+    narrow: tuple[bool | None, ...]
+    out_bytes: tuple[int, ...]
+    flops: float
+    library: int
+    region_bytes: int
+    key: tuple[Any, ...] | None
+
+
+class Lowering:
+    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
+
+    ``facts`` may be shared by lowerings for one model: what is known of equations, by the equation's id.
+    """
+
+    def __init__(
+        self,
+        region_bytes: Callable[[Any], int],
+        model: FusionModel = GENERIC,
+        facts: dict[int, Facts] | None = None,
+    ):
         self.steps: list[Step] = []
         self.sizes: list[int] = []
         self.storage: dict[int, int] = {}
@@ -47,6 +74,7 @@ class Lowering:
         self.floats: dict[Any, bool] = {}
         self.region_bytes = region_bytes
         self.model = model
+        self.facts: dict[int, Facts] = {} if facts is None else facts
 
     def new(self, aval: Any) -> int:
         return self.allocate(_compat.aval_bytes(aval))
@@ -57,14 +85,43 @@ class Lowering:
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
         for eqn in jaxpr.eqns:
-            name = eqn.primitive.name
-            inner = None
-            if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
-                inner = _compat.call_jaxpr(eqn)
+            self.equation(eqn, env)
+
+    def equation(self, eqn: Any, env: dict[Any, int]) -> None:
+        """Lower one equation; ``env`` holds its operands and receives its results."""
+        facts = self.known(eqn)
+        if facts.inner is not None:
+            self.call(eqn, facts.inner, env)
+        else:
+            self.step(facts, env)
+
+    def known(self, eqn: Any) -> Facts:
+        """The facts of an equation."""
+        found = self.facts.get(id(eqn))
+        if found is None:
+            found = self.facts[id(eqn)] = self.learn(eqn)
+        return found
+
+    def learn(self, eqn: Any) -> Facts:
+        name = eqn.primitive.name
+        if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
+            inner = _compat.call_jaxpr(eqn)
             if inner is not None:
-                self.call(eqn, inner, env)
-            else:
-                self.step(eqn, env)
+                return Facts(eqn, inner, Kind.REGION, (), (), 0.0, 0, 0, None)
+        kind = kind_of(eqn)
+        if kind in (Kind.ALIAS, Kind.BARRIER):
+            return Facts(eqn, None, kind, (), (), 0.0, 0, 0, None)
+        out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
+        narrow: tuple[bool | None, ...] = ()
+        if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
+            count = eqn.outvars[0].aval.size
+            narrow = tuple(
+                [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
+            )
+        library = library_role(eqn, self.is_float) if self.model.library_clusters else 0
+        inside = self.region_bytes(eqn) if kind == Kind.REGION else 0
+        key = None if kind == Kind.REGION or eqn.effects else _key(eqn)
+        return Facts(eqn, None, kind, narrow, out, eqn_flops(eqn), library, inside, key)
 
     def call(self, eqn: Any, inner: Any, env: dict[Any, int]) -> None:
         body, _ = _compat.open_jaxpr(inner)
@@ -109,8 +166,8 @@ class Lowering:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""
         return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, 0, eqn, library, unary=True), (size,))[0]
 
-    def step(self, eqn: Any, env: dict[Any, int]) -> None:
-        kind = kind_of(eqn)
+    def step(self, facts: Facts, env: dict[Any, int]) -> None:
+        eqn, kind = facts.eqn, facts.kind
         name = eqn.primitive.name
         if kind == Kind.ALIAS:
             operands = eqn.invars[-1:] if len(eqn.outvars) == 1 else eqn.invars
@@ -123,7 +180,7 @@ class Lowering:
             for var, atom in zip(eqn.outvars, eqn.invars, strict=True):
                 env[var] = self.new(var.aval) if _compat.is_literal(atom) else behind[env[atom]]
             return
-        out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
+        out = facts.out_bytes
         if name == "split":
             for index, var in enumerate(eqn.outvars):
                 env[var] = self.move(eqn, "slice", tuple(reads), (index, *_key(eqn)), out[index])
@@ -137,9 +194,9 @@ class Lowering:
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             env[eqn.outvars[0]] = reads[0]
             return
-        library = library_role(eqn, self.is_float) if self.model.library_clusters else 0
-        if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
-            kind, reads, full = self.broadcast_operands(eqn, name, kind, env, out[0], bool(library))
+        library = facts.library
+        if facts.narrow:
+            kind, reads, full = self.broadcast_operands(facts, env, bool(library))
         else:
             full = len(reads)
         if self.model.widens and kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
@@ -148,15 +205,13 @@ class Lowering:
             reads, canonical = self.dot_operands(eqn, reads)
             library = int(library and canonical)
         if self.model.layout_copies and name == "conv_general_dilated":
-            env[eqn.outvars[0]] = self.convolution(eqn, reads, out[0])
+            env[eqn.outvars[0]] = self.convolution(facts, reads)
             return
         if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
             kind = Kind.OPAQUE
-        inside = self.region_bytes(eqn) if kind == Kind.REGION else 0
-        unary = full <= 1 or sum(self.sizes[r] for r in set(reads)) <= sum(out)
-        made = Step(tuple(reads), (), kind, name, eqn_flops(eqn), inside, eqn, library, unary)
-        key = None if kind == Kind.REGION or eqn.effects else _key(eqn)
-        for var, value in zip(eqn.outvars, self.emit(key, made, out), strict=True):
+        unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
+        made = Step(tuple(reads), (), kind, name, facts.flops, facts.region_bytes, eqn, library, unary)
+        for var, value in zip(eqn.outvars, self.emit(facts.key, made, out), strict=True):
             env[var] = value
 
     def is_half(self, aval: Any) -> bool:
@@ -168,34 +223,31 @@ class Lowering:
             self.floats[dtype] = _compat.is_float(aval)
         return self.floats[dtype]
 
-    def broadcast_operands(
-        self, eqn: Any, name: str, kind: Kind, env: dict[Any, int], size: int, library: bool
-    ) -> tuple[Kind, list[int], int]:
+    def broadcast_operands(self, facts: Facts, env: dict[Any, int], library: bool) -> tuple[Kind, list[int], int]:
         """Make the broadcasts of an element-wise equation explicit; count the other operands.
 
         XLA writes a scalar operand as a full-size broadcast too. It is computed inside whatever fuses it, but
         a library call reads it from memory when somebody else does also. A division by a broadcast becomes a
         multiplication with its reciprocal.
         """
+        eqn, kind, size = facts.eqn, facts.kind, facts.out_bytes[0]
         shape = eqn.outvars[0].aval.shape
-        count = eqn.outvars[0].aval.size
         reads = []
         full = 0
-        for position, atom in enumerate(eqn.invars):
-            if _compat.is_literal(atom):
+        for position, (atom, narrow) in enumerate(zip(eqn.invars, facts.narrow, strict=True)):
+            if narrow is None:
                 if library:
                     item = getattr(atom.val, "item", None)
                     value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
                     reads.append(self.move(eqn, "broadcast_in_dim", (), (repr(value), shape, size), size, 1))
-            elif getattr(atom.aval, "size", count) < count:
-                read = env[atom]
-                reads.append(self.move(eqn, "broadcast_in_dim", (read,), (shape, size), size, 1))
+            elif narrow:
+                reads.append(self.move(eqn, "broadcast_in_dim", (env[atom],), (shape, size), size, 1))
             else:
                 reads.append(env[atom])
                 source = self.made_by.get(env[atom])
                 full += source is None or source.primitive != "broadcast_in_dim"
                 continue
-            if name == "div" and position == 1:
+            if position == 1 and eqn.primitive.name == "div":
                 kind = Kind.CHEAP
         return kind, reads, full
 
@@ -231,8 +283,9 @@ class Lowering:
             found.append(read)
         return found, canonical
 
-    def convolution(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
+    def convolution(self, facts: Facts, reads: list[int]) -> int:
         """Add a convolution with the copies of its operands and its result, into and out of NHWC, HWIO."""
+        eqn, out_bytes = facts.eqn, facts.out_bytes[0]
         odd = conv_orders(eqn)
         spec = eqn.params["dimension_numbers"]
         orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
@@ -242,8 +295,8 @@ class Lowering:
                 self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read]) if bad or width > 1 else read
                 for read, order, bad in zip(reads, orders, odd, strict=False)
             ]
-        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, eqn_flops(eqn), 0, eqn)
-        result = self.emit(_key(eqn), made, (width * out_bytes,))[0]
+        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, 0, eqn)
+        result = self.emit(facts.key, made, (width * out_bytes,))[0]
         if not odd[2] and width == 1:
             return result
         return self.move(eqn, "layout_copy", (result,), tuple(spec.out_spec), out_bytes)
@@ -294,11 +347,12 @@ def lower(jaxpr: Any, region_bytes: Callable[[Any], int], model: FusionModel = G
     inputs = frozenset(env.values())
     state.run(inner, env)
     outputs = tuple(env[a] for a in inner.outvars if not _compat.is_literal(a))
-    steps = _live_steps(state.steps, outputs)
+    steps = live_steps(state.steps, outputs)
     return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, model)
 
 
-def _live_steps(steps: list[Step], outputs: tuple[int, ...]) -> list[Step]:
+def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
+    """Return the steps that the outputs depend on, and those with effects."""
     used = set(outputs)
     kept: list[Step] = []
     for step in reversed(steps):

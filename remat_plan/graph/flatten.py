@@ -70,6 +70,14 @@ class _Flattener:
             return _compat.call_jaxpr(eqn)
         return None
 
+    def with_literals(self, eqn: Any, operands: tuple[int, ...]) -> Any:
+        """Write literals that came from the caller of an inlined function into the equation itself."""
+        values = [
+            self.literals[-1 - o] if o < 0 and not _compat.is_literal(a) else None
+            for a, o in zip(eqn.invars, operands, strict=True)
+        ]
+        return eqn if all(v is None for v in values) else _compat.with_literals(eqn, values)
+
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
         for eqn in jaxpr.eqns:
             inner = self.inlined(eqn)
@@ -79,7 +87,7 @@ class _Flattener:
                 continue
             if inner is None:
                 outputs = tuple(self.new(v.aval) for v in eqn.outvars)
-                self.eqns.append(FlatEqn(eqn, operands, outputs))
+                self.eqns.append(FlatEqn(self.with_literals(eqn, operands), operands, outputs))
                 env.update(zip(eqn.outvars, outputs, strict=True))
                 continue
             body, consts = _compat.open_jaxpr(inner)

@@ -1,6 +1,6 @@
 """The options of every run of blocks.
 
-In: ``Graph``, ``Cuts``, ``Hardware``. Out: ``Options``: per run of up to ``MERGE`` blocks the ways to run it
+In: ``Graph``, ``Cuts``, ``Rules``. Out: ``Options``: per run of up to ``MERGE`` blocks the ways to run it
 (saved values, bytes kept, bytes of transient, seconds).
 
 Equal runs (same signature) are solved and profiled once. Every run may be one ``jax.checkpoint`` segment for
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remat_plan.cost.backend import model_for
-from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
+from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import Cuts
-from remat_plan.planning.profile import Backward, backward_timeline, forward_timeline, plain_run
+from remat_plan.planning.profile import backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
@@ -89,11 +88,10 @@ class Options:
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
-    def __init__(self, graph: Graph, hardware: Hardware):
-        self.graph, self.hardware = graph, hardware
-        self.seconds = op_seconds(graph, hardware)
-        self.avoid_small = model_for(hardware).library_clusters
-        self.backwards: dict[int, Backward] = {}
+    def __init__(self, graph: Graph, rules: Rules):
+        self.graph, self.rules = graph, rules
+        self.seconds = op_seconds(graph, rules.hardware)
+        self.avoid_small = rules.model.library_clusters
         self.known: dict[object, Profile] = {}
 
     def profile(self, run: Run, single: bool) -> Profile:
@@ -103,17 +101,17 @@ class _Profiler:
         return self.known[key]
 
     def solve(self, run: Run, single: bool) -> Profile:
-        graph, hardware = self.graph, self.hardware
+        graph, rules = self.graph, self.rules
         problem = segment_problem(graph, run, self.seconds, self.avoid_small)
         leaves = sum(graph.values[v].size_bytes for v in run.leaves)
-        plain = plain_run(graph, run, self.backwards, hardware)
-        forward_seconds = forward_timeline(graph, run, frozenset(), hardware).seconds
+        plain = plain_run(rules, run)
         effects = has_effects(graph, run)
         options = []
         nestable = not effects
-        for choice in () if effects else self.choices(run, problem, single):
-            forward = forward_timeline(graph, run, choice.saved, hardware)
-            backward = backward_timeline(graph, run, choice.saved, choice.recomputed, self.backwards, hardware)
+        choices = [] if effects else self.choices(run, problem, single)
+        alone, *forwards = forward_timelines(rules, run, [frozenset(), *(c.saved for c in choices)])
+        for choice, forward in zip(choices, forwards, strict=True):
+            backward = backward_timeline(rules, run, choice.saved, choice.recomputed)
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = forward.seconds + backward.seconds - plain.timeline.seconds + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
@@ -121,7 +119,7 @@ class _Profiler:
             options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
         kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
         options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
-        return Profile(_undominated(options), forward_seconds, nestable)
+        return Profile(_undominated(options), alone.seconds, nestable)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
@@ -191,10 +189,10 @@ def _spread(points: list[Selection], most: int) -> list[Selection]:
     return [points[i] for i in sorted(chosen)]
 
 
-def find_options(graph: Graph, cuts: Cuts, hardware: Hardware, merge: int = MERGE) -> Options:
+def find_options(graph: Graph, cuts: Cuts, rules: Rules, merge: int = MERGE) -> Options:
     """Solve and profile every run of up to ``merge`` blocks; see the module docstring."""
     n = len(cuts.positions) - 1
-    profiler = _Profiler(graph, hardware)
+    profiler = _Profiler(graph, rules)
     runs: dict[tuple[int, int], Run] = {}
     profiles: dict[tuple[int, int], Profile] = {}
     for s in range(n):

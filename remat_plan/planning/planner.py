@@ -1,16 +1,15 @@
 """From a graph to its schedules, for every amount of memory.
 
-In: ``Graph``, ``Hardware``. Out: ``Planner``: solved chains, each a ``Curve`` of schedules as trees of ``Segment``.
+In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of schedules as trees of ``Segment``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remat_plan.cost.backend import model_for
-from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.planning.baselines import baseline_schedules
+from remat_plan.planning.builder import Rules
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.options import Options, find_options
@@ -64,13 +63,13 @@ class Planner:
         curves: one or two families of schedules.
     """
 
-    def __init__(self, graph: Graph, hardware: Hardware):
-        self.graph, self.hardware = graph, hardware
+    def __init__(self, graph: Graph, rules: Rules):
+        self.graph, self.rules = graph, rules
         # Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long.
-        pooling = model_for(hardware).index_pooling
+        pooling = rules.model.index_pooling
         self.isolate = frozenset({"reduce_window_max"}) if pooling else frozenset()
         self.cuts = find_cuts(graph, self.isolate)
-        self.options = find_options(graph, self.cuts, hardware)
+        self.options = find_options(graph, self.cuts, rules)
         problems = make_problems(graph, self.cuts, self.options)
         self.curves = tuple(Curve(self.cuts, self.options, solve(problem)) for problem in problems)
 

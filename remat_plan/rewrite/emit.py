@@ -20,7 +20,7 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.rewrite.save_output import run_tagged, tagged
-from remat_plan.rewrite.segments import Segment
+from remat_plan.rewrite.segments import Segment, interface
 
 
 def as_array(value: Any) -> Any:
@@ -92,7 +92,7 @@ class Emitter:
 
     def checkpointed(self, segment: Segment, env: dict[int, Any]) -> None:
         """Run one segment under ``jax.checkpoint``."""
-        reads, leaves, through = self.interface(segment)
+        reads, leaves, through = interface(self.graph, segment, self.free, self.last)
         key = self.share_key(segment, reads, leaves, through)
         body = self.shared.get(key) if key is not None else None
         if body is None:
@@ -102,28 +102,6 @@ class Emitter:
                 self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
-
-    def interface(self, segment: Segment) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return what a segment reads, what it makes that is used later, and what passes through it."""
-        reads: dict[int, None] = {}
-        made: list[int] = []
-        inside: set[int] = set()
-        for index in range(segment.start, segment.end):
-            if index in self.free:
-                continue
-            op = self.graph.ops[index]
-            for v in op.reads:
-                if v not in inside and self.graph.values[v].producer not in self.free:
-                    reads.setdefault(v)
-            inside.update(op.outputs)
-            made.extend(op.outputs)
-        leaves = tuple(v for v in made if self.last[v] >= segment.end)
-        through = tuple(
-            v
-            for v in reads
-            if self.last[v] >= segment.end and self.graph.values[v].producer >= 0 and self.graph.active[v]
-        )
-        return tuple(reads), leaves, through
 
     def share_key(
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]

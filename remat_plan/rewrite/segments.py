@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remat_plan.graph.records import Graph
+
 KINDS = ("plain", "save", "nest")
 
 
@@ -66,3 +68,30 @@ def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
             check_cover(segment.children, segment.start, segment.end)
     if position != end:
         raise ValueError(f"segments end at equation {position} instead of {end}")
+
+
+def interface(
+    graph: Graph, segment: Segment, free: frozenset[int], last: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return what a segment reads, what it makes that is used later, and what passes through it.
+
+    Args:
+        graph, segment: the program and the segment.
+        free: operations that every segment makes for itself.
+        last: per value, the last operation that reads it.
+    """
+    reads: dict[int, None] = {}
+    made: list[int] = []
+    inside: set[int] = set()
+    for index in range(segment.start, segment.end):
+        if index in free:
+            continue
+        op = graph.ops[index]
+        for v in op.reads:
+            if v not in inside and graph.values[v].producer not in free:
+                reads.setdefault(v)
+        inside.update(op.outputs)
+        made.extend(op.outputs)
+    leaves = tuple(v for v in made if last[v] >= segment.end)
+    through = tuple(v for v in reads if last[v] >= segment.end and graph.values[v].producer >= 0 and graph.active[v])
+    return tuple(reads), leaves, through

@@ -84,13 +84,8 @@ class Nest:
     children: tuple[Leaf | Nest, ...]
 
 
-@dataclass(slots=True)
-class _Row:
-    """One interval, per slot: cost and choice; ``[0]`` is C of the module docstring, ``[1]`` is D."""
-
-    cost: np.ndarray
-    choice: np.ndarray
-    candidates: list[tuple[int, int]]  # (relative end, option) or (relative end, -1) for a nested checkpoint
+_TIE = 1e-12
+"""Seconds within which two choices count as equal; the first one is taken."""
 
 
 class ChainTable:
@@ -102,8 +97,9 @@ class ChainTable:
         most = self._most_bytes()
         self.quantum_bytes = self._quantum(most, slots)
         self.slots = slots if self.n <= WIDE else -(-most // self.quantum_bytes) + 1
-        self.rows: dict[int, _Row] = {}
-        self.ids = self._interval_ids()
+        # Per interval the cost by slot; row 0 is C of the module docstring, row 1 is D.
+        self.rows: dict[int, np.ndarray] = {}
+        self.ids, self.distinct = self._interval_ids()
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
 
@@ -130,16 +126,22 @@ class ChainTable:
             worst = max(worst, max((o.transient_bytes for o in options), default=0))
         return kept + worst + 1
 
-    def _interval_ids(self) -> dict[tuple[int, int], int]:
+    def _interval_ids(self) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
+        """Number the intervals, equal ones alike; also return one interval of each number, short ones first."""
         known: dict[tuple[int, int], int] = {}
         ids: dict[tuple[int, int], int] = {}
+        distinct: list[tuple[int, int]] = []
+        classes = self.problem.block_classes
         for s in range(self.n):
             current = -1
             for t in range(s, self.n):
-                key = (current, self.problem.block_classes[t])
-                current = known.setdefault(key, len(known))
-                ids[s, t + 1] = current
-        return ids
+                key = (current, classes[t])
+                if key not in known:
+                    known[key] = len(known)
+                    distinct.append((s, t + 1))
+                current = ids[s, t + 1] = known[key]
+        distinct.sort(key=lambda interval: interval[1] - interval[0])
+        return ids, distinct
 
     def units(self, size_bytes: int) -> int:
         """Bytes in quanta, rounded to the nearest."""
@@ -166,35 +168,50 @@ class ChainTable:
                 units = self.units(self.problem.frontier_bytes(s, end))
                 yield end, -1, units, units, float(self.forward[end] - self.forward[s])
 
-    def row(self, s: int, t: int) -> _Row:
-        """Return the row of an interval; the smaller ones must be there."""
+    def row(self, s: int, t: int) -> np.ndarray:
+        """Return the costs of an interval; the smaller ones must be there."""
         return self.rows[self.ids[s, t]]
 
     def fill(self, s: int, t: int) -> None:
         """Compute the row of an interval."""
-        key = self.ids[s, t]
-        if key in self.rows:
-            return
         cost = np.full((2, self.slots), np.inf)
-        choice = np.full((2, self.slots), -1, dtype=np.int32)
-        listed: list[tuple[int, int]] = []
+        room = np.empty((2, self.slots))
         for end, option, kept, needed, seconds in self.candidates(s, t):
             first = max(kept, needed)
             if first >= self.slots:
                 continue
-            new = np.full((2, self.slots - first), seconds)
+            new = room[:, first:]
             if end < t:
-                new += self.row(end, t).cost[:, first - kept : self.slots - kept]
-            elif option >= 0:
-                new[1] = 0.0
+                np.add(self.row(end, t)[:, first - kept : self.slots - kept], seconds, out=new)
+            else:
+                new[0], new[1] = seconds, 0.0
             if option < 0:
-                new += self.row(s, end).cost[1, first:]
-            better = new < cost[:, first:] - 1e-12
-            if better.any():
-                cost[:, first:][better] = new[better]
-                choice[:, first:][better] = len(listed)
-                listed.append((end - s, option))
-        self.rows[key] = _Row(cost, choice, listed)
+                new += self.row(s, end)[1, first:]
+            np.minimum(cost[:, first:], new, out=cost[:, first:])
+        self.rows[self.ids[s, t]] = cost
+
+    def choose(self, s: int, t: int, slot: int, table: int) -> tuple[int, int]:
+        """Return (end, option or -1) of the choice that the cost of an interval comes from.
+
+        Costs only are stored while the table is filled: choices are looked up for one slot at a time.
+
+        Raises:
+            ValueError: if no schedule needs so little.
+        """
+        best = self.row(s, t)[table, slot] if slot >= 0 else np.inf
+        if not np.isfinite(best):
+            raise ValueError("no schedule fits in so little memory")
+        for end, option, kept, needed, seconds in self.candidates(s, t):
+            if slot < max(kept, needed):
+                continue
+            cost = 0.0 if end == t and table else seconds
+            if end < t:
+                cost += self.row(end, t)[table, slot - kept]
+            if option < 0:
+                cost += self.row(s, end)[1, slot]
+            if cost <= best + _TIE:
+                return end, option
+        raise AssertionError("the table has a cost that no choice leads to")
 
     def schedule(self, slot: int) -> tuple[Leaf | Nest, ...]:
         """Return the segments of the whole chain with ``slot`` quanta of memory.
@@ -207,11 +224,7 @@ class ChainTable:
     def _extract(self, s: int, t: int, slot: int, table: int) -> tuple[Leaf | Nest, ...]:
         nodes: list[Leaf | Nest] = []
         while s < t:
-            row = self.row(s, t)
-            if slot < 0 or not np.isfinite(row.cost[table, slot]):
-                raise ValueError("no schedule fits in so little memory")
-            length, option = row.candidates[row.choice[table, slot]]
-            end = s + length
+            end, option = self.choose(s, t, slot, table)
             if option < 0:
                 nodes.append(Nest(s, end, self._extract(s, end, slot, 1)))
                 slot -= self.units(self.problem.frontier_bytes(s, end))
@@ -225,7 +238,7 @@ class ChainTable:
     @property
     def costs(self) -> np.ndarray:
         """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
-        return self.row(0, self.n).cost[0]
+        return self.row(0, self.n)[0]
 
     def slot_of(self, limit_bytes: float) -> int:
         """The slot of a number of bytes, within the table."""
@@ -246,7 +259,6 @@ def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
     """
     n = len(problem.block_classes)
     table = ChainTable(problem, slots or min(max(16 * n, 600), 3000))
-    for length in range(1, n + 1):
-        for s in range(n - length + 1):
-            table.fill(s, s + length)
+    for s, t in table.distinct:
+        table.fill(s, t)
     return table

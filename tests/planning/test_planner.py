@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from remat_plan.cost.memory import evaluate
+from remat_plan.planning.builder import Rules
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
 from remat_plan.planning.cuts import find_cuts, free_ops
 from remat_plan.planning.planner import Planner
@@ -93,7 +94,7 @@ PROGRAMS |= {f"skips{seed}": skips(seed) for seed in range(6)}
 @pytest.fixture(scope="module", params=PROGRAMS)
 def planned(request):
     program = traced(PROGRAMS[request.param], W, X)
-    return program, Planner(program.graph, CPU)
+    return program, Planner(program.graph, Rules(program.graph, CPU))
 
 
 def timeline(program, schedule):
@@ -183,7 +184,7 @@ def test_the_least_schedule_saves_memory(planned):
 
 def test_planning_twice_is_the_same(planned):
     program, planner = planned
-    again = Planner(program.graph, CPU)
+    again = Planner(program.graph, Rules(program.graph, CPU))
     for a, b in zip(planner.curves, again.curves, strict=True):
         assert a.points == b.points
         assert a.schedule(0) == b.schedule(0)

@@ -1,0 +1,225 @@
+"""Putting the program of a backward pass together from the VJPs of its equations.
+
+In: ``Graph``, the VJPs that ``graph.needs`` traced once per class of equations. Out: ``ProgramBuilder``, which
+appends forward and backward equations to a lowered program (``cost.program``); what is built of them is decided in
+``profile`` (one run of blocks) and ``whole_step`` (a whole schedule).
+
+No tracing happens here.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from remat_plan import _compat
+from remat_plan.cost.backend import model_for
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.memory import region_transient_bytes
+from remat_plan.cost.program import Facts, Lowering
+from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.flatten import FlatEqn, live_eqns
+from remat_plan.graph.needs import Need
+from remat_plan.graph.records import Graph, Op
+
+NO_EQN = SimpleNamespace(effects=(), primitive=SimpleNamespace(name="hold"), outvars=(), params={})
+"""Stands for the equation of steps that no equation makes."""
+
+
+class Backward:
+    """The backward equations of one class of operations, ready to be lowered many times."""
+
+    def __init__(self, need: Need, n_operands: int, n_outputs: int):
+        flat = need.vjp
+        assert flat is not None
+        self.primal_inputs = flat.inputs[:n_operands]
+        self.cotangents = flat.inputs[n_operands:]
+        self.primal_outputs = flat.outputs[:n_outputs]
+        self.gradients = flat.outputs[n_outputs:]
+        self.outputs = need.outputs
+        available = {self.primal_outputs[j] for j in need.outputs if self.primal_outputs[j] >= 0}
+        self.eqns = _until(flat.eqns, self.gradients, available)
+        self.linearized, self.transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
+
+
+def _until(eqns: list[FlatEqn], wanted: tuple[int, ...], available: set[int]) -> list[FlatEqn]:
+    """Keep the equations that reach ``wanted`` without making what is ``available`` already."""
+    cut = [e for e in eqns if not any(o in available for o in e.outputs)]
+    return live_eqns(cut, wanted)
+
+
+def _split(
+    eqns: list[FlatEqn], cotangents: tuple[int, ...], outputs: tuple[int, ...], gradients: tuple[int, ...]
+) -> tuple[list[FlatEqn], list[FlatEqn]]:
+    """Return the equations that make outputs and residuals, and those that wait for cotangents."""
+    waiting = set(cotangents)
+    for eqn in eqns:
+        if any(o in waiting for o in eqn.operands):
+            waiting.update(eqn.outputs)
+    live = live_eqns(eqns, (*outputs, *gradients))
+    late = [e for e in live if any(o in waiting for o in e.outputs)]
+    return [e for e in live if not any(o in waiting for o in e.outputs)], late
+
+
+class Rules:
+    """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
+
+    def __init__(self, graph: Graph, hardware: Hardware):
+        self.graph, self.hardware = graph, hardware
+        self.model = model_for(hardware)
+        self.facts: dict[int, Facts] = {}
+        self.region_bytes = functools.partial(region_transient_bytes, model=self.model)
+        self._backwards: dict[int, Backward] = {}
+        self._floats: dict[int, tuple[bool, ...]] = {}
+        self._additions: dict[Any, _Addition] = {}
+
+    def lowering(self) -> Lowering:
+        """An empty program."""
+        return Lowering(self.region_bytes, self.model, self.facts)
+
+    def backward(self, op: Op) -> Backward:
+        """The backward equations of an operation."""
+        if op.kind not in self._backwards:
+            self._backwards[op.kind] = Backward(self.graph.needs[op.kind], len(op.reads), len(op.outputs))
+        return self._backwards[op.kind]
+
+    def floats(self, op: Op) -> tuple[bool, ...]:
+        """Which outputs of an operation may carry a cotangent."""
+        if op.kind not in self._floats:
+            self._floats[op.kind] = tuple(_compat.is_float(v.aval) for v in op.eqn.outvars)
+        return self._floats[op.kind]
+
+    def addition(self, aval: Any) -> Any:
+        """An equation that adds two cotangents of one type."""
+        if aval not in self._additions:
+            self._additions[aval] = _Addition(aval)
+        return self._additions[aval]
+
+
+class _Atom:
+    """A variable of an equation that no jaxpr holds."""
+
+    def __init__(self, aval: Any):
+        self.aval = aval
+
+
+class _Addition:
+    """Looks like JAX's equation ``add_any``, as far as lowering looks at it."""
+
+    primitive = SimpleNamespace(name="add_any")
+    effects = ()
+    params: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, aval: Any):
+        self.invars = (_Atom(aval), _Atom(aval))
+        self.outvars = (_Atom(aval),)
+
+
+class ProgramBuilder:
+    """Appends equations to a lowered program.
+
+    Attributes:
+        state: the program so far.
+        buffers: per value of the graph, its number in the program.
+        cotangents: per value, the number of its cotangent, as far as it is added up.
+        residuals: per operation run by ``linearize``, the numbers that its backward equations find.
+    """
+
+    def __init__(self, rules: Rules):
+        self.rules, self.graph = rules, rules.graph
+        self.state = rules.lowering()
+        self.buffers: dict[int, int] = {}
+        self.cotangents: dict[int, int] = {}
+        self.residuals: dict[int, dict[int, int]] = {}
+
+    def buffer(self, value: int) -> int:
+        """The number of a value that an equation reads."""
+        return self.buffers[value]
+
+    def scalar(self, atom: Any) -> int:
+        """A number for a literal or a constant: there already, counts nothing."""
+        number = self.state.new(atom.aval)
+        self.state.sizes[number] = 0
+        return number
+
+    def linearize(self, op: Op) -> None:
+        """Run one operation as JAX does where its backward pass follows.
+
+        Only control flow differs from ``forward``: its residuals come out of the same loop as its outputs, so it
+        is not run again for them.
+        """
+        if not op.differentiated or kind_of(op.eqn) != Kind.REGION:
+            self.forward(op)
+            return
+        rule = self.rules.backward(op)
+        env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
+        for eqn in rule.linearized:
+            self.flat_step(eqn, env)
+        for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
+            if v not in self.buffers:
+                self.buffers[v] = env[number] if number >= 0 else self.scalar(self.graph.values[v])
+        self.residuals[op.index] = env
+
+    def forward(self, op: Op) -> None:
+        """Run one operation; outputs that have a number already (they are saved) keep it."""
+        saved = {v: self.buffers[v] for v in op.outputs if v in self.buffers}
+        env: dict[Any, int] = {}
+        for atom, v in zip(op.eqn.invars, op.operands, strict=True):
+            if not _compat.is_literal(atom):
+                env[atom] = self.buffer(v) if v >= 0 else self.scalar(atom)
+        self.state.equation(op.eqn, env)
+        for var, v in zip(op.eqn.outvars, op.outputs, strict=True):
+            self.buffers[v] = saved.get(v, env[var])
+
+    def backward(self, op: Op) -> None:
+        """Run the backward equations of one operation and add to the cotangents of its operands."""
+        rule = self.rules.backward(op)
+        eqns, env = rule.transposed, self.residuals.pop(op.index, None)
+        if env is None:
+            eqns = rule.eqns
+            env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
+        outputs = [v for v, a in zip(op.outputs, self.rules.floats(op), strict=True) if a]
+        for number, v in zip(rule.cotangents, outputs, strict=True):
+            if v in self.cotangents:
+                env[number] = self.cotangents[v]
+            else:
+                env[number] = self.scalar(SimpleNamespace(aval=self.graph.values[v].aval))  # zero: folded away
+        for j in rule.outputs:
+            number = rule.primal_outputs[j]
+            if number >= 0 and number not in env:
+                env[number] = self.buffer(op.outputs[j])
+        for eqn in eqns:
+            self.flat_step(eqn, env)
+        moving = [v for v, a in zip(op.operands, op.active, strict=True) if a]
+        for v, number in zip(moving, rule.gradients, strict=True):
+            self.accumulate(v, env.get(number))
+
+    def flat_step(self, eqn: FlatEqn, env: dict[int, int]) -> None:
+        """Lower one equation of a flattened VJP."""
+        sub: dict[Any, int] = {}
+        for atom, number in zip(eqn.eqn.invars, eqn.operands, strict=True):
+            if _compat.is_literal(atom):
+                continue
+            if number < 0:
+                sub[atom] = self.scalar(atom)
+                continue
+            if number not in env:
+                env[number] = self.scalar(atom)
+            sub[atom] = env[number]
+        self.state.equation(eqn.eqn, sub)
+        for var, number in zip(eqn.eqn.outvars, eqn.outputs, strict=True):
+            env[number] = sub[var]
+
+    def accumulate(self, value: int, gradient: int | None) -> None:
+        """Add a gradient to a value's cotangent."""
+        if gradient is None:
+            return
+        if value in self.cotangents:
+            addition = self.rules.addition(self.graph.values[value].aval)
+            left, right = addition.invars
+            env = {left: self.cotangents[value], right: gradient}
+            self.state.equation(addition, env)
+            self.cotangents[value] = env[addition.outvars[0]]
+        else:
+            self.cotangents[value] = gradient

@@ -1,0 +1,84 @@
+"""The gradient step put together from VJPs is the one that JAX makes of the same schedule."""
+
+import jax
+import pytest
+
+from benchmarks.models import small
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import evaluate
+from remat_plan.planning.builder import Rules
+from remat_plan.planning.planner import Planner
+from remat_plan.planning.whole_step import StepProgram
+from remat_plan.program import make_emitter
+from remat_plan.verify.step import GradientStep
+from tests.helpers import CPU, traced
+from tests.zoo import ZOO
+
+pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
+HARDWARE = {"cpu": CPU, "gpu": hardware_for("gpu:h100", "gpu")}
+
+# Programs in which JAX decides more than liveness shows (what a linear solve keeps, where a zero is written out): how
+# far both may be apart. Planning traces schedules wherever they differ (``Session.agrees``).
+APART = {
+    "complex_inside": 0.07,
+    "complex_parameters": 0.07,
+    "control_flow": 0.02,
+    "custom_linear_solve": 0.09,
+    "gradient_inside": 0.11,
+    "indexing": 0.15,
+    "linear_algebra": 0.09,
+    "literal_keys": 0.02,
+    "mixed_precision": 0.06,
+    "mutable_arrays_without_gradient": 0.04,
+    "no_equation_but_one": 0.11,
+    "relu_and_friends": 0.03,
+    "same_array_twice": 0.03,
+    "singular_values": 0.09,
+    "typed_key_dropout": 0.02,
+}
+
+
+def schedules(program, planner):
+    found = [program.plain, *planner.baselines()[:2]]
+    for curve in planner.curves:
+        last = len(curve.points) - 1
+        found += [curve.schedule(p) for p in (0, last // 2, last)]
+    return list(dict.fromkeys(found))
+
+
+def compare(program, hardware, tolerance):
+    rules = Rules(program.graph, hardware)
+    planner = Planner(program.graph, rules)
+    for schedule in schedules(program, planner):
+        made = StepProgram(rules, planner.cuts.free).timeline(schedule)
+        emitter = make_emitter(program.graph, schedule)
+        step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
+        found = evaluate(jax.make_jaxpr(step)(*program.call.structs), hardware)
+        assert made.argument_bytes == found.argument_bytes
+        assert made.output_bytes == pytest.approx(found.output_bytes, rel=tolerance)
+        assert made.peak_bytes == pytest.approx(found.peak_bytes, rel=tolerance), schedule
+        assert made.seconds == pytest.approx(found.seconds, rel=tolerance), schedule
+
+
+@pytest.mark.parametrize("device", HARDWARE)
+@pytest.mark.parametrize("name", ["gpt2", "unet", "resnet50", "densenet", "mlp"])
+def test_models(name, device):
+    model = small(name)
+    program = traced(model.loss, model.params, model.batch)
+    compare(program, HARDWARE[device], 0.002 if device == "cpu" else 0.02)
+
+
+@pytest.mark.parametrize(
+    "name", ["scan_inside", "control_flow", "custom_jvp", "custom_vjp", "typed_key_dropout", "u_net"]
+)
+def test_programs(name):
+    case = ZOO[name]
+    compare(traced(case.fn, *case.args, **case.options), CPU, APART.get(name, 0.011))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_all_programs(name):
+    case = ZOO[name]
+    for hardware in HARDWARE.values():
+        compare(traced(case.fn, *case.args, **case.options), hardware, APART.get(name, 0.013))
