@@ -1,0 +1,189 @@
+"""``scan``: ``jax.lax.scan`` with a choice of what its backward pass stores and what it recomputes.
+
+In: a body, the first carry, stacked inputs, the name of a schedule. Out: what ``jax.lax.scan`` returns.
+
+The body is traced once, on the way to every schedule, so that bad input gets the same message under each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.loops.binomial import binomial_scan
+from remat_plan.loops.body import Prepared, forward_mode_explained, prepare
+from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
+from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
+from remat_plan.loops.taped import make_taped
+from remat_plan.solve.binomial import slots_for
+from remat_plan.units import parse_budget
+
+SCHEDULES = ("plain", "each", "sqrt", "log", "binomial", "auto")
+MOST_REPETITIONS = 2
+"""Slots that nobody gives are enough for no step to be advanced more often than this."""
+
+_NAME = "rp.scan"
+
+
+def scan(
+    body: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    *,
+    schedule: str | tuple[str, tuple[int, ...]] = "auto",
+    slots: int | None = None,
+    budget: int | str | float | None = None,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> tuple[Any, Any]:
+    """Run a loop like ``jax.lax.scan``, with a schedule for its gradient.
+
+    Args:
+        body: (carry, x) -> (carry, y); pytrees, the carry of the same structure, shapes and types each time.
+        init: the first carry.
+        xs: pytree of arrays with equally many rows, one row for each step; None with ``length``.
+        length: the trip count; may be left out where ``xs`` tells it.
+        schedule: ``"plain"`` stores the residuals of every step, as ``jax.lax.scan`` does. ``"each"`` stores the
+            carry of every step. ``"sqrt"`` stores about sqrt(length) carries, ``"log"`` about 2 log2(length), and
+            ``("nested", (k1, ..., kd))`` k1 + ... + k(d-1), by nested ``jax.checkpoint``. ``"binomial"`` stores
+            ``slots`` carries and recomputes the least that is possible with them. ``"auto"`` takes the cheapest that
+            fits in ``budget``; without a budget ``"binomial"`` where slots are given, else ``"sqrt"``.
+        slots: how many carries ``"binomial"`` may store, the first included; by default so many that no step is
+            advanced more than twice, about sqrt(2 length).
+        budget: for ``"auto"`` and ``"binomial"``: bytes for what the loop stores between its forward and its backward
+            pass and needs while it runs, such as ``"100MB"``; or a share of what the plain loop needs, such as
+            ``"25%"``. Predicted. Gradients of weights and of xs are outputs and not counted.
+        reverse: run from the last row to the first.
+        unroll: as in ``jax.lax.scan``; ``"binomial"`` has no use for it.
+
+    Returns:
+        The last carry and the stacked outputs.
+
+    All schedules have all derivatives but one: ``"binomial"`` has no forward mode (``jax.jvp``). Its gradients can be
+    differentiated again, in both modes.
+
+    Raises:
+        BudgetError: no schedule is predicted to fit in the budget; ``minimum_bytes`` says what can be had.
+        TypeError: the carry changes its type; the body returns no pair; ``jax.jvp`` of ``"binomial"``.
+        ValueError: unknown schedule, bad slots or factors, inputs of different lengths.
+
+    Source: Chen et al. 2016 (``"sqrt"``, ``"log"``); Griewank and Walther 2000 (``"binomial"``).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def loss(w, xs):
+        ...     step = lambda h, x: (jnp.tanh(w * h + x), None)
+        ...     return rp.scan(step, jnp.float32(0), xs, schedule="binomial", slots=8)[0]
+        >>> jax.jit(jax.grad(loss))(0.5, jnp.ones(1000)).shape
+        ()
+    """
+    _check_options(schedule, slots, budget)
+    count = trip_count(xs, length)
+    if count == 0:
+        return jax.lax.scan(body, init, xs, 0, reverse=reverse)
+    loop = prepare(body, init, xs, count, _NAME)
+    chosen = resolve(loop, schedule, slots, budget)
+    if chosen.kind == "binomial":
+        carry, ys = _run_binomial(loop, chosen, reverse)
+        return loop.body.carry.pack(carry), loop.body.y.pack(ys)
+    init = loop.body.carry.pack(loop.init)
+    if chosen.kind == "nested":
+        return nested_scan(body, init, xs, count, chosen.factors, reverse=reverse, unroll=unroll)
+    run = each_scan if chosen.kind == "each" else jax.lax.scan
+    return run(body, init, xs, count, reverse=reverse, unroll=unroll)
+
+
+def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Schedule:
+    """Return the schedule that a user's words mean for a loop."""
+    if schedule == "auto" and budget is None:
+        schedule = "sqrt" if slots is None else "binomial"
+    if schedule in ("plain", "each"):
+        return Schedule(schedule)
+    if schedule == "sqrt":
+        sizes = loop_sizes(loop)
+        ratio = (sizes.residual_bytes + sizes.x_bytes) / max(sizes.carry_bytes, 1)
+        return Schedule("nested", sqrt_factors(loop.length, ratio))
+    if schedule == "log":
+        return Schedule("nested", log_factors(loop.length))
+    if isinstance(schedule, (tuple, list)):
+        return Schedule("nested", check_factors(schedule[1], loop.length, _NAME))
+    if budget is None:
+        return Schedule("binomial", (), slots or slots_for(loop.length, MOST_REPETITIONS), 1)
+    sizes = loop_sizes(loop)
+    budget_bytes = parse_budget(budget).resolve(sizes.plain_bytes, None)
+    pick = choose if schedule == "auto" else choose_binomial
+    return pick(sizes, budget_bytes, _NAME)
+
+
+def loop_sizes(loop: Prepared) -> Sizes:
+    """Return a loop in numbers, as if everything in it were differentiated that can be."""
+    body = loop.body
+    closed = [_compat.is_float(jax.typeof(c)) for c in loop.closed]
+    taped = make_taped(body, loop.closed, closed, body.x.floats)
+    return Sizes(loop.length, body.carry.size_bytes, taped.tape_bytes, body.x.size_bytes)
+
+
+def trip_count(xs: Any, length: int | None) -> int:
+    """Return how many steps a loop has.
+
+    Raises:
+        ValueError: inputs of different lengths, or none and no ``length``.
+        TypeError: ``length`` is no integer, or an input has no rows.
+    """
+    if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__")):
+        raise TypeError(f"{_NAME}: length={length!r} must be an integer that is known when the loop is traced.")
+    named = [(f"xs{jax.tree_util.keystr(p)}", jax.typeof(x).shape) for p, x in jax.tree_util.tree_leaves_with_path(xs)]
+    for name, shape in named:
+        if not shape:
+            raise TypeError(f"{_NAME}: {name} is a scalar; every input needs one row for each step.")
+    lengths = {name: shape[0] for name, shape in named}
+    if length is not None:
+        lengths["length"] = int(length)
+    if not lengths:
+        raise ValueError(f"{_NAME}: give xs or length; neither says how many steps there are.")
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise ValueError(f"{_NAME}: all inputs must have the same number of rows: {told}.")
+    count = next(iter(lengths.values()))
+    if count < 0:
+        raise ValueError(f"{_NAME}: length={count} is negative.")
+    return count
+
+
+def check_slots(slots: Any, name: str) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for slots that are no positive integer."""
+    if slots is None:
+        return
+    if isinstance(slots, bool) or not isinstance(slots, int):
+        raise TypeError(f"{name}: slots={slots!r} must be an integer: how many carries may be stored.")
+    if slots < 1:
+        raise ValueError(f"{name}: slots={slots}: at least 1 slot is needed, for the first carry.")
+
+
+def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
+    nested = isinstance(schedule, (tuple, list)) and len(schedule) == 2 and schedule[0] == "nested"
+    if not nested and schedule not in SCHEDULES:
+        known = ", ".join(map(repr, SCHEDULES))
+        raise ValueError(
+            f"{_NAME}: schedule={schedule!r} is not known: say one of {known}, or ('nested', (k1, k2, ...))."
+        )
+    check_slots(slots, _NAME)
+    if slots is not None and schedule not in ("binomial", "auto"):
+        raise ValueError(f"{_NAME}: slots={slots} goes with schedule='binomial', not with {schedule!r}.")
+    if budget is not None and schedule not in ("binomial", "auto"):
+        raise ValueError(f"{_NAME}: budget={budget!r} goes with schedule='auto' or 'binomial', not with {schedule!r}.")
+    if budget is not None and slots is not None:
+        raise ValueError(f"{_NAME}: give slots={slots} or budget={budget!r}, not both: each says how much is stored.")
+
+
+def _run_binomial(loop: Prepared, chosen: Schedule, reverse: bool) -> tuple[Any, Any]:
+    message = (
+        f"{_NAME}: schedule='binomial' has no forward-mode derivative (jax.jvp, jax.jacfwd). Use schedule='log', "
+        "'sqrt' or 'plain', which have all derivatives."
+    )
+    with forward_mode_explained(message):
+        return binomial_scan(loop, chosen.slots, chosen.tape, reverse)

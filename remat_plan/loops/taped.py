@@ -1,0 +1,185 @@
+"""One step of a loop, split into a forward part that keeps residuals and a backward part that reads them.
+
+In: a ``Body``, and which of its inputs have gradients. Out: ``Taped``: the step that also returns its residuals, and
+the pullback from residuals and cotangents to gradients.
+
+The body's own VJP is traced, so its residuals are what JAX would keep. Not all of them need to be stored for each
+step: one that is an input x of the step is read from xs again, one that is a value the body closes over is that
+value, and one that depends on such values only is computed once for the whole loop (a weight cast to another type,
+say). The rest is the *tape*.
+
+Limits: every floating-point leaf of the carry counts as differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.loops.body import Body, Leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Which inputs of a step are differentiated: one truth value for each leaf."""
+
+    closed: tuple[bool, ...]
+    carry: tuple[bool, ...]
+    x: tuple[bool, ...]
+
+    @property
+    def all(self) -> tuple[bool, ...]:
+        """Of all inputs in order."""
+        return (*self.closed, *self.carry, *self.x)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taped:
+    """A step and its pullback.
+
+    Attributes:
+        body: the step.
+        moving: what is differentiated.
+        jaxpr: of (closed over, carry, x) to (carry, y, residuals).
+        constants: of the jaxpr.
+        pull: the structure of the pullback around its residuals.
+        sources: per residual where it comes from: ("closed", i), ("x", i), ("once", i), ("tape", i).
+        once: the variables computed once for the loop.
+        tape: the types of what is stored for each step.
+        kept: positions of the tape among the residuals.
+    """
+
+    body: Body
+    moving: Moving
+    jaxpr: Any
+    constants: tuple[Any, ...]
+    pull: Any
+    sources: tuple[tuple[str, int], ...]
+    once: tuple[Any, ...]
+    tape: tuple[jax.ShapeDtypeStruct, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def tape_bytes(self) -> int:
+        """Bytes kept for each step."""
+        return sum(_compat.aval_bytes(s) for s in self.tape)
+
+    def forward(self, closed: Leaves, carry: Leaves, x: Leaves) -> tuple[Leaves, Leaves, Leaves]:
+        """Run one step and return carry, y and what goes on the tape."""
+        outputs = _compat.evaluate(self.jaxpr, self.constants, [*closed, *carry, *x])
+        plain = len(carry) + len(self.body.y.structs)
+        residuals = outputs[plain:]
+        return outputs[: len(carry)], outputs[len(carry) : plain], [residuals[k] for k in self.kept]
+
+    def compute_once(self, closed: Leaves) -> Leaves:
+        """Return the residuals that are the same at every step."""
+        known: dict[Any, Any] = dict(zip(self.jaxpr.constvars, self.constants, strict=True))
+        known.update(zip(self.jaxpr.invars, closed, strict=False))
+        for eqn in _compat.needed_equations(_unchanging(self.jaxpr, len(closed)), self.once):
+            operands = [a.val if _compat.is_literal(a) else known[a] for a in eqn.invars]
+            known.update(zip(eqn.outvars, _compat.bind(eqn, operands), strict=True))
+        return [v.val if _compat.is_literal(v) else known[v] for v in self.once]
+
+    def backward(
+        self, closed: Leaves, once: Leaves, x: Leaves, tape: Leaves, carry_ct: Leaves, y_ct: Leaves
+    ) -> tuple[Leaves, Leaves, Leaves]:
+        """Pull cotangents back through one step.
+
+        Args:
+            closed, once, x, tape: where residuals come from.
+            carry_ct: cotangents of the floating-point leaves of the carry after the step.
+            y_ct: cotangents of the floating-point leaves of y.
+
+        Returns:
+            Gradients of the differentiated leaves of what is closed over, of the carry before the step, and of x.
+        """
+        places = {"closed": closed, "once": once, "x": x, "tape": tape}
+        residuals = [places[kind][i] for kind, i in self.sources]
+        gradients = list(jax.tree.unflatten(self.pull, residuals)([*carry_ct, *y_ct]))
+        first = sum(self.moving.closed)
+        second = first + sum(self.moving.carry)
+        return gradients[:first], gradients[first:second], gradients[second:]
+
+
+@dataclass(slots=True)
+class _Linearised:
+    """A step that returns its residuals; tracing it leaves the structure of the pullback behind."""
+
+    body: Body
+    moving: Moving
+    pull: Any = None
+
+    def split(self, outputs: Sequence[Any]) -> tuple[Leaves, Leaves]:
+        floats = (*self.body.carry.floats, *self.body.y.floats)
+        return (
+            [v for v, f in zip(outputs, floats, strict=True) if f],
+            [v for v, f in zip(outputs, floats, strict=True) if not f],
+        )
+
+    def __call__(self, closed: Leaves, carry: Leaves, x: Leaves) -> list[Any]:
+        inputs = [*closed, *carry, *x]
+
+        def along(*values: Any) -> tuple[Leaves, Leaves]:
+            given = iter(values)
+            full = [next(given) if m else v for v, m in zip(inputs, self.moving.all, strict=True)]
+            first, second = len(closed), len(closed) + len(carry)
+            after, y = self.body(full[:first], full[first:second], full[second:])
+            return self.split([*after, *y])
+
+        directions = [v for v, m in zip(inputs, self.moving.all, strict=True) if m]
+        floats, pull, others = jax.vjp(along, *directions, has_aux=True)
+        residuals, self.pull = jax.tree.flatten(pull)
+        given, rest = iter(floats), iter(others)
+        which = (*self.body.carry.floats, *self.body.y.floats)
+        return [*(next(given) if f else next(rest) for f in which), *residuals]
+
+
+def make_taped(body: Body, closed: Sequence[Any], closed_moves: Sequence[bool], x_moves: Sequence[bool]) -> Taped:
+    """Differentiate a body.
+
+    Args:
+        body: the step.
+        closed: the values that it closes over (their types count).
+        closed_moves, x_moves: which of these, and of the leaves of x, have gradients.
+    """
+    moving = Moving(tuple(closed_moves), body.carry.floats, tuple(x_moves))
+    linearised = _Linearised(body, moving)
+    structs = [_compat.struct(jax.typeof(c)) for c in closed]
+    traced = jax.make_jaxpr(linearised)(structs, list(body.carry.structs), list(body.x.structs))
+    jaxpr, constants = _compat.open_jaxpr(traced)
+    residuals = jaxpr.outvars[len(body.carry.structs) + len(body.y.structs) :]
+    number = {v: ("closed", i) for i, v in enumerate(jaxpr.invars[: len(closed)])}
+    number.update((v, ("x", i)) for i, v in enumerate(jaxpr.invars[len(jaxpr.invars) - len(x_moves) :]))
+    unchanging = {*jaxpr.constvars, *(v for e in _unchanging(jaxpr, len(closed)) for v in e.outvars)}
+    once: list[Any] = []
+    kept: list[int] = []
+    sources: list[tuple[str, int]] = []
+    for position, v in enumerate(residuals):
+        if _compat.is_literal(v):  # has no identity to be found by
+            sources.append(("once", len(once)))
+            once.append(v)
+            continue
+        if v not in number and v in unchanging:
+            number[v] = ("once", len(once))
+            once.append(v)
+        elif v not in number:
+            number[v] = ("tape", len(kept))
+            kept.append(position)
+        sources.append(number[v])
+    tape = tuple(_compat.struct(residuals[k].aval) for k in kept)
+    return Taped(body, moving, jaxpr, tuple(constants), linearised.pull, tuple(sources), tuple(once), tape, tuple(kept))
+
+
+def _unchanging(jaxpr: Any, closed: int) -> list[Any]:
+    """Return the equations that give the same values at every step: they depend on what is closed over only."""
+    known = {*jaxpr.constvars, *jaxpr.invars[:closed]}
+    found = []
+    for eqn in jaxpr.eqns:
+        if not _compat.has_effects(eqn) and all(_compat.is_literal(a) or a in known for a in eqn.invars):
+            known.update(eqn.outvars)
+            found.append(eqn)
+    return found

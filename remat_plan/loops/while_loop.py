@@ -1,0 +1,261 @@
+"""``while_loop``: ``jax.lax.while_loop`` with a gradient, though its trip count is not known beforehand.
+
+In: condition, body, first carry, the number of slots. Out: the last carry.
+
+The forward pass stores carries online (``solve.online``): after any number of steps they lie as the best schedule
+for that number needs them. The backward pass knows the trip count and splits what lies between them by the table of
+``solve.binomial``. Memory is that of ``slots`` carries and a constant number of working copies.
+
+Source: Wang, Moin and Iaccarino 2009; Stumm and Walther 2010; Griewank and Walther 2000.
+
+Limits: no forward mode; no reverse mode of the gradient (``jax.jvp`` of the gradient works).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from remat_plan import _compat
+from remat_plan.loops.body import Body, Leaves, forward_mode_explained, prepare
+from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
+from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
+from remat_plan.loops.taped import make_taped
+from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
+from remat_plan.solve.online import FOREVER
+
+SLOTS = 64
+"""Slots where neither ``slots`` nor ``max_steps`` is given."""
+
+USUAL_STEPS = 2**24
+"""Up to so many steps the table is exact where ``max_steps`` is not given; beyond, it splits a little unevenly."""
+
+_NAME = "rp.while_loop"
+
+
+def while_loop(
+    cond: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    init: Any,
+    max_steps: int | None = None,
+    *,
+    slots: int | None = None,
+) -> Any:
+    """Run ``body`` while ``cond`` holds, like ``jax.lax.while_loop``, with a gradient.
+
+    Args:
+        cond: carry -> boolean scalar.
+        body: carry -> carry; pytrees of the same structure, shapes and types.
+        init: the first carry.
+        max_steps: stop after so many steps. Where the condition still holds then, the result is not that of the loop,
+            and says so: outside ``jax.jit`` and its like an error is raised; inside, every floating-point leaf of the
+            result is NaN, every integer leaf the least value of its type (the greatest where unsigned), and gradients
+            are NaN.
+        slots: how many carries may be stored, the first included; by default so many that, up to ``max_steps``, no
+            step is advanced more than twice; 64 without ``max_steps``.
+
+    Returns:
+        The last carry.
+
+    Raises:
+        RuntimeError: more than ``max_steps`` steps, outside of ``jax.jit``.
+        TypeError: the carry changes its type; the condition is no boolean scalar.
+        ValueError: ``slots`` or ``max_steps`` below 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def root(a):  # Newton's method
+        ...     far = lambda x: jnp.abs(x * x - a) > 1e-6
+        ...     return rp.while_loop(far, lambda x: (x + a / x) / 2, a, max_steps=50)
+        >>> round(float(jax.jit(jax.grad(root))(4.0)), 4)
+        0.25
+    """
+    check_slots(slots, _NAME)
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int)):
+        raise TypeError(f"{_NAME}: max_steps={max_steps!r} must be an integer or None.")
+    if max_steps is not None and not 1 <= max_steps < INT32_MAX:
+        raise ValueError(f"{_NAME}: max_steps={max_steps} must be at least 1 and below {INT32_MAX}.")
+    loop = prepare(_Step(body), init, None, 1, _NAME)
+    condition, closed = _prepare_condition(cond, loop.body)
+    most = max_steps or USUAL_STEPS
+    if slots is None:
+        slots = slots_for(most, MOST_REPETITIONS) if max_steps else SLOTS
+    splits = make_splits(most, useful_slots(most, slots), 1)
+    online = OnlineLoop(loop.body, condition, max_steps or INT32_MAX, splits)
+    run = jax.custom_vjp(online.plain)
+    run.defvjp(online.forward_rule, online.backward_rule, symbolic_zeros=True)
+    with forward_mode_explained(f"{_NAME} has no forward-mode derivative (jax.jvp, jax.jacfwd); use jax.grad."):
+        leaves, exceeded = run(Inputs(loop.closed, closed, loop.init))
+    if max_steps is not None and not _compat.is_tracer(exceeded) and bool(exceeded):
+        raise RuntimeError(f"{_NAME}: the condition still holds after max_steps={max_steps} steps. Allow more of them.")
+    return loop.body.carry.pack(leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A body without inputs and outputs as one of a scan."""
+
+    body: Callable[[Any], Any]
+
+    def __call__(self, carry: Any, x: None) -> tuple[Any, None]:
+        return self.body(carry), None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition:
+    """The condition on flat lists; ``constants`` are None where a traced value goes."""
+
+    jaxpr: Any
+    constants: tuple[Any, ...]
+
+    def __call__(self, closed: Leaves, carry: Leaves) -> Any:
+        """Evaluate it."""
+        values = iter(closed)
+        constants = [next(values) if c is None else c for c in self.constants]
+        return _compat.evaluate(self.jaxpr, constants, carry)[0]
+
+
+def _prepare_condition(cond: Callable[[Any], Any], body: Body) -> tuple[Condition, Leaves]:
+    traced = jax.make_jaxpr(lambda leaves: cond(body.carry.pack(leaves)))(list(body.carry.structs))
+    jaxpr, constants = _compat.open_jaxpr(traced)
+    types = [v.aval for v in jaxpr.outvars]
+    if len(types) != 1 or types[0].shape != () or types[0].dtype != np.bool_:
+        told = ", ".join(t.str_short() for t in types)
+        raise TypeError(f"{_NAME}: the condition must return one boolean scalar, not {told or 'nothing'}.")
+    left = tuple(None if _compat.is_tracer(c) else c for c in constants)
+    return Condition(jaxpr, left), [c for c in constants if _compat.is_tracer(c)]
+
+
+class Inputs(NamedTuple):
+    """What the loop depends on: values that body and condition close over, and the first carry."""
+
+    closed: Leaves
+    condition: Leaves
+    init: Leaves
+
+
+class Running(NamedTuple):
+    """Where the forward pass is: steps done, the carry, what is stored, int32 (slots,) levels (-1: empty)."""
+
+    step: Any
+    carry: Leaves
+    stack: Stack
+    levels: Any
+
+
+def record(state: Running) -> Running:
+    """Store the carry of a step as ``solve.online.store`` does; two slots or more."""
+    stack, levels = state.stack, state.levels
+    slots = levels.shape[0]
+    number = jnp.arange(slots, dtype=jnp.int32)
+    full = stack.count == slots
+    dispensable = levels < jax.lax.cummax(levels, reverse=True)
+    latest = jnp.max(jnp.where(dispensable, number, -1))
+    index = jnp.where(latest < 0, slots - 1, latest)
+    level = jnp.where(full & (latest < 0), levels[slots - 1] + 1, 0)
+    level = jnp.where(state.step == 0, FOREVER, level)
+    place = jnp.where(full, slots - 1, stack.count)
+    row = stack.where[jnp.where(full, index, stack.count)]
+    source = jnp.minimum(number + (full & (number >= index)), slots - 1)
+    moved = Stack(
+        jnp.minimum(stack.count + 1, slots),
+        stack.steps[source].at[place].set(state.step),
+        stack.where[source].at[place].set(row),
+        write(stack.slots, state.carry, row),
+    )
+    return state._replace(stack=moved, levels=levels[source].at[place].set(level))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnlineLoop:
+    """A while loop that stores carries online.
+
+    Attributes:
+        body: one step.
+        condition: whether to take another.
+        most: the most steps to take.
+        splits: the table of the backward pass.
+    """
+
+    body: Body
+    condition: Condition
+    most: int
+    splits: Splits
+
+    def plain(self, inputs: Inputs) -> tuple[Leaves, Any]:
+        """Run the loop where nothing is differentiated; also tell whether it had to stop."""
+        going, step = partial(self._goes_on, inputs), partial(self._step, inputs)
+        carry = jax.lax.while_loop(going, step, (jnp.int32(0), inputs.init))[1]
+        exceeded = self.condition(inputs.condition, carry)
+        return _spoil(carry, exceeded), exceeded
+
+    def store(self, inputs: Inputs) -> tuple[Running, Any]:
+        """Run forward and store carries."""
+        slots = self.splits.slots
+        stack = empty_stack(self.body, slots)
+        if slots == 1:
+            stack, _ = stack.push(inputs.init, jnp.int32(0))
+        start = Running(jnp.int32(0), inputs.init, stack, jnp.full(slots, -1, jnp.int32))
+        done = jax.lax.while_loop(partial(self._goes_on, inputs), partial(self._step_and_store, inputs), start)
+        return done, self.condition(inputs.condition, done.carry)
+
+    def _goes_on(self, inputs: Inputs, state: tuple[Any, ...]) -> Any:
+        return (state[0] < self.most) & self.condition(inputs.condition, state[1])
+
+    def _step(self, inputs: Inputs, state: tuple[Any, ...]) -> tuple[Any, Leaves]:
+        return state[0] + 1, self.body(inputs.closed, state[1], [])[0]
+
+    def _step_and_store(self, inputs: Inputs, state: Running) -> Running:
+        if self.splits.slots > 1:
+            state = record(state)
+        return Running(*self._step(inputs, state), *state[2:])
+
+    def forward_rule(self, inputs: Any) -> tuple[tuple[Leaves, Any], tuple[Any, ...]]:
+        """The first half of the derivative: run, and keep what the second half needs."""
+        values = jax.tree.map(lambda x: x.value, inputs, is_leaf=lambda x: hasattr(x, "perturbed"))
+        moves = [p.perturbed and _compat.is_float(jax.typeof(p.value)) for p in inputs.closed]
+        done, exceeded = self.store(values)
+        # Truth values are told as structure: a None is no leaf.
+        told = [() if m else None for m in moves]
+        return (_spoil(done.carry, exceeded), exceeded), (told, values.closed, done.step, done.stack, exceeded)
+
+    def backward_rule(self, saved: tuple[Any, ...], cotangents: tuple[Any, Any]) -> tuple[Inputs]:
+        """The second half of the derivative: gradients of what is differentiated, None for the rest."""
+        told, closed, end, stack, exceeded = saved
+        moves = [m is not None for m in told]
+        given = [c for c, f in zip(cotangents[0], self.body.carry.floats, strict=True) if f]
+        given = [_compat.zeros(c.aval) if isinstance(c, SymbolicZero) else c for c in given]
+        taped = make_taped(self.body, closed, moves, ())
+        sums = no_gradients(taped, closed, _spoil(given, exceeded), 0)
+        sweep = Sweep(Forward(self.body, closed, [], None), taped, self.splits, [], taped.compute_once(closed))
+        found = sweep.reverse(Backward(end, stack, [], sums))
+        by_closed, by_init = iter(found.closed), iter(found.carry)
+        gradients = Inputs(
+            [next(by_closed) if m else None for m in moves],
+            [None for c in self.condition.constants if c is None],
+            [next(by_init) if f else None for f in self.body.carry.floats],
+        )
+        return (gradients,)
+
+
+def _spoil(leaves: Leaves, exceeded: Any) -> Leaves:
+    """Return leaves that cannot be mistaken for a result where the loop had to stop; else as they are."""
+    return [jnp.where(exceeded, _no_result(x), x) for x in leaves]
+
+
+def _no_result(x: Any) -> Any:
+    dtype = jax.typeof(x).dtype
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.asarray(jnp.nan, dtype)
+    if jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return jnp.asarray(jnp.iinfo(dtype).max, dtype)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(jnp.iinfo(dtype).min, dtype)
+    return x

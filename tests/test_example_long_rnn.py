@@ -1,0 +1,57 @@
+"""``examples/long_rnn.py`` runs as a user runs it: as a program, whose output is all that is looked at."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TINY = "--length 120 --width 16 --batch 2 --steps 8 --slots 12".split()
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / "long_rnn.py"), *arguments],
+        env=os.environ | {"COLUMNS": "200", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def row(name, output):
+    """Return the numbers of one row of the table."""
+    (found,) = re.findall(rf"^{name} +(.*)$", output, re.MULTILINE)
+    return [float(number.replace(",", "")) for number in re.findall(r"[\d,.]+", found)]
+
+
+def test_it_trains_and_compares(tmp_path):
+    picture = tmp_path / "memory.png"
+    done = run(*TINY, "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+    plain, binomial, log = row("temporaries", done.stdout)
+    assert 0 < binomial < 0.5 * plain
+    assert 0 < log < 0.5 * plain
+    assert all(seconds >= 0 for seconds in row("seconds per step", done.stdout))
+    (difference,) = re.findall(r"differ by ([\d.e+-]+) at most", done.stdout)
+    assert float(difference) < 1e-4
+    first, last, steps = re.findall(r"Loss ([\d.]+) -> ([\d.]+) in (\d+) steps", done.stdout)[0]
+    assert float(last) < float(first) - 0.2
+    assert int(steps) == 8
+    assert done.stdout.endswith(f"Memory and time: {picture}\n")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_explains_itself_and_bad_input():
+    done = run("--help")
+    assert done.returncode == 0, done.stderr
+    for flag in "length batch width slots steps lr seed out".split():
+        assert f"--{flag} " in done.stdout
+    done = run("--slots", "0")
+    assert done.returncode == 2
+    assert "--slots must be 1 or more" in done.stderr
+    done = run("--length", "100000000")
+    assert done.returncode == 1
+    assert "the text has" in done.stderr
+    assert "Traceback" not in done.stderr
