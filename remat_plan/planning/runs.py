@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.solve.min_cut import SegmentProblem
 
 SMALL_SHARE = 1e-3
@@ -34,6 +36,7 @@ class Run:
         crosses: values from outside that it reads and that are used after it too.
         free: operations outside that depend on literals only; the run makes its own copy of them.
         signature: equal for runs with equal equations in equal roles.
+        limits: what the user wants kept or recomputed.
     """
 
     ops: tuple[int, ...]
@@ -43,6 +46,7 @@ class Run:
     crosses: tuple[int, ...]
     free: frozenset[int]
     signature: tuple[Any, ...]
+    limits: Limits = NO_LIMITS
 
 
 def op_seconds(graph: Graph, hardware: Hardware) -> list[float]:
@@ -63,6 +67,8 @@ def op_seconds(graph: Graph, hardware: Hardware) -> list[float]:
 def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised: list[bool]) -> float:
     if kind == Kind.ALIAS:
         return _TINY_SECONDS
+    if kind == Kind.REGION:
+        return _TINY_SECONDS + region_cost(op.eqn, hardware).seconds
     flops = eqn_flops(op.eqn)
     read = sum(graph.values[v].size_bytes for v in op.reads)
     written = sum(graph.values[v].size_bytes for v in op.outputs)
@@ -99,6 +105,10 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
         for v in op.outputs:
             local[v] = len(local)
         rows.append((op.kind, tuple(operands), op.differentiated, tuple(v in after for v in op.outputs)))
+    limits = cuts.limits
+    if limits != NO_LIMITS:
+        rows.append(tuple((i in limits.fixed, i in limits.pinned) for i in ops))
+        rows.append(tuple(v in limits.forbidden for v in local))
     values = tuple(local)
     return Run(
         ops=ops,
@@ -108,6 +118,7 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
         crosses=tuple(v for v in outside if v in after),
         free=cuts.free,
         signature=tuple(rows),
+        limits=limits,
     )
 
 
@@ -137,8 +148,11 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
         op_seconds=tuple(seconds[i] for i in run.ops),
         value_bytes=tuple(0 if v in stored else graph.values[v].size_bytes for v in run.values),
         saveable=tuple(
-            hasattr(graph.values[v].aval, "shape") and not (avoid_small and v in small and v not in run.leaves)
+            hasattr(graph.values[v].aval, "shape")
+            and v not in run.limits.forbidden
+            and not (avoid_small and v in small and v not in run.leaves)
             for v in run.values
         ),
         needed=frozenset(needed),
+        fixed=frozenset(n for n, i in enumerate(run.ops) if i in run.limits.fixed),
     )

@@ -11,6 +11,7 @@ backward pass, and ``r_n``: equation n runs again; v is saved when ``a_v - r_n =
                 r_n <= a_u                               for inputs u of n (of the segment)
                 r_n <= a_v                               for outputs v of n
                 a_v <= r_n                               for outputs that may not be saved
+                r_n = 0                                  for equations that must not run again
                 sum(bytes_v (a_v - r_n)) <= budget
 
 Without the last row this is the closure problem of ``solve.min_cut``, whose matrix is totally unimodular; its
@@ -112,12 +113,13 @@ def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -
             budget[n] -= size[v]
     seconds = np.array(problem.op_seconds, dtype=float)
     objective = np.concatenate([seconds / max(seconds.sum(), 1e-300), np.zeros(n_values)])
-    lower = np.zeros(n_ops + n_values)
+    lower, upper = np.zeros(n_ops + n_values), np.ones(n_ops + n_values)
+    upper[list(problem.fixed)] = 0.0
     lower[[n_ops + v for v in problem.needed]] = 1.0
     result = milp(
         objective,
         integrality=np.ones(n_ops + n_values),
-        bounds=Bounds(cast(Any, lower), cast(Any, np.ones(n_ops + n_values))),
+        bounds=Bounds(cast(Any, lower), cast(Any, upper)),
         constraints=[implied, LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0))],
         options={"node_limit": nodes, "mip_rel_gap": gap},
     )

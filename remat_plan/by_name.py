@@ -1,0 +1,153 @@
+"""Choosing among the schedules of a strategy that was asked for by name.
+
+In: a ``Task``, the evaluator and the compiler of a session, a budget or none. Out: the schedule to use, or
+``BudgetError``.
+
+All schedules are judged by the evaluator. With a budget, the one that recomputes the fewest seconds within it is
+searched for as on any curve, by compiling; without one, the least peak is taken. A strategy with one schedule has that
+one checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.memory import Timeline
+from remat_plan.graph.records import Graph
+from remat_plan.planning.cuts import find_cuts
+from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
+from remat_plan.planning.planner import isolated_primitives
+from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Schedule, Settings, Strategy, Task
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.rewrite.segments import Segment
+from remat_plan.verify.search import Found as Searched
+
+_ADVICE = "another strategy ('auto' searches for one that fits), "
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan was asked for, beside the budget and the device; arguments of ``api.plan``."""
+
+    strategy: str
+    verify: bool
+    argnums: tuple[int, ...]
+    has_aux: bool
+    static_argnums: tuple[int, ...]
+    existing: str
+    constraints: Constraints = NO_CONSTRAINTS
+    settings: Settings = NO_SETTINGS
+
+
+class Scorer(Protocol):
+    """What judges schedules: a session."""
+
+    def timeline(self, schedule: Schedule) -> Timeline:
+        """The evaluator's view of a schedule."""
+        ...
+
+    def peak(self, schedule: Schedule, verify: bool) -> int:
+        """Its peak, compiled or predicted."""
+        ...
+
+    def search(self, curve: Any, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Searched:
+        """Search the points of a family for the one to use."""
+        ...
+
+    def over_budget(self, budget_bytes: int, tried: Sequence[tuple[Any, Searched]], verify: bool) -> Exception:
+        """The error of a budget that no point meets."""
+        ...
+
+    def budget_error(
+        self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str = ""
+    ) -> Exception:
+        """The error of a budget below ``least``, the peak of ``schedule``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Schedules of which none needs more memory and more time than another, from least memory to most.
+
+    Attributes:
+        schedules: in that order.
+        limits: per schedule its predicted peak, arguments and results left out.
+        owned_bytes: these.
+    """
+
+    schedules: tuple[Schedule, ...]
+    limits: tuple[int, ...]
+    owned_bytes: int
+
+    def schedule(self, point: int) -> Schedule:
+        """The schedule at a point."""
+        return self.schedules[point]
+
+
+def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settings: Settings) -> Task:
+    """Return what a strategy is given.
+
+    Raises:
+        ValueError: constraints that the program does not allow.
+    """
+    isolate = isolated_primitives(hardware)
+    return Task(graph, find_cuts(graph, isolate, resolve(graph, constraints)), hardware, isolate, settings)
+
+
+def find_schedules(name: str, task: Task) -> Found | None:
+    """Return the schedules of a strategy; None for those that are the planner's own search."""
+    strategy = lookup(name)
+    if strategy.find is None:
+        return None
+    if not task.graph.ops:
+        return Found(((Segment(0, 0, "plain"),),))
+    return strategy.find(task)
+
+
+def may_stay_plain(strategy: Strategy, task: Task) -> bool:
+    """Whether a budget above the plain peak means that the function is left as it is."""
+    return strategy.budget != CHECKED and not task.cuts.limits.forbidden
+
+
+def rank(schedules: Sequence[Schedule], scorer: Scorer) -> Family:
+    """Evaluate schedules and return those that no other beats in both peak and seconds."""
+    rows = []
+    owned = 0
+    for number, schedule in enumerate(schedules):
+        timeline = scorer.timeline(schedule)
+        owned = timeline.argument_bytes + timeline.output_bytes
+        rows.append((timeline.peak_bytes, timeline.seconds, number))
+    kept: list[tuple[int, float, int]] = []
+    for row in sorted(rows):
+        if not kept or (row[1] < kept[-1][1] and row[0] > kept[-1][0]):
+            kept.append(row)
+    return Family(tuple(schedules[row[2]] for row in kept), tuple(row[0] - owned for row in kept), owned)
+
+
+def least_peak(found: Found | None, scorer: Scorer) -> Schedule:
+    """The schedule with the least predicted peak; of equal ones the fastest."""
+    assert found is not None, "a strategy that searches by itself needs a budget"
+    return found.schedules[0] if len(found.schedules) == 1 else rank(found.schedules, scorer).schedules[0]
+
+
+def fastest_within(found: Found, scorer: Scorer, budget_bytes: int, verify: bool) -> tuple[Schedule, int]:
+    """The schedule with the fewest recomputed seconds that fits, and how many were compiled for it.
+
+    Raises:
+        BudgetError: none fits.
+    """
+    if len(found.schedules) == 1:
+        (schedule,) = found.schedules
+        peak = scorer.peak(schedule, verify)
+        if peak > budget_bytes:
+            raise scorer.budget_error(schedule, peak, budget_bytes, verify, _ADVICE)
+        return schedule, int(verify)
+    family = rank(found.schedules, scorer)
+    fitting = [p for p, limit in enumerate(family.limits) if limit + family.owned_bytes <= budget_bytes]
+    result = scorer.search(family, family.owned_bytes, budget_bytes, verify, max(fitting, default=0))
+    if result.point is None:
+        raise scorer.over_budget(budget_bytes, [(family, result)], verify)
+    return family.schedules[result.point], len(result.measured) if verify else 0

@@ -1,0 +1,89 @@
+"""Segments that save what is wanted and respect the user's constraints.
+
+In: ``Graph``, ``Cuts`` (with ``Limits``), a range of equations, the values that a strategy would like to keep.
+Out: ``Segment``. Every strategy that builds a schedule itself builds it from these three.
+
+What is wanted is reduced to what something reads: the backward pass, or an equation that runs again. What must not
+run again is kept instead; what must not be kept is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.records import Graph
+from remat_plan.planning.cuts import Cuts
+from remat_plan.rewrite.segments import Segment
+
+
+def backward_reads(graph: Graph, start: int, end: int) -> list[int]:
+    """Return the values that the backward pass of equations ``start .. end-1`` reads, in order."""
+    read: dict[int, None] = {}
+    for op in graph.ops[start:end]:
+        if op.differentiated:
+            need = graph.needs[op.kind]
+            read.update(dict.fromkeys(op.operands[i] for i in need.operands if op.operands[i] >= 0))
+            read.update(dict.fromkeys(op.outputs[j] for j in need.outputs))
+    return list(read)
+
+
+def saveable(graph: Graph, cuts: Cuts, start: int, end: int) -> list[int]:
+    """Return the values made by equations ``start .. end-1`` that a segment may save, in order."""
+    return [
+        v
+        for op in graph.ops[start:end]
+        if op.index not in cuts.free
+        for v in op.outputs
+        if hasattr(graph.values[v].aval, "shape") and v not in cuts.limits.forbidden
+    ]
+
+
+def distinct_values(graph: Graph, cuts: Cuts, start: int, end: int) -> list[int]:
+    """Return ``saveable`` without what is only another name or shape of a value before it."""
+    return [
+        v for v in saveable(graph, cuts, start, end) if kind_of(graph.ops[graph.values[v].producer].eqn) != Kind.ALIAS
+    ]
+
+
+def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] = ()) -> Segment:
+    """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed."""
+    limits = cuts.limits
+    allowed = set(saveable(graph, cuts, start, end))
+    keep = allowed & set(wanted)
+    read: set[int] = set()
+    stack = backward_reads(graph, start, end)
+    while stack:
+        v = stack.pop()
+        if v in read:
+            continue
+        read.add(v)
+        producer = graph.values[v].producer
+        if not start <= producer < end or v in keep:
+            continue
+        if producer in limits.fixed and v in allowed:
+            keep.add(v)
+        else:
+            stack += graph.ops[producer].reads
+    return Segment(start, end, "save", tuple(sorted(keep & read)))
+
+
+def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:
+    """Return equations ``start .. end-1`` as they are.
+
+    Where they make a value that must be recomputed, they become a segment that saves all others.
+    """
+    made = {v for op in graph.ops[start:end] for v in op.outputs}
+    if cuts.limits.forbidden & made and not stays_plain(graph, cuts, start, end):
+        return save_segment(graph, cuts, start, end, distinct_values(graph, cuts, start, end))
+    return Segment(start, end, "plain")
+
+
+def stays_plain(graph: Graph, cuts: Cuts, start: int, end: int) -> bool:
+    """Whether equations ``start .. end-1`` must stay outside any segment (an effect, or a user's constraint)."""
+    return any(op.effectful or op.index in cuts.limits.pinned for op in graph.ops[start:end])
+
+
+def may_nest(graph: Graph, cuts: Cuts, start: int, end: int) -> bool:
+    """Whether equations ``start .. end-1`` may run again as a whole."""
+    return not stays_plain(graph, cuts, start, end) and not any(i in cuts.limits.fixed for i in range(start, end))

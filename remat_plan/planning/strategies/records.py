@@ -1,0 +1,109 @@
+"""What a strategy is, what it is given, what it returns.
+
+In: nothing. Out: ``Strategy``, ``Settings``, ``Task``, ``Found``: frozen records used by every module of this folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from remat_plan.cost.hardware import Hardware
+from remat_plan.graph.records import Graph
+from remat_plan.planning.cuts import Cuts
+from remat_plan.rewrite.segments import Segment
+
+Schedule = tuple[Segment, ...]
+
+MILP_MOST_OPS = 600
+"""The most equations that ``milp`` takes."""
+
+NEEDED, SEARCHED, CHECKED = "needed", "searched", "checked"
+"""What a strategy does with a budget: it cannot do without; it has schedules to choose from and without a budget takes
+the one with the least peak; it has one schedule, which is checked against the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user told a strategy beside the budget; None where nothing was said.
+
+    Attributes:
+        names: for ``collection``, the ``checkpoint_name`` names to keep.
+        counts: for ``mirror``, (name, how often values of that name are computed again at most).
+        slots: for ``binomial``, how many states may be kept at a time.
+    """
+
+    names: tuple[str, ...] | None = None
+    counts: tuple[tuple[str, int], ...] | None = None
+    slots: int | None = None
+
+
+NO_SETTINGS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One program to make schedules for.
+
+    Attributes:
+        graph, cuts: the program and its blocks; ``cuts.limits`` are the user's constraints.
+        hardware: what equations cost.
+        isolate: primitives whose blocks stay outside segments.
+        settings: of the strategy.
+    """
+
+    graph: Graph
+    cuts: Cuts
+    hardware: Hardware
+    isolate: frozenset[str] = frozenset()
+    settings: Settings = NO_SETTINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a strategy found: one or more schedules, the preferred one first, and what to say about them."""
+
+    schedules: tuple[Schedule, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """A function of this folder, loaded when it is first called: ``import remat_plan`` stays quick.
+
+    Attributes:
+        module: its module in this folder.
+        function: its name; from ``Task`` to ``Found``.
+    """
+
+    module: str
+    function: str
+
+    def __call__(self, task: Task) -> Found:
+        """Make the schedules of a strategy."""
+        module = importlib.import_module(f"{__package__}.{self.module}")
+        return getattr(module, self.function)(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One row of the table of strategies.
+
+    Attributes:
+        name: as given to ``rp.plan(..., strategy=name)``.
+        source: paper and section, or who writes it so.
+        summary: what it does, in one line.
+        avoid: when not to use it.
+        budget: ``"needed"``, ``"searched"`` (fewest recomputed seconds that fits; without a budget the least peak) or
+            ``"checked"`` (one schedule).
+        settings: which of ``names``, ``counts``, ``slots`` it takes.
+        find: makes its schedules; None for those that are the planner's own dynamic program.
+    """
+
+    name: str
+    source: str
+    summary: str
+    avoid: str
+    budget: str
+    settings: tuple[str, ...] = ()
+    find: Finder | None = None

@@ -1,0 +1,263 @@
+"""The table of strategies.
+
+In: names. Out: ``Strategy`` records, and ``Strategies``, the table that ``rp.strategies()`` returns.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from remat_plan.planning.limits import name_list
+from remat_plan.planning.strategies.records import (
+    CHECKED,
+    MILP_MOST_OPS,
+    NEEDED,
+    SEARCHED,
+    Finder,
+    Settings,
+    Strategy,
+)
+
+_CHEN = "Chen et al. 2016, arXiv 1604.06174"
+_OPENAI = "OpenAI gradient-checkpointing 2018"
+_STOCK = "jax.checkpoint"
+
+_ROWS = (
+    Strategy(
+        "auto",
+        "Beaumont 2019, Rockmate 2023, and the policies below",
+        "the chain's dynamic program with options for every block, beside the uniform policies; the best that fits",
+        "there is no budget, or you want to know beforehand what is kept",
+        NEEDED,
+    ),
+    Strategy(
+        "chain",
+        "Beaumont et al. 2019, arXiv 1911.13214, Theorem 1",
+        "the dynamic program alone",
+        "always: auto has its schedules too; it is there for comparison",
+        NEEDED,
+    ),
+    Strategy(
+        "memory",
+        f"{_CHEN}, Algorithm 1; {_OPENAI}, 'memory'",
+        "keeps about sqrt(n) frontiers and computes the rest again once",
+        "less would do: give auto a budget",
+        SEARCHED,
+        (),
+        Finder("sublinear", "find_memory"),
+    ),
+    Strategy(
+        "budgeted",
+        f"{_CHEN}, Algorithm 3",
+        "one greedy walk that keeps a frontier whenever b bytes have gathered, for a spread of b",
+        "planning time does not matter: memory and auto do better",
+        SEARCHED,
+        (),
+        Finder("sublinear", "find_budgeted"),
+    ),
+    Strategy(
+        "log",
+        f"{_CHEN}, section 4.4",
+        "recursive halving: about log2(n) frontiers, up to n log2(n) blocks run",
+        "layers are a lax.scan, or long (code grows to n log2(n) blocks), or memory is enough",
+        CHECKED,
+        (),
+        Finder("sublinear", "find_log"),
+    ),
+    Strategy(
+        "binomial",
+        "Griewank & Walther 2000, Algorithm 799 (revolve)",
+        "the fewest blocks run for a number of slots, for equal blocks",
+        "blocks differ in cost, or layers are a lax.scan",
+        SEARCHED,
+        ("slots",),
+        Finder("binomial", "find_binomial"),
+    ),
+    Strategy(
+        "speed",
+        f"{_OPENAI}, 'speed'",
+        "keeps the outputs of matrix products and convolutions, computes the rest again",
+        "memory is short: most of it is in those outputs",
+        CHECKED,
+        (),
+        Finder("uniform", "find_speed"),
+    ),
+    Strategy(
+        "collection",
+        f"{_OPENAI}, 'collection'",
+        "keeps exactly the values named with checkpoint_name",
+        "you do not know which values: the names must separate the layers",
+        CHECKED,
+        ("names",),
+        Finder("named", "find_collection"),
+    ),
+    Strategy(
+        "mirror",
+        f"{_CHEN}, Algorithm 2",
+        "how often named values may be computed again, by counts given by hand (0: kept)",
+        "you do not have a schedule in mind",
+        CHECKED,
+        ("counts",),
+        Finder("named", "find_mirror"),
+    ),
+    Strategy(
+        "milp",
+        "Checkmate, Jain et al. 2020, arXiv 1910.02653",
+        "which values to keep, as integer programs solved exactly",
+        f"the program has more than {MILP_MOST_OPS} equations, or planning must be quick",
+        NEEDED,
+        (),
+        Finder("exact", "find_milp"),
+    ),
+    Strategy(
+        "each_block",
+        f"{_STOCK} on each block, nothing_saveable",
+        "jax.checkpoint on every block",
+        "a third more time is too much",
+        CHECKED,
+        (),
+        Finder("uniform", "find_each_block"),
+    ),
+    Strategy(
+        "dots",
+        f"{_STOCK} on each block, dots_saveable",
+        "keeps matrix products and convolutions, on every block",
+        "attention scores are large: they are products",
+        CHECKED,
+        (),
+        Finder("uniform", "find_dots"),
+    ),
+    Strategy(
+        "dots_no_batch",
+        f"{_STOCK} on each block, dots_with_no_batch_dims_saveable",
+        "keeps matrix products without batch dimensions, on every block",
+        "the work is in convolutions: they are computed again",
+        CHECKED,
+        (),
+        Finder("uniform", "find_dots_no_batch"),
+    ),
+    Strategy(
+        "nothing",
+        f"{_STOCK} on the function, nothing_saveable",
+        "one jax.checkpoint around everything that keeps nothing",
+        "always: one more forward pass, and the peak hardly falls; for comparison",
+        CHECKED,
+        (),
+        Finder("uniform", "find_nothing"),
+    ),
+    Strategy(
+        "everything",
+        f"{_STOCK} on the function, everything_saveable",
+        "keeps every value, which is what JAX does by itself",
+        "memory is short; it is the other end of the scale",
+        CHECKED,
+        (),
+        Finder("uniform", "find_everything"),
+    ),
+)
+_BY_NAME = {row.name: row for row in _ROWS}
+_HEADS = ("strategy", "budget", "what it does", "when not to use it", "source")
+_WIDTHS = (13, 8, 27, 22, 32)
+
+
+def lookup(name: str) -> Strategy:
+    """Return a strategy by name.
+
+    Raises:
+        ValueError: there is none of that name; the message lists those there are.
+    """
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise ValueError(
+            f"strategy={name!r} is not known: say one of {', '.join(map(repr, _BY_NAME))} (rp.strategies() explains)."
+        )
+    return _BY_NAME[name]
+
+
+def check_settings(strategy: Strategy, settings: Settings, has_budget: bool) -> None:
+    """Raise ``ValueError`` if a strategy is given what it does not take, or lacks what it needs."""
+    for argument in ("names", "counts", "slots"):
+        if getattr(settings, argument) is not None and argument not in strategy.settings:
+            takers = [repr(row.name) for row in _ROWS if argument in row.settings]
+            raise ValueError(f"{argument}: strategy={strategy.name!r} has no use for it; {', '.join(takers)} has.")
+    if has_budget:
+        return
+    if strategy.budget == NEEDED:
+        raise ValueError(
+            f"strategy={strategy.name!r} needs a budget, such as budget='8GiB' or budget='60%'. Without one, use "
+            "strategy='memory', which keeps about the square root of what plain JAX keeps."
+        )
+    if "slots" in strategy.settings and settings.slots is None:
+        raise ValueError(
+            f"strategy={strategy.name!r} needs slots (how many states are kept at a time), such as slots=8, or a "
+            "budget."
+        )
+
+
+def make_settings(names: Any, counts: Any, slots: Any) -> Settings:
+    """Check what a user gave and return it as one value.
+
+    Raises:
+        TypeError, ValueError: not names, not counts of names, not a number of slots.
+    """
+    pairs = None
+    if counts is not None:
+        if not isinstance(counts, Mapping) or not all(isinstance(name, str) for name in counts):
+            raise TypeError(
+                f"counts={counts!r}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
+            )
+        if wrong := [c for c in counts.values() if isinstance(c, bool) or not isinstance(c, int) or c < 0]:
+            raise ValueError(f"counts: {wrong[0]!r} is no count; give integers from 0 (keep) on.")
+        pairs = tuple(sorted(counts.items()))
+    if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
+        raise ValueError(f"slots={slots!r}: give an integer from 1 on, how many states are kept at a time.")
+    return Settings(None if names is None else name_list("names", names), pairs, slots)
+
+
+class Strategies:
+    """All strategies: iterate over the records, look one up by name, print the table."""
+
+    def __iter__(self) -> Iterator[Strategy]:
+        return iter(_ROWS)
+
+    def __len__(self) -> int:
+        return len(_ROWS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _BY_NAME
+
+    def __getitem__(self, name: str) -> Strategy:
+        return lookup(name)
+
+    def __repr__(self) -> str:
+        return f"<{len(_ROWS)} strategies: {', '.join(_BY_NAME)}>"
+
+    def __str__(self) -> str:
+        lines = [_line(_HEADS), "  ".join("-" * w for w in _WIDTHS)]
+        for row in _ROWS:
+            cells = [textwrap.wrap(text, w) for text, w in zip(_texts(row), _WIDTHS, strict=True)]
+            for i in range(max(map(len, cells))):
+                lines.append(_line([cell[i] if i < len(cell) else "" for cell in cells]))
+        return "\n".join([*lines, *_LEGEND])
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{html.escape(head)}</th>" for head in _HEADS)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _texts(row)) for row in _ROWS)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><tr>{heads}</tr>{body}</table><p>{html.escape(' '.join(_LEGEND))}</p>"
+
+
+_LEGEND = (
+    "budget: needed; searched: the fastest of its schedules that fits, without a budget the one with the least",
+    "peak; checked: one schedule, which must fit if there is a budget.",
+)
+
+
+def _texts(row: Strategy) -> tuple[str, ...]:
+    return row.name, row.budget, row.summary, row.avoid, row.source
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return "  ".join(f"{cell:<{w}}" for cell, w in zip(cells, _WIDTHS, strict=True)).rstrip()

@@ -1,0 +1,56 @@
+"""The error of a budget that cannot be met: what was reached, where the memory goes, what to try.
+
+In: ``Graph``, the ``Timeline`` of the schedule that needs least, its peak. Out: ``BudgetError``.
+"""
+
+from __future__ import annotations
+
+from remat_plan.cost.memory import Timeline
+from remat_plan.graph.records import Graph
+from remat_plan.report.decisions import line_text, value_text
+from remat_plan.units import BudgetError, format_bytes
+
+
+def below_minimum(
+    graph: Graph, timeline: Timeline, least_bytes: int, budget_bytes: int, verified: bool, device: str, advice: str
+) -> BudgetError:
+    """The error that names ``least_bytes`` as what can be had.
+
+    Args:
+        graph: the program.
+        timeline: of the schedule with that peak.
+        least_bytes, budget_bytes: its peak; what was asked for.
+        verified: whether the peak is the compiler's.
+        device: what the plan is for.
+        advice: what to try beside a larger budget; may be empty.
+    """
+    eqn = timeline.equations[timeline.peak_step]
+    where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
+    largest = largest_values(graph)
+    word = "compiled" if verified else "predicted"
+    owned = timeline.argument_bytes + timeline.output_bytes
+    message = (
+        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) is below the least {word} peak reached, "
+        f"{format_bytes(least_bytes)} ({least_bytes} bytes) for {device}. Arguments and gradients alone take "
+        f"{format_bytes(owned)}. At that minimum the peak is at {where}; the largest values of the program are "
+        f"{'; '.join(largest)}. Try budget={least_bytes}, {advice}a smaller batch, a lower precision, or donate and "
+        "shard the arguments."
+    )
+    return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where=where, largest=largest)
+
+
+def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:
+    """The error of a budget for a program without equations."""
+    message = (
+        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) cannot be met: the function computes nothing "
+        f"that could be recomputed; its arguments and gradients alone take {least_bytes} bytes."
+    )
+    return BudgetError(
+        message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where="", largest=largest_values(graph)
+    )
+
+
+def largest_values(graph: Graph) -> tuple[str, ...]:
+    """Texts of the three largest values of a program."""
+    order = sorted(graph.values, key=lambda v: (-v.size_bytes, v.index))[:3]
+    return tuple(f"{value_text(graph, v.index)} ({format_bytes(v.size_bytes)})" for v in order)

@@ -1,0 +1,213 @@
+"""``must_save``, ``must_recompute``, ``never_recompute``: honoured by every strategy, or refused."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from remat_plan.planning.builder import Rules
+from remat_plan.planning.cuts import find_cuts
+from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, known_names, make_constraints, named_values, resolve
+from remat_plan.planning.planner import Planner
+from remat_plan.planning.strategies.registry import Strategies
+from remat_plan.report.progress import Progress
+from remat_plan.session import Session
+from remat_plan.solve import milp, min_cut
+from remat_plan.verify.targets import resolve as place
+from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
+from tests.strategies import chain_session, found, named_chain, runs
+
+SETTINGS = {
+    "collection": {"names": ("pillar", "state")},
+    "mirror": {"counts": {"pillar": 0, "state": 1}},
+    "binomial": {"slots": 2},
+}
+LAYERS = 8
+
+
+@functools.cache
+def session():
+    return chain_session(named_chain(LAYERS))
+
+
+def schedules(name, constraints, on=None):
+    """All schedules that a strategy may come to, the planner's among them."""
+    on = on or session()
+    if Strategies()[name].find is not None:
+        return found(on, name, constraints, **SETTINGS.get(name, {})).schedules
+    planner = Planner(on.program.graph, Rules(on.program.graph, on.hardware), constraints)
+    curves = [curve.schedule(point) for curve in planner.curves for point in range(0, len(curve.points), 3)]
+    return (*curves, *planner.baselines()) if name == "auto" else tuple(curves)
+
+
+NAMES = [row.name for row in Strategies()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_must_be_saved_is_never_run_again(name):
+    constraints = make_constraints(["hidden"], (), ())
+    for schedule in schedules(name, constraints):
+        assert runs(session(), schedule, "tanh") == LAYERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_primitive_that_never_runs_again(name):
+    constraints = make_constraints((), (), ["tanh"])
+    for schedule in schedules(name, constraints):
+        assert runs(session(), schedule, "tanh") == LAYERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_must_be_recomputed_is_never_kept(name):
+    graph = session().program.graph
+    constraints = make_constraints((), ["hidden"], ())
+    hidden = set(resolve(graph, constraints).forbidden)
+    assert len(hidden) == 2 * LAYERS
+    for schedule in schedules(name, constraints):
+        for segment in itertools.chain.from_iterable(s.leaves() for s in schedule):
+            assert hidden.isdisjoint(segment.saved)
+            inside = {v for op in graph.ops[segment.start : segment.end] for v in op.outputs}
+            assert segment.kind == "save" or hidden.isdisjoint(inside), "left as it is, it would be kept"
+        assert runs(session(), schedule, "tanh") >= 2 * LAYERS
+
+
+def test_gradients_under_constraints():
+    on = small_session()
+    values = [jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) / 4 for x in on.structs]
+    want = plain_gradient(on.program)(*values)
+    for constraints in (
+        Constraints(("hidden",)),
+        Constraints((), ("hidden",)),
+        Constraints(("state",), ("hidden",), ("sub",)),
+    ):
+        for name in ("auto", "log"):
+            schedule = schedules(name, constraints, on)[0]
+            got = jax.jit(flat_gradient(on.program, schedule))(*values)
+            assert_trees_close(got, want, 1e-4, 1e-5)
+
+
+@functools.cache
+def small_session():
+    def loss(w, x):
+        for i in range(4):
+            x = checkpoint_name(x, "state") - checkpoint_name(jnp.tanh(x @ w), "hidden") @ w
+        return jnp.mean(x**2)
+
+    program = traced(loss, jnp.ones((8, 8)), jnp.ones((64, 8)))
+    return Session(program, place("cpu"), Progress("test", False))
+
+
+def test_a_loop_that_never_runs_again_stays_outside_segments():
+    def loss(w, x):
+        for _ in range(3):
+            x, _ = lax.scan(lambda c, _: (jnp.tanh(c @ w), None), jnp.sin(x), None, length=3)
+            x = jnp.tanh(jnp.cos(x) @ w)
+        return jnp.sum(x)
+
+    program = traced(loss, jnp.ones((8, 8)), jnp.ones((64, 8)))
+    graph = program.graph
+    limits = resolve(graph, make_constraints((), (), ["scan"]))
+    scans = {op.index for op in graph.ops if op.primitive == "scan"}
+    assert limits.pinned == scans
+    planner = Planner(graph, Rules(graph, CPU), make_constraints((), (), ["scan"]))
+    for curve in planner.curves:
+        for point in range(len(curve.points)):
+            for segment in curve.schedule(point):
+                inside = scans & set(range(segment.start, segment.end))
+                assert segment.kind == "plain" or not inside
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")
+def test_a_collective_is_not_repeated():
+    def loss(w, x):
+        for _ in range(4):
+            x = jnp.sin(lax.psum(jnp.tanh(x @ w), "i"))
+        return jnp.sum(x**2)
+
+    counts = {}
+
+    def look(w, x):
+        program = traced(loss, w, x)
+        session = Session(program, place("cpu"), Progress("test", False))
+        name = next(op.primitive for op in program.graph.ops if op.primitive.startswith("psum"))
+        counts["plain"] = runs(session, program.plain, name)
+        for key, constraints in (("free", NO_CONSTRAINTS), ("kept", make_constraints((), (), [name]))):
+            every = [s for strategy in ("memory", "auto") for s in schedules(strategy, constraints, session)]
+            counts[key] = max(runs(session, s, name) for s in every)
+        return jnp.zeros(())
+
+    jax.vmap(look, (None, 0), axis_name="i")(jnp.ones((8, 8)), jnp.ones((2, 64, 8)))
+    assert counts["kept"] == counts["plain"] < counts["free"]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "text"),
+    [
+        (
+            (["layer"], (), ()),
+            "must_save: no value is named 'layer'. Names in this program: 'hidden', 'pillar', 'state', 'step'",
+        ),
+        (((), ["layer"], ()), "must_recompute: no value is named 'layer'"),
+        (((), (), ["psum"]), "never_recompute: the program has no primitive 'psum'. It has: add, "),
+        (((), ["hidden"], ["tanh"]), "tanh .* would have to run again, which must_save or never_recompute forbids"),
+    ],
+)
+def test_what_is_unknown_or_contradicts_itself(constraints, text):
+    with pytest.raises(ValueError, match=text):
+        resolve(session().program.graph, make_constraints(*constraints))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "error", "text"),
+    [
+        ((["a"], ["a"], ()), ValueError, "'a' is in must_save and in must_recompute"),
+        (("a", (), ()), TypeError, r"must_save='a': give a list of names, \['a'\]"),
+        (((), [1], ()), TypeError, "must_recompute=.1.: give a list of names"),
+        (((), (), 5), TypeError, "never_recompute=5: give a list of names"),
+    ],
+)
+def test_what_is_no_list_of_names(constraints, error, text):
+    with pytest.raises(error, match=text):
+        make_constraints(*constraints)
+
+
+def test_a_program_without_names_says_how_to_give_them():
+    program = traced(lambda w: jnp.sum(jnp.tanh(w)), jnp.ones(3))
+    with pytest.raises(ValueError, match="This program has no names: give values names with jax.ad_checkpoint"):
+        resolve(program.graph, make_constraints(["a"], (), ()))
+
+
+def test_a_value_read_on_both_sides_of_an_effect_has_to_be_kept():
+    def loss(w, x):
+        y = checkpoint_name(jnp.tanh(x @ w), "y")
+        jax.debug.callback(lambda _: None, jnp.sum(x))
+        return jnp.sum(y**2)
+
+    graph = traced(loss, jnp.ones((8, 8)), jnp.ones((64, 8))).graph
+    limits = resolve(graph, make_constraints((), ["y"], ()))
+    with pytest.raises(ValueError, match="must_recompute: float32.64,8. is read on the other side of equation"):
+        find_cuts(graph, frozenset(), limits)
+
+
+def test_names_stand_for_what_was_named():
+    graph = session().program.graph
+    assert known_names(graph) == ("hidden", "pillar", "state", "step")
+    values = named_values(graph, ["hidden"])
+    assert [graph.ops[graph.values[v].producer].primitive for v in values] == ["tanh"] * LAYERS
+    assert len(named_values(graph, ["pillar"])) == 1, "the first one is an argument"
+
+
+def test_the_minimum_cut_saves_what_must_not_run_again():
+    """a -> b -> c, all needed in turn; b may not run again."""
+    inputs, outputs = ((), (0,), (1,)), ((0,), (1,), (2,))
+    problem = min_cut.SegmentProblem(
+        inputs, outputs, (1.0, 1.0, 1.0), (4, 4, 4), (True,) * 3, frozenset({2}), frozenset({1})
+    )
+    for selection in (*min_cut.hull(problem), milp.exact(problem, 4), min_cut.save_none(problem)):
+        assert 1 not in selection.recomputed
+    assert min_cut.save_none(problem).saved == {1}
+    assert min_cut.complete(problem, frozenset()).recomputed == {2}

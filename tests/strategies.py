@@ -1,0 +1,80 @@
+"""What the tests of strategies share: chains, sessions, and counting what is run.
+
+Imported as ``from tests.strategies import ...``.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from remat_plan.by_name import make_task
+from remat_plan.cost.program import lower
+from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.records import Settings
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.report.progress import Progress
+from remat_plan.session import Session
+from remat_plan.verify.targets import resolve
+from tests.helpers import traced
+
+S = jax.ShapeDtypeStruct
+ROWS, WIDTH, HIDDEN = 16384, 4, 16
+LAYER = (S((WIDTH, HIDDEN), "float32"), S((HIDDEN, WIDTH), "float32"))
+CARRY_BYTES = 4 * ROWS * WIDTH
+
+
+def chain(n):
+    """n equal layers that the planner cuts into n equal blocks."""
+
+    def loss(w, x):
+        a, b = w
+        for _ in range(n):
+            x = x + jnp.tanh(x @ a) @ b
+        return jnp.sum(x**2)
+
+    return loss
+
+
+def named_chain(n, every=2):
+    """The same with names: what enters a layer is ``"state"``, at every fourth ``"pillar"``; inside it ``"hidden"``."""
+
+    def loss(w, x):
+        a, b = w
+        for i in range(n):
+            x = checkpoint_name(x, "pillar" if i % (2 * every) == 0 else "state" if i % every == 0 else "step")
+            x = x + checkpoint_name(jnp.tanh(x @ a), "hidden") @ b
+        return jnp.sum(x**2)
+
+    return loss
+
+
+def chain_session(fn):
+    program = traced(fn, LAYER, S((ROWS, WIDTH), "float32"))
+    return Session(program, resolve("cpu"), Progress("test", False))
+
+
+def found(session, name, constraints=NO_CONSTRAINTS, **settings):
+    """All schedules of a strategy."""
+    task = make_task(session.program.graph, session.hardware, constraints, Settings(**settings))
+    return lookup(name).find(task)
+
+
+def least(session, name, **settings):
+    """The schedule with the least predicted peak, as without a budget."""
+    return min(found(session, name, **settings).schedules, key=lambda s: session.timeline(s).peak_bytes)
+
+
+def owned_bytes(session):
+    plain = session.timeline(session.program.plain)
+    return plain.argument_bytes + plain.output_bytes
+
+
+def carries(session, schedule):
+    """Predicted temporaries in units of what enters a layer."""
+    return (session.timeline(schedule).peak_bytes - owned_bytes(session)) / CARRY_BYTES
+
+
+def runs(session, schedule, primitive="tanh"):
+    """How often a primitive is run in the gradient step of a schedule, dead code left out."""
+    program = lower(jax.make_jaxpr(session.step(schedule))(*session.structs), lambda eqn: 0)
+    return sum(step.equations for step in program.steps if step.primitive == primitive)
