@@ -1,7 +1,11 @@
 """A traced program with everything that is known before planning.
 
-In: a function and its arguments. Out: ``Program``: call, graph, fingerprint, shapes of the outputs; and running it
-under a schedule.
+In: a function and its arguments. Out: ``Traced``: the call and its jaxpr; ``Program``: graph, fingerprint and shapes
+of the outputs too; and running it under a schedule.
+
+Two kinds of functions are traced. A loss (``trace_loss``) returns one scalar, or ``(scalar, aux)``, and its gradient
+step is ``value_and_grad``. Any other function (``trace_function``) is differentiated in every input of floating
+point, and its gradient step is its VJP: cotangents of its outputs of floating point are arguments.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from typing import Any
 
 import jax
 
-from remat_plan import collector
+from remat_plan import _compat, collector
 from remat_plan.graph.build import build
-from remat_plan.graph.call import Call, check_loss, make_call
+from remat_plan.graph.call import Call, check_loss, make_call, make_function_call
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import free_ops, last_uses
@@ -25,13 +29,39 @@ EXISTING = ("replan", "keep")
 
 
 @dataclass(frozen=True, slots=True)
+class Traced:
+    """One call, traced.
+
+    Attributes:
+        call: function and arguments.
+        jaxpr: the closed jaxpr of its flat form.
+        output_tree: the structure of what the function returns.
+        is_loss: whether its gradient step is ``value_and_grad``.
+        cotangents: shapes of the cotangents that its VJP is given; none for a loss, whose cotangent is 1.
+    """
+
+    call: Call
+    jaxpr: Any
+    output_tree: Any
+    is_loss: bool
+    cotangents: tuple[jax.ShapeDtypeStruct, ...]
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether there is a backward pass at all."""
+        return self.is_loss or (any(self.call.differentiated) and bool(self.cotangents))
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """One function traced on one set of arguments."""
+    """One function traced on one set of arguments; see ``Traced`` for the attributes that it shares."""
 
     call: Call
     graph: Graph
     fingerprint: Fingerprint
     output_tree: Any
+    is_loss: bool
+    cotangents: tuple[jax.ShapeDtypeStruct, ...]
 
     @property
     def plain(self) -> tuple[Segment, ...]:
@@ -45,7 +75,56 @@ def check_existing(existing: str) -> None:
         raise ValueError(f"existing={existing!r}: say one of {', '.join(map(repr, EXISTING))}.")
 
 
+def trace_loss(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    static_argnums: int | Sequence[int],
+) -> Traced:
+    """Trace a loss function.
+
+    Raises:
+        TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
+    """
+    call = make_call(fn, args, kwargs, argnums, static_argnums)
+    closed, shapes = call.trace()
+    check_loss(shapes, has_aux)
+    return Traced(call, closed, jax.tree.structure(shapes), True, ())
+
+
+def trace_function(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+) -> Traced:
+    """Trace any function of arrays.
+
+    Raises:
+        TypeError, ValueError: bad arguments (see ``graph.call``), or outputs that are no arrays.
+    """
+    call = make_function_call(fn, args, kwargs, static_argnums, static_argnames)
+    closed, shapes = call.trace()
+    avals = [var.aval for var in _compat.open_jaxpr(closed)[0].outvars]
+    cotangents = tuple(_compat.struct(aval) for aval in avals if _compat.is_float(aval))
+    return Traced(call, closed, jax.tree.structure(shapes), False, cotangents)
+
+
 @collector.paused()
+def make_program(traced: Traced, existing: str) -> Program:
+    """Build the graph of a traced call.
+
+    Args:
+        traced: the call.
+        existing: what becomes of the user's own ``jax.checkpoint`` regions: ``"replan"`` or ``"keep"``.
+    """
+    graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=existing == "keep")
+    return Program(traced.call, graph, fingerprint(graph), traced.output_tree, traced.is_loss, traced.cotangents)
+
+
 def trace_program(
     fn: Callable[..., Any],
     args: Sequence[Any],
@@ -61,18 +140,15 @@ def trace_program(
         TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
     """
     check_existing(existing)
-    call = make_call(fn, args, kwargs, argnums, static_argnums)
-    closed, shapes = call.trace()
-    check_loss(shapes, has_aux)
-    graph = build(closed, call.differentiated, keep_remat=existing == "keep")
-    return Program(call, graph, fingerprint(graph), jax.tree.structure(shapes))
+    return make_program(trace_loss(fn, args, kwargs, argnums, has_aux, static_argnums), existing)
 
 
-def make_emitter(graph: Graph, schedule: Sequence[Segment]) -> Emitter:
-    """Return a graph under a schedule, as a function of flat values."""
-    return Emitter(graph, schedule, free_ops(graph), last_uses(graph))
+def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = True) -> Emitter:
+    """Return a graph under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``."""
+    return Emitter(graph, schedule, free_ops(graph), last_uses(graph), prevent_cse)
 
 
-def run_schedule(program: Program, schedule: Sequence[Segment]) -> Any:
+def run_schedule(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Any:
     """Run a program on its own arguments under a schedule and return what the function returns."""
-    return jax.tree.unflatten(program.output_tree, make_emitter(program.graph, schedule)(program.call.leaves))
+    emitter = make_emitter(program.graph, schedule, prevent_cse)
+    return jax.tree.unflatten(program.output_tree, emitter(program.call.leaves))

@@ -83,20 +83,6 @@ class Call:
 
         return jax.make_jaxpr(traced, return_shape=True)(*self.structs)
 
-    def key(self) -> Any:
-        """Return a hashable key of structure, shapes and static leaves."""
-        shapes = tuple((s.shape, str(s.dtype), s.weak_type) for s in self.structs)
-        static = tuple(x if _hashable(x) else id(x) for x in self.static)
-        return self.tree, self.traced, static, shapes, self.differentiated
-
-
-def _hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
-
 
 def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:
     """Return positions of arguments as a tuple of integers; one integer stands for itself.
@@ -134,7 +120,7 @@ def make_call(
     argnums: int | Sequence[int],
     static_argnums: int | Sequence[int] = (),
 ) -> Call:
-    """Take a call apart.
+    """Take the call of a loss apart.
 
     Raises:
         TypeError: ``fn`` is not callable, or a differentiated argument has a leaf that is no float.
@@ -150,33 +136,72 @@ def make_call(
     both = sorted(set(numbers) & set(fixed))
     if both:
         raise ValueError(f"argument {both[0]} is in argnums and in static_argnums; it can be only one of them.")
+
+    def moves(path: Any, leaf: Any) -> bool:
+        position = path[1].idx if path[0].idx == 0 else -1
+        if position in numbers and not _compat.is_float(struct_of(leaf)):
+            raise TypeError(
+                f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
+                f"no gradient; argnums={argnums!r} must name arguments of floating point only."
+            )
+        return position in numbers
+
+    call = _take_apart(fn, args, kwargs, fixed, (), moves)
+    if not any(call.differentiated):
+        raise ValueError(
+            f"argnums={argnums!r}: no array of floating point to differentiate in these arguments. (Of a method, "
+            "argument 0 is the object itself; its first parameter is argnums=1.)"
+        )
+    return call
+
+
+def make_function_call(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+) -> Call:
+    """Take the call of any function apart: every array of floating point in its arguments is differentiated.
+
+    Args:
+        fn, args, kwargs: the call; there may be no arguments, or none of floating point.
+        static_argnums: positions of arguments that are not traced.
+        static_argnames: keyword arguments that are not traced.
+
+    Raises:
+        ValueError: a bad position.
+    """
+    numbers = positions(static_argnums, "static_argnums")
+    fixed = normalize_argnums(numbers, len(args), "static_argnums") if numbers else ()
+    return _take_apart(fn, args, kwargs, fixed, static_argnames, lambda _, leaf: _compat.is_float(struct_of(leaf)))
+
+
+def _take_apart(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fixed: Sequence[int],
+    fixed_names: Sequence[str],
+    moves: Callable[[Any, Any], bool],
+) -> Call:
+    """Sort the leaves of a call; ``moves`` tells from its path and itself whether an array is differentiated."""
     leaves: list[Any] = []
     traced: list[bool] = []
     static: list[Any] = []
     differentiated: list[bool] = []
     wrapped = tuple(_Static(a) if i in fixed else a for i, a in enumerate(args))
-    paths, tree = jax.tree_util.tree_flatten_with_path((wrapped, dict(kwargs)))
+    named = {k: _Static(v) if k in fixed_names else v for k, v in kwargs.items()}
+    paths, tree = jax.tree_util.tree_flatten_with_path((wrapped, named))
     for path, leaf in paths:
-        position = path[1].idx if path[0].idx == 0 else -1
         array = not isinstance(leaf, _Static) and is_traced(leaf)
         traced.append(array)
-        if not array:
+        if array:
+            leaves.append(leaf)
+            differentiated.append(moves(path, leaf))
+        else:
             static.append(leaf)
-            continue
-        moving = position in numbers
-        if moving and not _compat.is_float(struct_of(leaf)):
-            raise TypeError(
-                f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
-                f"no gradient; argnums={argnums!r} must name arguments of floating point only."
-            )
-        leaves.append(leaf)
-        differentiated.append(moving)
-    if not any(differentiated):
-        raise ValueError(
-            f"argnums={argnums!r}: no array of floating point to differentiate in these arguments. (Of a method, "
-            "argument 0 is the object itself; its first parameter is argnums=1.)"
-        )
-    target = _unwrapping(fn) if fixed else fn
+    target = _unwrapping(fn) if fixed or fixed_names else fn
     return Call(target, tree, tuple(traced), tuple(static), tuple(leaves), tuple(differentiated))
 
 
@@ -186,16 +211,11 @@ class _Static:
     def __init__(self, value: Any):
         self.value = value
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.value == other.value
-
-    def __hash__(self) -> int:
-        return hash(self.value) if _hashable(self.value) else id(self.value)
-
 
 def _unwrapping(fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*(a.value if isinstance(a, _Static) else a for a in args), **kwargs)
+        named = {k: v.value if isinstance(v, _Static) else v for k, v in kwargs.items()}
+        return fn(*(a.value if isinstance(a, _Static) else a for a in args), **named)
 
     return call
 

@@ -3,7 +3,8 @@
 In: ``Graph``. Out: ``Fingerprint``; two programs with the same one can run the same plan.
 
 Texts hold primitive, parameters (addresses removed), types of operands and outputs, and which earlier values it
-reads; so they are the same in every process.
+reads; so they are the same in every process. Numbers that random keys are made from are left out: layers that draw
+different random numbers run the same plan.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 
 from remat_plan.graph.build import Texts
 from remat_plan.graph.records import Graph
+
+_SEEDED = ("random_seed", "random_fold_in")
+"""Primitives whose literal operands do not change what a program costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,11 @@ def fingerprint(graph: Graph) -> Fingerprint:
     number.update((v, f"c{i}:{graph.values[v].text}") for i, (v, _) in enumerate(graph.constants))
     equations, labels = [], []
     for op in graph.ops:
-        reads = ",".join(number[v] if v >= 0 else f"lit:{graph.literals[-1 - v]!r}" for v in op.operands)
+        seeded = op.primitive in _SEEDED
+        operands = (
+            number[v] if v >= 0 else "seed" if seeded else f"lit:{graph.literals[-1 - v]!r}" for v in op.operands
+        )
+        reads = ",".join(operands)
         outputs = " ".join(graph.values[v].text for v in op.outputs)
         for i, v in enumerate(op.outputs):
             number[v] = f"{op.index}.{i}"

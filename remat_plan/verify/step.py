@@ -1,7 +1,8 @@
 """The gradient step of a flat program: what is compiled, evaluated and compared.
 
-In: a flat function (values to values, the loss first), which values are differentiated.
-Out: a function of the same values that returns loss, other outputs and gradients.
+In: a flat function (values to values), which values are differentiated.
+Out: a function of values that runs forward and backward pass: of a loss, ``value_and_grad``; of any other function,
+its VJP, with one cotangent for each output of floating point as further arguments.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+
+from remat_plan import _compat
 
 
 class GradientStep:
@@ -25,12 +28,51 @@ class GradientStep:
 
     def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
         """Return ``(loss, other outputs, gradients)``."""
-        moving = [v for v, d in zip(values, self.differentiated, strict=True) if d]
-        fixed = [v for v, d in zip(values, self.differentiated, strict=True) if not d]
+        moving, fixed = _split(values, self.differentiated)
         (loss, others), gradients = jax.value_and_grad(self._loss, has_aux=True)(moving, fixed)
         return loss, others, gradients
 
     def _loss(self, moving: list[Any], fixed: list[Any]) -> tuple[Any, list[Any]]:
-        sources = (iter(fixed), iter(moving))
-        outputs = list(self.run(*(next(sources[d]) for d in self.differentiated)))
+        outputs = list(self.run(*_merge(moving, fixed, self.differentiated)))
         return outputs[0], outputs[1:]
+
+
+class PullbackStep:
+    """Forward and backward pass of a flat program that is no loss, on flat values.
+
+    Its peak is that of arguments, cotangents, outputs, gradients and temporaries together.
+
+    Args:
+        run: values to a flat sequence of outputs.
+        differentiated: which values gradients are taken of.
+    """
+
+    def __init__(self, run: Callable[..., Sequence[Any]], differentiated: Sequence[bool]):
+        self.run, self.differentiated = run, tuple(differentiated)
+
+    def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
+        """Return ``(outputs of floating point, other outputs, gradients)``.
+
+        Args:
+            *values: those of the program, then one cotangent per output of floating point (shape and dtype as it).
+        """
+        n = len(self.differentiated)
+        moving, fixed = _split(values[:n], self.differentiated)
+        outputs, pull, others = jax.vjp(lambda *xs: self._sorted(list(xs), fixed), *moving, has_aux=True)
+        return outputs, others, list(pull(list(values[n:])))
+
+    def _sorted(self, moving: list[Any], fixed: list[Any]) -> tuple[list[Any], list[Any]]:
+        outputs = list(self.run(*_merge(moving, fixed, self.differentiated)))
+        return _split(outputs, [_compat.is_float(jax.typeof(x)) for x in outputs])
+
+
+def _split(values: Sequence[Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    """Return the values with a flag, and those without."""
+    chosen = [v for v, flag in zip(values, flags, strict=True) if flag]
+    return chosen, [v for v, flag in zip(values, flags, strict=True) if not flag]
+
+
+def _merge(chosen: list[Any], others: list[Any], flags: Sequence[bool]) -> list[Any]:
+    """Undo ``_split``."""
+    sources = (iter(others), iter(chosen))
+    return [next(sources[flag]) for flag in flags]

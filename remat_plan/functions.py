@@ -1,0 +1,321 @@
+"""Functions that plan themselves: ``remat``, ``checkpoint``, and what they return.
+
+In: a function, what ``jax.checkpoint`` takes, or a budget or the name of a strategy. Out: a function with the same
+signature, values and derivatives.
+
+A plan is made when a program is first traced, and kept by the program's fingerprint (``PlanBook``). Every call is
+traced, so that values that the function closes over may change, but what was planned and emitted for the same program
+is run again (``reuse``). Under ``jax.jit`` a step is traced once, like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.graph.call import positions
+from remat_plan.plan import Plan
+from remat_plan.planning.limits import make_constraints
+from remat_plan.planning.strategies.registry import check_settings, lookup, make_settings
+from remat_plan.program import Program, Traced, check_existing, trace_function, trace_loss
+from remat_plan.report.progress import Progress
+from remat_plan.reuse import Emissions
+from remat_plan.rewrite.emit import as_array
+from remat_plan.session import Request, Session
+from remat_plan.units import Budget, parse_budget
+from remat_plan.verify.targets import resolve
+
+_jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
+
+_ALONE = "memory"
+"""The strategy where neither a budget nor a strategy is given."""
+
+
+class Planning(TypedDict, total=False):
+    """What every door takes beside a budget and a strategy; ``plan`` explains them."""
+
+    verify: bool
+    target: str | None
+    existing: str
+    names: Sequence[str] | None
+    counts: Mapping[str, int] | None
+    slots: int | None
+    must_save: Sequence[str]
+    must_recompute: Sequence[str]
+    never_recompute: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a self-planning function was told.
+
+    Attributes:
+        budget: None where the strategy needs none.
+        request: what plans are asked for; ``argnums`` is empty for a function that is no loss.
+        target: the device that plans are for.
+        static_argnames: keyword arguments that are not traced.
+        prevent_cse: as in ``jax.checkpoint``, for the segments.
+    """
+
+    budget: Budget | None
+    request: Request
+    target: str | None
+    static_argnames: tuple[str, ...] = ()
+    prevent_cse: bool = True
+
+
+class PlanBook:
+    """Plans for the programs that one function (or one module class) turns out to be.
+
+    Attributes:
+        options: what they are asked for.
+        plans: digests of programs to their plans.
+    """
+
+    def __init__(self, options: PlanOptions):
+        self.options = options
+        self.plans: dict[str, Plan] = {}
+        self.emissions = Emissions(self.schedule_of, options.request.existing, options.prevent_cse)
+
+    def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function under its plan; it is planned first if this program is new."""
+        traced = self.trace(fn, args, kwargs)
+        if traced.has_gradient:
+            return self.emissions(traced)
+        flat = _compat.as_function(traced.jaxpr)(*traced.call.leaves)
+        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in flat])
+
+    def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """Trace a call, of a loss or of any function."""
+        r = self.options.request
+        if r.argnums:
+            return trace_loss(fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums)
+        return trace_function(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
+
+    def schedule_of(self, program: Program) -> Sequence[Any]:
+        """The schedule of a program's plan."""
+        return self.plan_for(program).schedule
+
+    def plan_for(self, program: Program) -> Plan:
+        """The plan of a traced program, made on first use."""
+        digest = program.fingerprint.digest
+        if digest not in self.plans:
+            started = time.perf_counter()
+            with Progress("remat_plan", None) as shown:
+                session = Session(program, resolve(self.options.target), shown)
+                self.plans[digest] = session.make_plan(self.options.budget, self.options.request, started)
+        return self.plans[digest]
+
+
+class Planned:
+    """A function that plans itself; made by ``remat`` and ``checkpoint``.
+
+    Attributes:
+        fn: the function.
+        plans: digests of the programs that it was traced as to their plans.
+    """
+
+    def __init__(self, fn: Callable[..., Any], options: PlanOptions):
+        self.fn, self.book = fn, PlanBook(options)
+        functools.update_wrapper(self, fn)
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plans made so far, by digest of the program."""
+        return self.book.plans
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.book.run(self.fn, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def remat(
+    fn: Callable[..., Any] | None = None,
+    *,
+    budget: int | str | float | None = None,
+    strategy: str | None = None,
+    argnums: int | Sequence[int] | None = None,
+    has_aux: bool = False,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: bool = True,
+    **planning: Unpack[Planning],
+) -> Callable[..., Any]:
+    """Return ``fn`` planned: it plans on its first trace, once per input shapes.
+
+    Use it as a function or as a decorator. The result has the signature, values and derivatives of ``fn`` and
+    works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap``, ``jvp`` and their combinations; for other
+    shapes it plans again.
+
+    Args:
+        fn: with a budget, or with ``argnums`` or ``has_aux``, a loss as ``plan`` takes it. Else any function of
+            arrays: its gradient step is then its VJP with respect to every array of floating point, with
+            cotangents for all of its outputs.
+        budget: as in ``plan``; for a function that is no loss, use ``checkpoint(fn, budget=...)``.
+        strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
+        argnums, has_aux: as in ``jax.grad``; by default the first argument is differentiated.
+        static_argnums, static_argnames: positional and keyword arguments that are not traced.
+        policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
+        prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
+        **planning: ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``, ``must_save``,
+            ``must_recompute``, ``never_recompute``, as in ``plan``.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+        BudgetError: when called, if the budget cannot be met.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> @rp.remat(budget="60%")
+        ... def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.sum(x)
+        >>> gradient = jax.jit(jax.grad(loss))(jnp.ones((64, 64)) / 64, jnp.ones((4096, 64)))
+        >>> gradient.shape
+        (64, 64)
+    """
+    if policy is not None:
+        check_alone(policy, budget, strategy, planning)
+        return checkpoint(
+            fn, policy=policy, prevent_cse=prevent_cse, static_argnums=static_argnums, static_argnames=static_argnames
+        )
+    if argnums is None:
+        argnums = 0 if budget is not None or has_aux else ()
+    elif not positions(argnums):
+        raise ValueError(f"argnums={argnums!r}: name at least one argument to differentiate.")
+    request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
+    return _decorated("rp.remat", fn, make_options(budget, request, static_argnames, prevent_cse, **planning))
+
+
+def checkpoint(
+    fun: Callable[..., Any] | None = None,
+    *,
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: bool | Sequence[bool] = True,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    budget: int | str | float | None = None,
+    strategy: str | None = None,
+    **others: Any,
+) -> Callable[..., Any]:
+    """``jax.checkpoint``, and more: with a budget or a strategy, what is saved inside ``fun`` is planned.
+
+    With JAX's own arguments only, this is ``jax.checkpoint``. Use it as a function or as a decorator, with and without
+    arguments.
+
+    Args:
+        fun: any function of arrays (a layer, a block, a loss).
+        policy, prevent_cse, static_argnums, static_argnames: as in ``jax.checkpoint``.
+        budget: bytes for forward and backward pass of ``fun`` by itself, as in ``plan``: arguments, cotangents of its
+            outputs, outputs, gradients with respect to every array of floating point, temporaries.
+        strategy: the name of a strategy; ``"auto"`` if there is a budget.
+        **others: with a budget or a strategy ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``,
+            ``must_save``, ``must_recompute``, ``never_recompute``, as in ``plan``; without, whatever else the
+            installed ``jax.checkpoint`` takes (``concrete``, up to 0.10).
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+        BudgetError: when called, if the budget cannot be met.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> @rp.checkpoint
+        ... def layer(w, x):
+        ...     return jnp.tanh(x @ w)
+        >>> @rp.checkpoint(budget="80%")
+        ... def layers(w, x):
+        ...     for _ in range(8):
+        ...         x = layer(w, x)
+        ...     return x
+        >>> layers(jnp.ones((64, 64)), jnp.ones((4096, 64))).shape
+        (4096, 64)
+    """
+    if budget is None and strategy is None:
+        check_alone(policy, budget, strategy, others)
+        given = {"static_argnums": static_argnums, "static_argnames": static_argnames}
+        others.update({name: value for name, value in given.items() if value != ()})
+        if fun is None:
+            return functools.partial(_jax_checkpoint, policy=policy, prevent_cse=prevent_cse, **others)
+        return _jax_checkpoint(fun, policy=policy, prevent_cse=prevent_cse, **others)
+    check_alone(policy, budget, strategy, {})
+    if not isinstance(prevent_cse, bool):
+        raise TypeError(f"prevent_cse={prevent_cse!r}: True or False where a budget or a strategy is given.")
+    request = make_request(budget, strategy, (), False, static_argnums, **others)
+    return _decorated("rp.checkpoint", fun, make_options(budget, request, static_argnames, prevent_cse, **others))
+
+
+def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for a policy where something is planned, options of planning where nothing is."""
+    if policy is not None and (budget is not None or strategy is not None):
+        other = "budget" if budget is not None else "strategy"
+        raise ValueError(f"policy and {other} are both given: a policy says what is saved, a {other} has it planned.")
+    useless = sorted(set(planning) & set(Planning.__annotations__))
+    if useless:
+        raise ValueError(f"{useless[0]} is for planning: give a budget or a strategy too.")
+
+
+def make_request(
+    budget: Any,
+    strategy: str | None,
+    argnums: tuple[int, ...],
+    has_aux: bool,
+    static_argnums: int | Sequence[int],
+    **planning: Unpack[Planning],
+) -> Request:
+    """Check what a door was given, before anything is traced, and return what plans are asked for.
+
+    Args:
+        argnums: empty for a function that is no loss.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+    """
+    if unknown := sorted(set(planning) - set(Planning.__annotations__)):
+        raise TypeError(
+            f"{unknown[0]!r} is no argument here; beside budget and strategy there are "
+            f"{', '.join(Planning.__annotations__)}."
+        )
+    name = strategy or (_ALONE if budget is None else "auto")
+    settings = make_settings(planning.get("names"), planning.get("counts"), planning.get("slots"))
+    check_settings(lookup(name), settings, budget is not None)
+    existing = planning.get("existing", "replan")
+    check_existing(existing)
+    constraints = make_constraints(
+        planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute", ())
+    )
+    static = positions(static_argnums, "static_argnums")
+    return Request(name, planning.get("verify", True), argnums, has_aux, static, existing, constraints, settings)
+
+
+def make_options(
+    budget: int | str | float | None,
+    request: Request,
+    static_argnames: str | Sequence[str],
+    prevent_cse: bool,
+    **planning: Unpack[Planning],
+) -> PlanOptions:
+    """Put together what a self-planning function must know."""
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    parsed = None if budget is None else parse_budget(budget)
+    return PlanOptions(parsed, request, planning.get("target"), names, prevent_cse)
+
+
+def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:
+    return functools.partial(_decorate, door, options=options) if fn is None else _decorate(door, fn, options)
+
+
+def _decorate(door: str, fn: Callable[..., Any], options: PlanOptions) -> Planned:
+    if not callable(fn):
+        raise TypeError(f"{door} needs a function, not {type(fn).__name__}.")
+    return Planned(fn, options)

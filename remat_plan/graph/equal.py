@@ -1,0 +1,210 @@
+"""Whether two traces are the same program, to the last parameter.
+
+In: two ``Source``. Out: True where running one instead of the other cannot be told apart.
+
+A fingerprint leaves out what differs between processes (addresses of functions); here nothing is left out. The two
+are walked side by side: primitives, parameters, contexts, types, literals, and which variable is read where. What
+cannot be compared counts as different, so a wrong True is not possible; a wrong False costs time only. Constants of
+the outermost jaxpr are compared by type: they are inputs like any other.
+
+Rules of custom derivatives are functions in the parameters, which JAX wraps anew for every trace. They are compared
+by what they do: the derivative of the equation is traced on both sides, and rules in it in turn.
+
+Limits: rules that ask for symbolic zeros, or that call the function whose rule they are, are the same only if they
+are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from remat_plan import _compat
+
+_SMALL = 64
+"""Arrays in parameters with more elements than this are the same only if they are one object."""
+
+_DEPTH = 3
+"""How deep rules in rules are compared."""
+
+_CALLS = _compat.INLINE_CALLS
+_Numbers = tuple[dict[Any, int], dict[Any, int]]
+
+
+class Source:
+    """A traced program that can be compared with others.
+
+    Args:
+        jaxpr: as ``jax.make_jaxpr`` returns it; values of its constants are not kept.
+    """
+
+    def __init__(self, jaxpr: Any):
+        self.jaxpr = _compat.open_jaxpr(jaxpr)[0]
+        self._rules: dict[int, Any] = {}
+
+    def rule(self, eqn: Any) -> tuple[Any, tuple[Any, ...]] | None:
+        """The derivative of an equation with a rule of its own, open, and its constants; None if it has none alone."""
+        if id(eqn) not in self._rules:
+            self._rules[id(eqn)] = _derivative(eqn)
+        return self._rules[id(eqn)]
+
+    def outlives_its_trace(self) -> bool:
+        """Tell whether the program may be kept: no rule in it closes over a tracer. Its rules are traced for that."""
+        return all(self._is_free_of_tracers(eqn) for eqn in self.jaxpr.eqns)
+
+    def _is_free_of_tracers(self, eqn: Any) -> bool:
+        if _has_rule(eqn):
+            rule = self.rule(eqn)
+            return rule is not None and not any(map(_compat.is_tracer, rule[1]))
+        if eqn.primitive.name in _CALLS:
+            return True  # JAX keeps these itself
+        inner = [e for j in _compat.sub_jaxprs(eqn.params) for e in _compat.open_jaxpr(j)[0].eqns]
+        return all(map(self._is_free_of_tracers, inner))
+
+
+def same_program(one: Source, other: Source) -> bool:
+    """Tell whether two programs are the same; the values of their outermost constants do not count.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> one, two, three = (Source(jax.make_jaxpr(f)(1.0)) for f in (jnp.sin, lambda x: jnp.sin(x), jnp.cos))
+        >>> same_program(one, two), same_program(one, three)
+        (True, False)
+    """
+    return _Comparison(one, other).jaxprs(one.jaxpr, other.jaxpr)
+
+
+class _Comparison:
+    """Walks two programs side by side."""
+
+    def __init__(self, one: Source, other: Source):
+        self.one, self.other, self.depth = one, other, 0
+
+    def jaxprs(self, one: Any, other: Any) -> bool:
+        """Compare open jaxprs."""
+        if len(one.eqns) != len(other.eqns):
+            return False
+        numbers: _Numbers = ({}, {})
+        if not _define(numbers, one.constvars, other.constvars) or not _define(numbers, one.invars, other.invars):
+            return False
+        for a, b in zip(one.eqns, other.eqns, strict=True):
+            if a.primitive is not b.primitive or a.ctx != b.ctx or a.effects != b.effects:
+                return False
+            if not self.atoms(numbers, a.invars, b.invars) or not self.parameters(a, b):
+                return False
+            if not _define(numbers, a.outvars, b.outvars):
+                return False
+        return self.atoms(numbers, one.outvars, other.outvars)
+
+    def atoms(self, numbers: _Numbers, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Compare what is read: variables by their numbers, literals by type and value."""
+        if len(one) != len(other):
+            return False
+        for a, b in zip(one, other, strict=True):
+            if _compat.is_literal(a) != _compat.is_literal(b):
+                return False
+            if _compat.is_literal(a):
+                if a.aval != b.aval or not self.values(a.val, b.val):
+                    return False
+            elif numbers[0][a] != numbers[1][b]:
+                return False
+        return True
+
+    def parameters(self, one: Any, other: Any) -> bool:
+        """Compare the parameters of two equations of one primitive."""
+        if not _has_rule(one) or self.values(one.params, other.params):
+            return self.values(one.params, other.params)
+        if self.depth == _DEPTH or not self.values(_without_functions(one.params), _without_functions(other.params)):
+            return False
+        rule, rule_other = self.one.rule(one), self.other.rule(other)
+        if rule is None or rule_other is None or not self.values(rule[1], rule_other[1]):
+            return False
+        self.depth += 1
+        same = self.jaxprs(rule[0], rule_other[0])
+        self.depth -= 1
+        return same
+
+    def values(self, one: Any, other: Any) -> bool:
+        """Compare two parameters or literals."""
+        if one is other:
+            return True
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, (tuple, list)):
+            return len(one) == len(other) and all(map(self.values, one, other))
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(self.values(v, other[k]) for k, v in one.items())
+        if _compat.is_jaxpr(one):
+            (inner, constants), (inner_other, constants_other) = _compat.open_jaxpr(one), _compat.open_jaxpr(other)
+            return self.values(constants, constants_other) and self.jaxprs(inner, inner_other)
+        return _same_leaf(one, other)
+
+
+def _define(numbers: _Numbers, one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Number new variables on both sides; their types must agree."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, other, strict=True):
+        if a.aval != b.aval:
+            return False
+        numbers[0][a] = numbers[1][b] = len(numbers[0])
+    return True
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    """Compare two values of one type that are neither containers nor jaxprs."""
+    if isinstance(one, jax.Array):
+        return False  # looking into it would wait for the device
+    if hasattr(one, "dtype") and hasattr(one, "shape"):
+        one, other = np.asarray(one), np.asarray(other)
+        if max(one.size, other.size) > _SMALL:
+            return False
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, (float, complex)):
+        return repr(one) == repr(other)  # 0.0 == -0.0, but they are different programs
+    try:
+        return bool(one == other)
+    except Exception:  # some foreign __eq__: then they are not known to be the same
+        return False
+
+
+def _has_rule(eqn: Any) -> bool:
+    return eqn.primitive.name.startswith(("custom_jvp_call", "custom_vjp_call"))
+
+
+def _without_functions(params: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in params.items() if _compat.is_jaxpr(v) or not _compat.is_function(v)}
+
+
+def _derivative(eqn: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """Trace tangents, or gradients, of an equation whose rule is its own."""
+    if eqn.params.get("symbolic_zeros"):
+        return None
+    operands = [_compat.struct(a.aval) for a in eqn.invars]
+    moving = [i for i, s in enumerate(operands) if _compat.is_float(s)]
+
+    def forward(*values: Any) -> list[Any]:
+        return [x for x in _compat.bind(eqn, values) if _compat.is_float(jax.typeof(x))]
+
+    def push(values: list[Any], tangents: list[Any]) -> Any:
+        return jax.jvp(lambda *xs: forward(*_replaced(values, moving, xs)), [values[i] for i in moving], tangents)[1]
+
+    def pull(values: list[Any], cotangents: list[Any]) -> Any:
+        return jax.vjp(lambda *xs: forward(*_replaced(values, moving, xs)), *[values[i] for i in moving])[1](cotangents)
+
+    try:
+        if eqn.primitive.name.startswith("custom_jvp"):
+            return _compat.live_jaxpr(jax.make_jaxpr(push)(operands, [operands[i] for i in moving]))
+        cotangents = [_compat.struct(v.aval) for v in eqn.outvars if _compat.is_float(v.aval)]
+        return _compat.live_jaxpr(jax.make_jaxpr(pull)(operands, cotangents))
+    except Exception:  # a rule that cannot be traced by itself cannot be compared; where it is needed, it says why
+        return None
+
+
+def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """Return ``values`` with those at ``places`` replaced."""
+    given = dict(zip(places, new, strict=True))
+    return [given.get(i, v) for i, v in enumerate(values)]

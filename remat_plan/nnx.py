@@ -1,0 +1,113 @@
+"""Flax NNX: functions and methods of modules that plan themselves.
+
+In: a function or method that takes modules, and what ``flax.nnx.remat`` takes, or a budget or the name of a strategy.
+Out: a function with the same arguments, results and effects on the modules.
+
+Modules are split into their structure and their state; what is planned (``functions.PlanBook``) is a pure function of
+the state. It returns the new state with its result, so batch statistics and the counters of random streams are
+updated once, and what is computed again in the backward pass is a copy that nobody stores.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
+
+try:
+    from flax import nnx
+    from flax.nnx.transforms import general
+except ImportError as error:  # pragma: no cover
+    raise ImportError('rp.nnx needs Flax: pip install "remat_plan[flax]"') from error
+
+_TAG = "remat_plan"
+
+
+def remat(
+    f: Callable[..., Any] | None = None,
+    *,
+    budget: int | str | float | None = None,
+    strategy: str | None = None,
+    policy: Callable[..., Any] | None = None,
+    prevent_cse: bool = True,
+    static_argnums: int | Sequence[int] = (),
+    **planning: Unpack[Planning],
+) -> Any:
+    """``flax.nnx.remat``, and more: with a budget or a strategy, what is saved inside ``f`` is planned.
+
+    Use it on a function of modules and arrays or on a method (where the class is defined: its first argument is the
+    module), as a function or as a decorator, with or without arguments. It works under ``nnx.jit``,
+    ``nnx.value_and_grad``, ``nnx.scan`` and ``nnx.vmap``. Plans are made when the function is first traced, once for
+    every program it turns out to be; they are in the attribute ``remat_plans`` of what is returned.
+
+    Args:
+        f: the function.
+        budget: bytes for forward and backward pass of ``f`` by itself: state of the modules, inputs and cotangents,
+            outputs and gradients, temporaries (as in ``rp.checkpoint``; not those of the model around it).
+        strategy: the name of a strategy; ``"auto"`` if there is a budget.
+        policy: a policy of ``jax.checkpoint``; with it, and with nothing, this is ``flax.nnx.remat``: one segment.
+        prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``nnx.scan``.
+        static_argnums: positions of arguments that are not traced. (Booleans, strings and None are not traced anyway,
+            where a budget or a strategy is given.)
+        **planning: ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``, ``must_save``,
+            ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+        BudgetError: when called, if the budget cannot be met.
+
+    Example:
+        >>> import jax.numpy as jnp, remat_plan as rp
+        >>> from flax import nnx
+        >>> class Block(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.up, self.down = nnx.Linear(8, 32, rngs=rngs), nnx.Linear(32, 8, rngs=rngs)
+        ...     @rp.nnx.remat(strategy="each_block", verify=False)
+        ...     def __call__(self, x):
+        ...         return x + self.down(nnx.gelu(self.up(x)))
+        >>> gradient = nnx.grad(lambda block, x: jnp.sum(block(x)))(Block(nnx.Rngs(0)), jnp.ones((4, 8)))
+        >>> gradient["up"]["kernel"][...].shape
+        (8, 32)
+    """
+    if f is not None and not callable(f):
+        raise TypeError(f"rp.nnx.remat needs a function, not {type(f).__name__}.")
+    if isinstance(f, nnx.Module) or inspect.ismethod(f):
+        raise TypeError(
+            "rp.nnx.remat: decorate the method in its class, or give a function that takes the module as an argument, "
+            "such as lambda model, x: model(x); a module that is bound to the function cannot be updated."
+        )
+    if budget is None and strategy is None:
+        check_alone(policy, budget, strategy, planning)
+        static = static_argnums if isinstance(static_argnums, int) else tuple(static_argnums)
+        make = functools.partial(nnx.remat, policy=policy, prevent_cse=prevent_cse, static_argnums=static)
+    else:
+        check_alone(policy, budget, strategy, {})
+        request = make_request(budget, strategy, (), False, static_argnums, **planning)
+        make = functools.partial(_planned, book=PlanBook(make_options(budget, request, (), prevent_cse, **planning)))
+    return make if f is None else make(f)
+
+
+def _planned(f: Callable[..., Any], book: PlanBook) -> Callable[..., Any]:
+    """Plan a function of modules as a function of their state."""
+    pure = general.merge_inputs(f, ctxtag=_TAG)
+    split = general.split_inputs(lambda *args: book.run(pure, args, {}), ctxtag=_TAG)
+    signature = inspect.signature(f)
+
+    @functools.wraps(f)
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return split(*args)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(
+                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} can only be given by keyword, and modules are passed by "
+                "position: make it a positional argument."
+            )
+        return split(*bound.args)
+
+    planned.remat_plans = book.plans  # type: ignore[attr-defined]
+    return planned

@@ -1,0 +1,110 @@
+"""Running again what was emitted once.
+
+In: a traced call, and who knows its schedule. Out: what the function returns.
+
+A planned function is traced on every call that JAX makes, as a plain one is, so values that it closes over may change
+between calls. What follows tracing need not be done again: where the trace is the same program as an earlier one
+(``graph.equal``, to the last parameter), the jaxpr that the schedule was emitted as is run, on the new arguments and
+the new constants. JAX then finds its own derivatives of the segments in its caches, because they are the same
+objects. So the layers of a model share one emission, and a planned step is traced in less time than a plain one.
+
+Nothing is kept where a trace, or a custom derivative in it, closes over tracers, or while JAX checks for leaks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.graph.call import struct_of
+from remat_plan.graph.equal import Source, same_program
+from remat_plan.program import Program, Traced, make_emitter, make_program, run_schedule
+from remat_plan.rewrite.emit import Emitter, as_array
+from remat_plan.rewrite.segments import Segment
+
+_MOST = 64
+"""How many emissions of one function are kept; the one not used for longest goes first."""
+
+Schedule = Sequence[Segment]
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """A program that was emitted.
+
+    Attributes:
+        source: the program that was traced (it holds no closed-over array).
+        run: the program under its schedule, from flat arguments and constants to flat outputs.
+    """
+
+    source: Source
+    run: Callable[..., list[Any]]
+
+
+class Emissions:
+    """What was emitted for one function.
+
+    Args:
+        schedule_of: finds the schedule of a program; asked once per program.
+        existing: what becomes of the user's own ``jax.checkpoint`` regions.
+        prevent_cse: as in ``jax.checkpoint``, for the segments.
+    """
+
+    def __init__(self, schedule_of: Callable[[Program], Schedule], existing: str, prevent_cse: bool = True):
+        self.schedule_of, self.existing, self.prevent_cse = schedule_of, existing, prevent_cse
+        self.kept: OrderedDict[int, tuple[Any, Emission]] = OrderedDict()
+        self.made = 0
+
+    def __call__(self, traced: Traced) -> Any:
+        """Run a traced call under its schedule, on its own arguments."""
+        constants = _compat.open_jaxpr(traced.jaxpr)[1]
+        if any(map(_compat.is_tracer, constants)) or _compat.checking_leaks():
+            program = make_program(traced, self.existing)
+            return run_schedule(program, self.schedule_of(program), self.prevent_cse)
+        key = (traced.is_loss, traced.call.differentiated, _compat.trace_context())
+        source = Source(traced.jaxpr)
+        emission = self.find(key, source)
+        if emission is None:
+            program = make_program(traced, self.existing)
+            emitter = make_emitter(program.graph, self.schedule_of(program), self.prevent_cse)
+            emission = Emission(source, emit(program, emitter, constants))
+            if source.outlives_its_trace():
+                self.keep(key, emission)
+        values = map(_as_operand, [*traced.call.leaves, *constants])
+        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in emission.run(*values)])
+
+    def find(self, key: Any, source: Source) -> Emission | None:
+        """The emission of the same program, if there is one."""
+        for number, (other, emission) in reversed(self.kept.items()):
+            if other == key and same_program(emission.source, source):
+                self.kept.move_to_end(number)
+                return emission
+        return None
+
+    def keep(self, key: Any, emission: Emission) -> None:
+        """Keep an emission."""
+        self.made += 1
+        self.kept[self.made] = key, emission
+        while len(self.kept) > _MOST:
+            self.kept.popitem(last=False)
+
+
+def emit(program: Program, emitter: Emitter, constants: Sequence[Any]) -> Callable[..., list[Any]]:
+    """Return an emitted program as a function of flat arguments and of the constants of its outermost jaxpr."""
+    count = len(program.call.leaves)
+    inner = [value for _, value in program.graph.constants[len(constants) :]]  # flattening meets the outermost first
+
+    def run(*values: Any) -> list[Any]:
+        return emitter(values[:count], [*values[count:], *inner])
+
+    return _compat.as_function(jax.make_jaxpr(run)(*program.call.structs, *map(struct_of, constants)))
+
+
+def _as_operand(value: Any) -> Any:
+    """Make arrays of Python numbers, which a jaxpr does not take; they stay weakly typed."""
+    return value if hasattr(value, "dtype") else jax.numpy.asarray(value)
