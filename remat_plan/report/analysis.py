@@ -9,11 +9,17 @@ backward pass can be run without recomputing anything but internals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import needed_values
+from remat_plan.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Residual:
     read_by: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Analysis:
     """What a gradient step keeps. See the module docstring.
 
@@ -64,10 +70,29 @@ class Analysis:
     argument_bytes: int
     equations: int
 
+    def to_json(self) -> str:
+        """Return the analysis as JSON text: the totals, and one object for each residual."""
+        return json.dumps({"kind": "analysis", **asdict(self)}, sort_keys=True)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the largest residuals as bars (needs matplotlib)."""
+        from remat_plan.report import plots
+
+        return plots.plot_analysis(self, ax)
+
+    def __repr__(self) -> str:
+        kept, needed = format_bytes(self.kept_bytes), format_bytes(self.needed_bytes)
+        return f"<Analysis of {self.equations} equations: {kept} kept, {needed} needed>"
+
     def __str__(self) -> str:
         from remat_plan.report import text
 
         return text.analysis_text(self)
+
+    def __rich__(self) -> Any:
+        from remat_plan.report import tables, terminal
+
+        return terminal.render(tables.analysis_table(self))
 
     def _repr_html_(self) -> str:
         from remat_plan.report import html

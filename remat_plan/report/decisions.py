@@ -5,16 +5,17 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.graph.loops import Loop, loop_of
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import needed_values
-from remat_plan.rewrite.segments import Segment
+from remat_plan.report.places import file_label
+from remat_plan.rewrite.segments import LoopPlan, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,11 @@ class Decision:
     Attributes:
         count: how many equal segments follow each other.
         depth: 0 at the top level, one more inside each nested checkpoint.
-        kind: ``"plain"``, ``"save"``, ``"nest"``.
+        kind: ``"plain"``, ``"save"``, ``"nest"``, ``"loop"`` (the rows below, one deeper, are of one step of a scan).
         equations: (first, one past the last) of the first of them.
         source: where its dearest equations stand, ``file.py:first-last``.
         kept_bytes: bytes kept for the backward pass, of one of them (values that leave it not counted).
-        kept: texts of the largest kept values.
+        kept: texts of the largest kept values; of a loop, its trip count and its groups.
         recomputed_flops: of one of them.
     """
 
@@ -65,7 +66,7 @@ def value_text(graph: Graph, v: int) -> str:
 def line_text(eqn: Any) -> str:
     """The user's source line of an equation as ``file.py:line``, or nothing."""
     file, line, _ = _compat.source_line(eqn)
-    return f"{os.path.basename(file)}:{line}" if file else ""
+    return f"{file_label(file)}:{line}" if file else ""
 
 
 def _source(graph: Graph, start: int, end: int) -> str:
@@ -74,12 +75,12 @@ def _source(graph: Graph, start: int, end: int) -> str:
         if kind_of(op.eqn) >= Kind.OPAQUE or end - start < 4:
             file, line, _ = _compat.source_line(op.eqn)
             if file:
-                lines.setdefault(os.path.basename(file), []).append(line)
+                lines.setdefault(file_label(file), []).append(line)
     if not lines:
         for op in graph.ops[start:end]:
             file, line, _ = _compat.source_line(op.eqn)
             if file:
-                lines.setdefault(os.path.basename(file), []).append(line)
+                lines.setdefault(file_label(file), []).append(line)
     if not lines:
         return "-"
     file, numbers = max(lines.items(), key=lambda item: (len(item[1]), item[0]))
@@ -124,6 +125,9 @@ def _collect(
     graph: Graph, needed: frozenset[int], schedule: Sequence[Segment], depth: int, rows: list[Decision]
 ) -> None:
     for s in schedule:
+        if s.loop is not None:
+            _collect_loop(graph, s, s.loop, depth, rows)
+            continue
         saved = set(s.saved)
         largest = sorted(saved, key=lambda v: (-graph.values[v].size_bytes, v))
         flops = _recomputed(graph, needed, s, saved) if s.kind == "save" else 0.0
@@ -144,6 +148,49 @@ def _collect(
         _collect(graph, needed, s.children, depth + 1, rows)
 
 
+def _collect_loop(graph: Graph, s: Segment, plan: LoopPlan, depth: int, rows: list[Decision]) -> None:
+    """Add the row of a scan, and those of its steps, one deeper: of one step each."""
+    loop = loop_of(graph, graph.ops[s.start])
+    needed = needed_values(loop.body)
+    inside: list[Decision] = []
+    turns = loop.length // sum(part.count for part in plan.stretches)
+    kept, again = 0, 0.0
+    for part in plan.stretches:
+        rows_before = len(inside)
+        _collect(loop.body, needed, part.schedule, depth + 1, inside)
+        own = inside[rows_before:]
+        carry = 0 if part.schedule[0].kind == "plain" else _carry_bytes(loop)
+        kept += part.count * (carry + sum(row.kept_bytes for row in own if row.depth == depth + 1))
+        again += turns * part.count * sum(row.recomputed_flops for row in own)
+    if plan.groups:
+        kept = plan.groups[0] * _carry_bytes(loop)
+        again += len(plan.groups) * eqn_flops(graph.ops[s.start].eqn)
+    text = loop_text(loop.length, plan)
+    place = _source(graph, s.start, s.end)
+    rows.append(Decision(1, depth, "loop", (s.start, s.end), place, kept, (text,), again))
+    rows.extend(inside)
+
+
+def _carry_bytes(loop: Loop) -> int:
+    carries = loop.body.inputs[loop.n_consts : loop.n_consts + loop.n_carry]
+    return sum(loop.body.values[v].size_bytes for v in carries)
+
+
+def loop_text(length: int, plan: LoopPlan) -> str:
+    """How a scan is run, in words.
+
+    >>> loop_text(12, LoopPlan((4,), (Stretch(3, (Segment(0, 5, "save"),)),)))
+    'scan of 12 steps, in 4 groups of 3'
+    """
+    text = f"scan of {length} steps"
+    for groups in plan.groups:
+        length //= groups
+        text += f", in {groups} groups of {length}"
+    if len(plan.stretches) > 1:
+        text += ": " + ", then ".join(str(part.count) for part in plan.stretches)
+    return text
+
+
 def _same(a: Decision, b: Decision) -> bool:
     return (a.depth, a.kind, a.kept_bytes, a.recomputed_flops, a.kept, a.source) == (
         (b.depth, b.kind, b.kept_bytes, b.recomputed_flops, b.kept, b.source)
@@ -152,7 +199,7 @@ def _same(a: Decision, b: Decision) -> bool:
 
 def _merge_tail(rows: list[Decision]) -> None:
     """Fold the last row into the one before when they are equal neighbours."""
-    if len(rows) < 2 or rows[-1].kind == "nest" or not _same(rows[-2], rows[-1]):
+    if len(rows) < 2 or rows[-1].kind in ("nest", "loop") or not _same(rows[-2], rows[-1]):
         return
     last = rows.pop()
     first = rows.pop()

@@ -1,7 +1,7 @@
-"""Plans, analyses and curves as HTML fragments for notebooks: inline style and SVG, no script, no network.
+"""Plans, analyses, curves and comparisons as HTML: inline style and SVG, no script, no network.
 
-In: ``Plan``, ``Analysis``, ``Tradeoff``. Out: one ``<div>``; it takes text and background from the page,
-light or dark.
+In: ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``. Out: one ``<div>`` for notebooks, which takes text and
+background from the page, light or dark; or a whole page around it, which follows the reader's theme.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from remat_plan.report.rows import (
     Fact,
     analysis_facts,
     analysis_title,
+    budget_text,
+    comparison_cells,
+    comparison_title,
     memory_high,
     number_of,
     plan_entries,
@@ -22,6 +25,7 @@ from remat_plan.report.rows import (
     plan_title,
     residual_groups,
     shares,
+    tradeoff_title,
 )
 from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.units import format_bytes
@@ -29,6 +33,7 @@ from remat_plan.units import format_bytes
 if TYPE_CHECKING:
     from remat_plan.plan import Plan
     from remat_plan.report.analysis import Analysis
+    from remat_plan.report.comparison import Comparison
     from remat_plan.report.trace import MemoryTrace
     from remat_plan.report.tradeoff import Tradeoff
 
@@ -37,7 +42,22 @@ ENTRIES = 60
 BEFORE, AFTER = "#d97706", "#3b82f6"
 _COLUMNS = 100
 _ACTION = 60
-_NUMBERS = ("bytes", "keeps", "recomputes", "peak", "of plain", "overhead")
+_NUMBERS = ("bytes", "keeps", "recomputes", "peak", "of plain", "overhead", "FLOPs", "budget")
+_COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
+"""One for each strategy, in turn; all can be told from white and from black."""
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>:root {{ color-scheme: light dark; }} body {{ margin: 24px; }}</style>
+</head>
+<body>
+{fragment}
+</body>
+</html>
+"""
 _STYLE = """<style>
 .remat-plan { font: 13px/1.45 system-ui, sans-serif; color: inherit; max-width: 1000px; }
 .remat-plan .title { font-weight: 600; margin: 4px 0 6px; }
@@ -91,7 +111,7 @@ def analysis_html(analysis: Analysis) -> str:
             _cell(f"<code>{escape(g.label)}</code>"),
             _cell(f"<code>{escape(g.type)}</code>"),
             _cell(escape(g.status)),
-            f'<td title="{escape(f"{g.row.source} {g.row.function}".strip())}">{escape(g.place)}</td>',
+            f'<td title="{escape(g.hint)}">{escape(g.place)}</td>',
         ]
         for g in made[:ENTRIES]
     ]
@@ -120,11 +140,42 @@ def tradeoff_html(curve: Tradeoff) -> str:
         ]
         for p in points
     ]
-    title = f"Peak against overhead for {curve.target}: {number_of(len(points), 'schedule')}, predicted"
+    title = tradeoff_title(curve)
     parts = [_table(["peak", "", "of plain", "overhead"], rows, 0)]
     if points:
         parts.insert(0, _curve(curve, title))
     return _fragment(title, *parts)
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Strategies and budgets as a table, and as points in one chart."""
+    plain = comparison.baseline_peak_bytes
+    rows = []
+    for row in comparison.rows:
+        strategy, budget, peak, share, overhead, flops, remark = comparison_cells(comparison, row)
+        bar = _cell("") if row.peak_bytes is None else _bar(row.peak_bytes, plain, f"{row.peak_bytes} bytes")
+        told = f'<td title="{escape(row.problem)}">{escape(remark)}</td>'
+        numbers = [_number(peak), bar, _number(share), _number(overhead), _number(flops)]
+        rows.append([_cell(escape(strategy)), _number(budget), *numbers, told])
+    header = ["strategy", "budget", "peak", "", "of plain", "overhead", "FLOPs", ""]
+    notes = [f'<div class="small">{escape(text)}</div>' for text in comparison.footnotes]
+    chart = _scatter(comparison) if any(row.plan is not None for row in comparison.rows) else []
+    return _fragment(
+        comparison_title(comparison, number_of(len(rows), "plan")), *chart, _table(header, rows, 0), *notes
+    )
+
+
+def page(title: str, fragment: str) -> str:
+    """Return a whole HTML page around a fragment: light or dark as the reader prefers, nothing from the network.
+
+    Args:
+        title: of the page, plain text.
+        fragment: what ``_repr_html_`` of a plan, analysis, curve or comparison returned.
+
+    >>> page("a < b", "<div>...</div>").splitlines()[5]
+    '<title>a &lt; b</title>'
+    """
+    return _PAGE.format(title=escape(title), fragment=fragment)
 
 
 def _fragment(title: str, *parts: str) -> str:
@@ -184,12 +235,17 @@ def _legend(plan: Plan) -> str:
     items = [
         (f"background:{BEFORE}", f"plain: peak {format_bytes(plan.before.peak_bytes)}"),
         (f"background:{AFTER}", f"planned: peak {format_bytes(plan.after.peak_bytes)}"),
-        ("border-top:2px dashed currentColor;height:0", f"budget: {format_bytes(plan.budget_bytes)}"),
+        ("border-top:2px dashed currentColor;height:0", f"budget: {budget_text(plan)}"),
         (
             "background:currentColor;opacity:.25;height:10px",
             f"arguments and results: {format_bytes(plan.after.owned_bytes)}",
         ),
     ]
+    return _keys(items)
+
+
+def _keys(items: Sequence[tuple[str, str]]) -> str:
+    """A legend of (style of the key, text)."""
     keys = "".join(f'<span><i class="key" style="{style}"></i>{escape(text)}</span>' for style, text in items)
     return f'<div class="legend">{keys}</div>'
 
@@ -197,11 +253,11 @@ def _legend(plan: Plan) -> str:
 def _timeline(plan: Plan) -> str:
     before, after = plan.timeline()
     high = memory_high(plan)
-    rule = float(plan.budget_bytes) if plan.budget_bytes <= high else None
+    rule = float(plan.budget_bytes) if plan.budget_bytes is not None and plan.budget_bytes <= high else None
     one, two = _highest(before), _highest(after)
     hover = [
         f"at {n * 100 // _COLUMNS} % of the step: plain {format_bytes(a)}, planned {format_bytes(b)}, "
-        f"budget {format_bytes(plan.budget_bytes)}"
+        f"budget {budget_text(plan)}"
         for n, (a, b) in enumerate(zip(one, two, strict=True))
     ]
     return line_chart(
@@ -241,3 +297,29 @@ def _curve(curve: Tradeoff, title: str) -> str:
         Axis("peak memory (predicted)", low - margin, high + margin, format_bytes),
         Axis("overhead (predicted)", 0, 1.08 * max([*ys, 1e-3]), lambda v: f"{100 * v:.3g} %"),
     )
+
+
+def _scatter(comparison: Comparison) -> list[str]:
+    """Peak and overhead of all plans, a colour for each strategy: legend and chart."""
+    names = list(dict.fromkeys(row.strategy for row in comparison.rows if row.plan is not None))
+    lines, keys = [], []
+    for number, name in enumerate(names):
+        colour = _COLOURS[number % len(_COLOURS)]
+        points = sorted(
+            (row.peak_bytes, row.plan.overhead)
+            for row in comparison.rows
+            if row.strategy == name and row.plan is not None and row.peak_bytes is not None
+        )
+        titles = [f"{name}: peak {format_bytes(peak)}, overhead {overhead:.1%}" for peak, overhead in points]
+        lines.append(Line(colour, [p for p, _ in points], [o for _, o in points], titles))
+        keys.append((f"background:{colour}", name))
+    most = max([1, comparison.baseline_peak_bytes, *(x for line in lines for x in line.xs)])
+    high = max([1e-3, *(y for line in lines for y in line.ys)])
+    word = "compiled" if comparison.verified else "predicted"
+    chart = line_chart(
+        "peak and overhead of the plans compared",
+        lines,
+        Axis(f"peak memory ({word})", 0, 1.04 * most, format_bytes),
+        Axis("overhead (predicted)", 0, 1.08 * high, lambda v: f"{100 * v:.3g} %"),
+    )
+    return [_keys(keys), chart]

@@ -1,7 +1,7 @@
-"""Pictures by matplotlib: memory over the step, peak against overhead.
+"""Pictures by matplotlib: memory over the step, peak against overhead, the largest residuals.
 
-In: ``Plan``, ``Tradeoff``, perhaps axes to draw on. Out: ``matplotlib.axes.Axes``. matplotlib is
-imported when something is drawn, not before.
+In: ``Plan``, ``Tradeoff``, ``Comparison``, ``Analysis``, perhaps axes to draw on. Out: ``matplotlib.axes.Axes``.
+matplotlib is imported when something is drawn, not before.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from remat_plan.report.rows import memory_high, shares
+from remat_plan.report.rows import memory_high, residual_groups, shares
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from remat_plan.plan import Plan
+    from remat_plan.report.analysis import Analysis
+    from remat_plan.report.comparison import Comparison
     from remat_plan.report.tradeoff import Tradeoff
 
 BEFORE, AFTER, BUDGET, OWNED = "#d97706", "#2563eb", "#111827", "#9ca3af"
 _SIZE = (8.0, 4.2)
+_BARS = 15
+_MARKERS = "osD^v<>PX"
 
 
 def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
@@ -43,7 +47,7 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
         label = f"{word}: peak {format_bytes(trace.peak_bytes)}"
         ax.plot(shares(trace), trace.live_bytes, color=colour, linewidth=1.6, label=label)
     high = memory_high(plan)
-    if plan.budget_bytes <= high:
+    if plan.budget_bytes is not None and plan.budget_bytes <= high:
         label = f"budget: {format_bytes(plan.budget_bytes)}"
         ax.axhline(plan.budget_bytes, color=BUDGET, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
     ax.set_xlim(0, 100)
@@ -84,6 +88,69 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
+    """Draw overhead against peak bytes of all plans, one line with markers for each strategy.
+
+    Args:
+        comparison: what to draw; strategies and budgets without a plan are left out.
+        ax: axes to draw on; by default those of a new figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    ax = _axes(ax)
+    from matplotlib.ticker import PercentFormatter
+
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in comparison.rows:
+        if row.plan is not None and row.peak_bytes is not None:
+            points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead))
+    for number, (name, found) in enumerate(points.items()):
+        peaks, overheads = zip(*sorted(found), strict=True)
+        marker = _MARKERS[number % len(_MARKERS)]
+        ax.plot(peaks, overheads, marker=marker, markersize=5, linewidth=1.2, clip_on=False, label=name)
+    label = f"plain step: {format_bytes(comparison.baseline_peak_bytes)}"
+    ax.axvline(comparison.baseline_peak_bytes, color=OWNED, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
+    word = "compiled" if comparison.verified else "predicted"
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    ax.set_xlabel(f"peak memory of the gradient step ({word})")
+    ax.set_ylabel("overhead (% of plain seconds, predicted)")
+    ax.set_title(f"Strategies and budgets for {comparison.target}")
+    _finish(ax, ax.xaxis)
+    return ax
+
+
+def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
+    """Draw the bytes of the largest residuals as bars, the largest on top.
+
+    Args:
+        analysis: what to draw; arguments and constants are left out, since they are there anyway.
+        ax: axes to draw on; by default those of a new figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    ax = _axes(ax)
+    from matplotlib.patches import Patch
+
+    groups = residual_groups(analysis)[0][:_BARS]
+    places = range(len(groups))
+    colours = [BEFORE if g.row.why == "internal" else AFTER for g in groups]
+    ax.barh(places, [g.size_bytes for g in groups], color=colours)
+    counts = [f"{g.count} x " if g.count > 1 else "" for g in groups]
+    texts = [f"{count}{g.label} {g.type}  {g.place}" for count, g in zip(counts, groups, strict=True)]
+    ax.set_yticks(places, texts, fontsize="small")
+    ax.invert_yaxis()
+    ax.set_xlabel("bytes between forward and backward pass, without rematerialisation")
+    ax.set_title(f"Plain JAX keeps {format_bytes(analysis.kept_bytes)} beside the arguments")
+    _finish(ax, ax.xaxis)
+    kinds = (AFTER, "a value of the program"), (BEFORE, "internal of a derivative rule")
+    ax.legend(handles=[Patch(color=colour, label=word) for colour, word in kinds], loc="lower right", fontsize="small")
+    return ax
+
+
 def _axes(ax: Axes | None) -> Axes:
     """Axes to draw on: those given, or new ones.
 
@@ -112,4 +179,5 @@ def _finish(ax: Axes, bytes_axis: Any) -> None:
     bytes_axis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
     ax.grid(visible=True, alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=True, framealpha=0.85, fontsize="small")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=True, framealpha=0.85, fontsize="small")

@@ -1,25 +1,27 @@
 """What a plan or an analysis has to say, as rows; ``text`` and ``html`` only lay them out.
 
-In: ``Plan``, ``Analysis``. Out: ``Fact`` (label, figure, share, remark), ``Entry`` (a line of the table of
-decisions, equal groups folded), ``ResidualGroup`` (equal residuals together).
+In: ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``. Out: ``Fact`` (label, figure, share, remark), ``Entry`` (a
+line of the table of decisions, equal groups folded), ``ResidualGroup`` (equal residuals together), titles, cells.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.folding import fold
+from remat_plan.report.places import file_label
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.plan import Plan
     from remat_plan.report.analysis import Analysis, Residual
+    from remat_plan.report.comparison import Comparison, ComparisonRow
     from remat_plan.report.decisions import Decision
     from remat_plan.report.trace import MemoryTrace
+    from remat_plan.report.tradeoff import Tradeoff
     from remat_plan.rewrite.segments import Segment
 
 
@@ -58,6 +60,18 @@ def plan_title(plan: Plan) -> str:
     return f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{made}"
 
 
+def _budget_fact(plan: Plan) -> Fact:
+    if plan.budget_bytes is None:
+        return Fact("budget", "none", None, "the strategy was taken as it is")
+    share = plan.budget_bytes / max(plan.baseline_peak_bytes, 1)
+    return Fact("budget", format_bytes(plan.budget_bytes), share, f"asked for: {plan.budget}")
+
+
+def budget_text(plan: Plan) -> str:
+    """The budget in bytes, or that there was none."""
+    return "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
+
+
 def plan_facts(plan: Plan) -> list[Fact]:
     """The figures of a plan: peaks, overhead, gap, FLOPs."""
     verified = plan.compiled_peak_bytes is not None
@@ -68,20 +82,23 @@ def plan_facts(plan: Plan) -> list[Fact]:
 
     facts = [
         peak("plain peak", plain, "compiled" if verified else "predicted"),
-        peak("budget", plan.budget_bytes, f"asked for: {plan.budget}"),
+        _budget_fact(plan),
         peak("predicted peak", plan.predicted_peak_bytes),
     ]
     if plan.compiled_peak_bytes is None:
         facts.append(Fact("compiled peak", "-", None, "not compiled (verify=False)"))
+    elif plan.budget_bytes is None:
+        facts.append(peak("compiled peak", plan.compiled_peak_bytes))
     else:
         spare = plan.budget_bytes - plan.compiled_peak_bytes
         remark = f"{format_bytes(abs(spare))} {'to spare' if spare >= 0 else 'above the budget'}"
         facts.append(peak("compiled peak", plan.compiled_peak_bytes, remark))
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
+    within = "this peak" if plan.budget_bytes is None else "the budget"
     return [
         *facts,
         Fact("overhead", "", plan.overhead, "recomputed seconds over seconds of the plain step (predicted)"),
-        Fact("gap", "", plan.gap, "at most this much above what any schedule within the budget needs"),
+        Fact("gap", "", plan.gap, f"at most this much above what any schedule within {within} needs"),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
         Fact("FLOPs, planned", format_flops(plan.step_flops), flops),
     ]
@@ -114,6 +131,8 @@ class Entry:
             return "left as it is"
         if self.decision.kind == "nest":
             return "checkpoint around:"
+        if self.decision.kind == "loop":
+            return f"{self.decision.kept[0]}:"
         if not self.values:
             return "recompute all"
         if self.names_value(room):
@@ -148,7 +167,7 @@ class Entry:
 
         The file of a value is left out where it is that of ``source``.
         """
-        if self.decision is None:
+        if self.decision is None or self.decision.kind == "loop":
             return ""
         file = self.decision.source.partition(":")[0]
         counts = Counter(text.replace(f" {file}:", " :") for text in self.decision.kept)
@@ -184,7 +203,8 @@ def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: 
         decision = next(decisions, None)
         if decision is None:
             raise ValueError("this plan's decisions are not those of its schedule: there are fewer of them.")
-        children = _nodes(segment.children, decisions, numbers)
+        steps = [s for part in segment.loop.stretches for s in part.schedule] if segment.loop is not None else []
+        children = _nodes((*segment.children, *steps), decisions, numbers)
         d = decision
         key = (d.kind, d.kept_bytes, d.recomputed_flops, d.kept, d.source, tuple(c.number for c in children))
         nodes.append(_Node(segment, decision, children, numbers.setdefault(key, len(numbers))))
@@ -211,7 +231,8 @@ def shares(trace: MemoryTrace) -> tuple[float, ...]:
 def memory_high(plan: Plan) -> float:
     """The most bytes that a picture of the step shows: a budget far above the peaks would flatten them."""
     peak = max(plan.before.peak_bytes, plan.after.peak_bytes, 1)
-    return 1.06 * (max(peak, plan.budget_bytes) if plan.budget_bytes <= 1.5 * peak else peak)
+    budget = plan.budget_bytes if plan.budget_bytes is not None else 0
+    return 1.06 * (max(peak, budget) if budget <= 1.5 * peak else peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +270,14 @@ class ResidualGroup:
     @property
     def place(self) -> str:
         """Source file and line."""
-        return os.path.basename(self.row.source) or "-"
+        file, colon, line = self.row.source.rpartition(":")
+        return file_label(file) + colon + line if file else "-"
+
+    @property
+    def hint(self) -> str:
+        """The same, with folders and the function; a cell of a notebook has no folder."""
+        source = self.place if self.place.startswith("cell:") else self.row.source
+        return f"{source} {self.row.function}".strip()
 
 
 def residual_groups(analysis: Analysis) -> tuple[list[ResidualGroup], list[ResidualGroup]]:
@@ -283,3 +311,30 @@ def analysis_facts(analysis: Analysis) -> list[Fact]:
         Fact("really needed", format_bytes(needed), share, remark),
         Fact("arguments", format_bytes(analysis.argument_bytes), None, "there all the time"),
     ]
+
+
+def tradeoff_title(curve: Tradeoff) -> str:
+    """What the curve is of."""
+    return f"Peak against overhead for {curve.target}: {number_of(len(curve.points), 'schedule')}, predicted"
+
+
+def comparison_title(comparison: Comparison, counted: str) -> str:
+    """What is compared; ``counted`` says how many."""
+    plain = format_bytes(comparison.baseline_peak_bytes)
+    return f"Strategies and budgets for {comparison.target}: {counted}; plain peak {plain}"
+
+
+def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, ...]:
+    """Strategy, budget, peak, its share of plain, overhead, FLOPs over plain, remark."""
+    budget = row.budget or "-"
+    if row.plan is None or row.peak_bytes is None:
+        least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
+        return (row.strategy, budget, "-", "-", "-", "-", least)
+    plan = row.plan
+    share = row.peak_bytes / max(comparison.baseline_peak_bytes, 1)
+    flops = f"{plan.step_flops / plan.plain_flops:.1%}" if plan.plain_flops else "-"
+    remark = "left as it is" if plan.is_identity else ""
+    return (
+        *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
+        *(f"{plan.overhead:.1%}", flops, remark),
+    )

@@ -5,9 +5,12 @@ In: points by the evaluator. Out: ``Tradeoff``: printable, plotted, and a source
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +24,7 @@ class TradeoffPoint:
     overhead: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tradeoff:
     """Peak bytes against overhead, from least memory to most; the last point is the plain step.
 
@@ -39,16 +42,30 @@ class Tradeoff:
         """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again."""
         return self.planner(budget, verify)
 
+    def to_json(self) -> str:
+        """Return the points as JSON text."""
+        points = [asdict(point) for point in self.points]
+        return json.dumps({"kind": "tradeoff", "target": self.target, "points": points}, sort_keys=True)
+
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the curve (needs matplotlib)."""
         from remat_plan.report import plots
 
         return plots.plot_tradeoff(self, ax)
 
+    def __repr__(self) -> str:
+        ends = [format_bytes(p.peak_bytes) for p in (*self.points[:1], *self.points[1:][-1:])]
+        return f"<Tradeoff for {self.target}: {len(self.points)} schedules, {' to '.join(ends) or 'empty'}>"
+
     def __str__(self) -> str:
         from remat_plan.report import text
 
         return text.tradeoff_text(self)
+
+    def __rich__(self) -> Any:
+        from remat_plan.report import tables, terminal
+
+        return terminal.render(tables.tradeoff_table(self))
 
     def _repr_html_(self) -> str:
         from remat_plan.report import html

@@ -45,6 +45,11 @@ def curve():
     return rp.tradeoff(loss, *SHAPES)
 
 
+@pytest.fixture(scope="session")
+def comparison():
+    return rp.compare(loss, *SHAPES, budgets=["60%", "40%", "1%"], verify=False)
+
+
 @pytest.fixture
 def with_schedule(plan):
     """A function from a schedule in short notation to a plan with that table of decisions.

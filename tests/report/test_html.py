@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from remat_plan.report.html import ENTRIES, plan_html
+from remat_plan.report.html import ENTRIES, page, plan_html
 from remat_plan.report.rows import plan_entries
 from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
@@ -51,8 +51,8 @@ def shown(reader):
     return "\n".join(reader.texts)
 
 
-def test_fragments_are_well_formed_and_self_contained(plan, verified, identity, analysis, curve):
-    for thing in (plan, verified, identity, analysis, curve):
+def test_fragments_are_well_formed_and_self_contained(plan, verified, identity, analysis, curve, comparison):
+    for thing in (plan, verified, identity, analysis, curve, comparison):
         fragment = thing._repr_html_()
         reader = read(fragment)
         assert (fragment[:4], fragment[-6:]) == ("<div", "</div>")
@@ -116,10 +116,8 @@ def test_long_tables_are_cut(with_schedule):
     read(fragment)
 
 
-def test_everything_is_escaped(plan, analysis, curve):
-    decisions = tuple(
-        dataclasses.replace(d, source=NASTY, kept=(NASTY,) * len(d.kept)) for d in plan.decisions
-    )
+def test_everything_is_escaped(plan, analysis, curve, comparison):
+    decisions = tuple(dataclasses.replace(d, source=NASTY, kept=(NASTY,) * len(d.kept)) for d in plan.decisions)
     bad_plan = dataclasses.replace(
         plan, target=NASTY, strategy=NASTY, budget=NASTY, notes=(NASTY,), decisions=decisions
     )
@@ -131,6 +129,11 @@ def test_everything_is_escaped(plan, analysis, curve):
         bad_plan,
         dataclasses.replace(analysis, residuals=rows),
         dataclasses.replace(curve, target=NASTY),
+        dataclasses.replace(
+            comparison,
+            target=NASTY,
+            rows=tuple(dataclasses.replace(r, strategy=NASTY, budget=NASTY, problem=NASTY) for r in comparison.rows),
+        ),
     ):
         reader = read(thing._repr_html_())
         assert "script" not in reader.seen
@@ -153,14 +156,36 @@ def test_a_curve_has_a_dot_and_a_row_for_each_point(curve):
         assert f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}" in fragment
 
 
+def test_a_comparison_has_a_dot_for_each_plan_and_a_row_for_each_budget(comparison):
+    fragment = comparison._repr_html_()
+    plans = [row.plan for row in comparison.rows if row.plan is not None]
+    assert fragment.count("<circle") == len(plans) == 2
+    assert fragment.split("<tbody>")[-1].count("<tr>") == len(comparison.rows)
+    for plan in plans:
+        assert f"auto: peak {format_bytes(plan.predicted_peak_bytes)}, overhead {plan.overhead:.1%}" in fragment
+    none = dataclasses.replace(comparison, rows=comparison.rows[2:])
+    assert "<circle" not in none._repr_html_()
+
+
+def test_a_page_is_a_document_around_the_fragment(plan):
+    whole = page(NASTY, plan_html(plan))
+    reader = Reader()
+    reader.feed(whole.replace("<!doctype html>", "").replace('<meta charset="utf-8">', "").replace(
+        '<meta name="viewport" content="width=device-width, initial-scale=1">', ""))  # fmt: skip
+    assert reader.open == []
+    assert {"html", "head", "title", "body", "svg", "table"} <= set(reader.seen)
+    assert "script" not in reader.seen
+    assert "color-scheme: light dark" in whole
+    assert not [word for word in ("http", "url(", "@import") if word in whole]
+    assert len(whole) < 100_000
+
+
 def test_curves_of_few_points():
     for points in [(), (TradeoffPoint(1000, 0.0),)]:
         read(Tradeoff(points, "cpu", lambda budget, verify: None)._repr_html_())
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0, 100), (0, 8.8e9), (278_000, 357_000), (0, 1e-3), (5, 5)]
-)
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 100), (0, 8.8e9), (278_000, 357_000), (0, 1e-3), (5, 5)])
 def test_ticks_are_few_round_and_within(low, high):
     ticks = Axis("", low, high, str).ticks()
     assert len(ticks) <= 7
@@ -172,8 +197,6 @@ def test_ticks_are_few_round_and_within(low, high):
 def test_points_stand_where_the_axes_say():
     axis = Axis("", 0, 10, str)
     chart = line_chart("", [Line("red", [0, 10], [0, 10])], axis, axis)
-    (u0, v0), (u1, v1) = (
-        map(float, p.split(",")) for p in re.search(r'points="([^"]*)"', chart).group(1).split()
-    )
+    (u0, v0), (u1, v1) = (map(float, p.split(",")) for p in re.search(r'points="([^"]*)"', chart).group(1).split())
     assert u0 < u1
     assert v0 > v1  # up is more

@@ -118,6 +118,32 @@ def test_the_curve_is_stairs_through_the_points(curve):
     assert len(labels(ax)) == 2
 
 
+def test_a_comparison_is_a_line_for_each_strategy(comparison):
+    ax = comparison.plot()
+    line, plain = ax.get_lines()
+    made = sorted((r.peak_bytes, r.plan.overhead) for r in comparison.rows if r.plan is not None)
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == made
+    assert set(plain.get_xdata()) == {comparison.baseline_peak_bytes}
+    assert labels(ax)[0] == "auto"
+    assert all(t.endswith("B") for t in ticks(ax.xaxis))
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    picture(dataclasses.replace(comparison, rows=()).plot())
+
+
+def test_an_analysis_is_a_bar_for_each_group(analysis):
+    ax = analysis.plot()
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == sorted(widths, reverse=True)
+    assert sum(widths) <= sum(r.size_bytes for r in analysis.residuals)
+    assert all("conftest.py:" in t.get_text() for t in ax.get_yticklabels())
+    assert format_bytes(analysis.kept_bytes) in ax.get_title()
+    assert all(t.endswith("B") for t in ticks(ax.xaxis))
+    assert len(labels(ax)) == 2
+    picture(ax)
+    picture(dataclasses.replace(analysis, residuals=()).plot())
+
+
 def test_curves_of_few_points():
     for points in [(), (TradeoffPoint(1000, 0.0),)]:
         picture(Tradeoff(points, "cpu", lambda budget, verify: None).plot())

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import remat_plan as rp
-from remat_plan.report import text
+from remat_plan.report import tables, text
 from remat_plan.report.analysis import Residual
 from remat_plan.report.rows import format_flops, plan_entries
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
@@ -98,9 +98,7 @@ def test_equal_neighbours_are_one_line(with_schedule):
 
 
 def test_equal_groups_are_folded(with_schedule):
-    rows = [
-        line for line in table(with_schedule("d" + "ba" * 11 + "c")) if "tanh" not in line.split("keep")[0]
-    ]
+    rows = [line for line in table(with_schedule("d" + "ba" * 11 + "c")) if "tanh" not in line.split("keep")[0]]
     assert [("times:" in r, "keep" in r) for r in rows] == [
         (False, True), (True, False), (False, True), (False, True), (False, True),
     ]  # fmt: skip
@@ -147,7 +145,7 @@ def test_long_tables_are_cut(with_schedule):
     shown = table(with_schedule(random.Random(0).choices("abcdefgh", k=300)))
     assert shown[-1].startswith("... and ")
     assert shown[-1].endswith(" more rows")
-    assert len(shown) <= 2 * text.ENTRIES + 1
+    assert len(shown) <= 2 * tables.ENTRIES + 1
 
 
 @pytest.mark.parametrize("depth", [0, 3, 30])
@@ -156,9 +154,7 @@ def test_plans_fit_the_width(with_schedule, depth):
     for _ in range(depth):
         items = [items, "z"]
     plan = with_schedule(items)
-    long = dataclasses.replace(
-        plan.decisions[-1], source="x" * 300 + ".py:123-456", kept=("tanh " + "y" * 300,) * 4
-    )
+    long = dataclasses.replace(plan.decisions[-1], source="x" * 300 + ".py:123-456", kept=("tanh " + "y" * 300,) * 4)
     plan = dataclasses.replace(plan, decisions=(*plan.decisions[:-1], long), notes=("z" * 300,))
     lines = str(plan).splitlines()
     assert max(map(len, lines)) <= text.WIDTH
@@ -183,9 +179,7 @@ def test_the_totals_of_an_analysis_are_shown(analysis):
 def test_equal_residuals_are_one_line_with_a_count(analysis):
     rows = [line for line in str(analysis).splitlines() if "float32[4096,64]" in line and " x " in line]
     assert rows
-    total = sum(
-        r.size_bytes for r in analysis.residuals if r.shape == (4096, 64) and r.primitive != "argument"
-    )
+    total = sum(r.size_bytes for r in analysis.residuals if r.shape == (4096, 64) and r.primitive != "argument")
     counts = sum(int(line.split(" x ")[0].split()[-1]) for line in rows)
     singles = [
         line for line in str(analysis).splitlines() if "float32[4096,64]" in line and " x " not in line
@@ -201,19 +195,15 @@ def test_residuals_say_name_status_and_line(analysis):
 
 
 def _residual(number, **other):
-    row = Residual(
-        4 * number, (number,), "float32", "sin", f"/a/b/c.py:{number}", "f", "", "value", True, True, "mul"
-    )
+    row = Residual(4 * number, (number,), "float32", "sin", f"/a/b/c.py:{number}", "f", "", "value", True, True, "mul")
     return dataclasses.replace(row, **other)
 
 
 def test_long_analyses_are_cut_and_fit(analysis):
-    rows = tuple(
-        _residual(n, name="n" * 200, read_by="r" * 200, source="/" + "s" * 200) for n in range(1, 51)
-    )
+    rows = tuple(_residual(n, name="n" * 200, read_by="r" * 200, source="/" + "s" * 200) for n in range(1, 51))
     lines = str(dataclasses.replace(analysis, residuals=rows)).splitlines()
     assert max(map(len, lines)) <= text.WIDTH
-    assert f"... and {50 - text.RESIDUALS} more" in "\n".join(lines)
+    assert f"... and {50 - tables.RESIDUALS} more" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +234,19 @@ def test_a_curve_is_a_table_with_bars(curve):
     assert bars[-1] == max(bars) > 0
 
 
+def test_a_comparison_has_a_line_for_each_plan(comparison):
+    lines = str(comparison).splitlines()
+    rows = [line for line in lines if line.startswith("auto")]
+    assert [row.split()[1] for row in rows] == ["60%", "40%", "1%"]
+    for row, line in zip(comparison.rows[:2], rows, strict=False):
+        assert format_bytes(row.plan.predicted_peak_bytes) in line
+        assert f"{row.plan.overhead:.1%}" in line
+    assert f"least reached: {format_bytes(comparison.rows[2].minimum_bytes)}" in rows[2]
+    assert format_bytes(comparison.baseline_peak_bytes) in lines[0]
+    assert "predicted" in lines[-1]
+    assert max(map(len, lines)) <= text.WIDTH
+
+
 def test_curves_of_few_points():
     point = TradeoffPoint(1000, 0.0)
     assert "1 kB" in str(Tradeoff((point,), "cpu", lambda budget, verify: None))
@@ -256,3 +259,20 @@ def test_curves_of_few_points():
 )
 def test_flops_have_units(flops, shown):
     assert format_flops(flops) == shown
+
+
+def test_names_for_the_debugger_are_short(plan, analysis, curve, comparison):
+    for thing in (plan, analysis, curve, comparison, dataclasses.replace(curve, points=())):
+        assert repr(thing).startswith(f"<{type(thing).__name__} ")
+        assert len(repr(thing)) < 120
+    assert format_bytes(analysis.kept_bytes) in repr(analysis)
+    assert repr(comparison) == "<Comparison for cpu: 2 of 3 budgets met>"
+
+
+def test_cells_of_a_notebook_have_no_path(analysis):
+    rows = (_residual(8, source="/tmp/ipykernel_4711/123456.py:8"), _residual(4, source="<ipython-input-3-abc>:7"))
+    cells = dataclasses.replace(analysis, residuals=rows)
+    for shown in (str(cells), cells._repr_html_()):
+        assert "cell:8" in shown
+        assert "cell:7" in shown
+        assert "ipy" not in shown

@@ -1,0 +1,141 @@
+"""The options of the command line, and the help that teaches them.
+
+In: nothing. Out: an ``argparse.ArgumentParser``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+import remat_plan
+
+_INTRODUCTION = """\
+Plan gradient checkpointing for a JAX function from the command line.
+
+PATH.py:FUNCTION names a function without arguments in a Python file. It returns the loss function and example
+arguments for it; shapes are enough, nothing is computed:
+
+    # train.py
+    import jax, jax.numpy as jnp
+
+    def loss_fn(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    def problem():
+        params = [jax.ShapeDtypeStruct((256, 256), "float32")] * 12
+        return loss_fn, (params, jax.ShapeDtypeStruct((4096, 256), "float32"))
+
+It may return a third thing, a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan."""
+
+_EXAMPLES = """\
+examples:
+    remat-plan analyze train.py:problem                      what plain JAX keeps, by bytes and source line
+    remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the plain peak
+    remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
+    remat-plan plan train.py:problem --budget 70% --target gpu:h100
+    remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
+    remat-plan compare train.py:problem --budget 75%,50%,25%
+
+exit codes:
+    0 fine    1 the budget cannot be met    2 bad input    3 remat_plan or the compiler failed
+
+`remat-plan COMMAND --help` tells the options of a command."""
+
+_AFTER_PLAN = """\
+The table tells, from the first equation to the last, which values are kept and what is computed again, and where
+in your source. In a program, load the plan that --json wrote:
+
+    plan = remat_plan.Plan.from_json(open("plan.json").read())
+    grads = jax.jit(jax.grad(plan.apply(loss_fn)))(params, x)
+
+examples:
+    remat-plan plan train.py:problem --budget 60%
+    remat-plan plan train.py:problem --strategy memory                  without a budget: about the square root
+    remat-plan plan train.py:problem --budget 8GiB --no-verify          predictions only: quick, less sure
+    remat-plan plan train.py:problem --budget device --target gpu:a100  what an A100 has
+
+exit code 1 says that the budget cannot be met; the message names the least that can."""
+
+_AFTER_COMPARE = """\
+One line for each strategy and budget. Options may be repeated, or take a list with commas.
+
+examples:
+    remat-plan compare train.py:problem --budget 75%,50%,25%
+    remat-plan compare train.py:problem --strategy auto,memory,dots,each_block --budget 40% --html compare.html
+    remat-plan compare train.py:problem --strategy all --budget 40% --no-verify
+
+Strategies with one schedule, whatever the budget, have one line."""
+
+
+def _texts(text: str) -> list[str]:
+    """``a,b`` as a list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _count(text: str) -> int:
+    """A whole number from 2 on."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 2 or more is needed")
+    return number
+
+
+def _strategies() -> str:
+    """The strategies, one line each."""
+    lines = [f"    {row.name:<15}{textwrap.shorten(row.summary, 95)}" for row in remat_plan.strategies()]
+    return "\n".join(["strategies (remat_plan.strategies() tells more):", *lines])
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "remat-plan", description=_INTRODUCTION, epilog=_EXAMPLES, formatter_class=plain, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"remat_plan {remat_plan.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, told: str, after: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=told, description=f"{told[0].upper()}{told[1:]}.", epilog=after, formatter_class=plain,
+            allow_abbrev=False,
+        )  # fmt: skip
+        command.add_argument("source", metavar="PATH.py:FUNCTION", help="returns (loss_fn, args[, options])")
+        return command
+
+    analyze = add("analyze", "what plain JAX keeps for the backward pass, by value; nothing is compiled", "")
+    plan = add("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{_strategies()}")
+    tradeoff = add("tradeoff", "peak memory against overhead, the whole curve", "")
+    compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
+
+    plan.add_argument("--budget", metavar="B", help='bytes ("800MB", "8GiB"), a share of the plain peak, "device"')
+    plan.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto); see below")
+    compare.add_argument(
+        "--budget", metavar="B,...", type=_texts, action="extend", default=[], help="budgets (default: 75%%,50%%,25%%)"
+    )
+    compare.add_argument(
+        "--strategy",
+        metavar="NAME,...",
+        type=_texts,
+        action="extend",
+        default=[],
+        help="strategies (default: auto); all of them: all",
+    )
+    tradeoff.add_argument("--points", metavar="N", type=_count, default=16, help="how many schedules (default: 16)")
+    for command in (plan, tradeoff, compare):
+        command.add_argument("--target", metavar="T", help='a device that need not be here: "gpu:h100", "tpu:v5e:1x1"')
+    for command in (plan, compare):
+        command.add_argument(
+            "--no-verify", dest="verify", action="store_false", help="predict only; do not compile (quick, less sure)"
+        )
+    for command in (analyze, plan, tradeoff, compare):
+        command.add_argument("--json", metavar="FILE", help="write JSON; - for stdout, instead of the table")
+        command.add_argument("--html", metavar="FILE", help="write a page that needs no network")
+        command.add_argument("--plot", metavar="FILE", help="write a picture: .png, .svg, .pdf (needs matplotlib)")
+    return parser

@@ -1,0 +1,95 @@
+"""Several strategies and budgets on one program, side by side: ``compare``.
+
+In: a loss function, budgets, strategies. Out: ``report.comparison.Comparison``. The program is traced once, and every
+schedule compiled at most once for all of them.
+
+Limits: strategies are used with their default settings; what needs more (``"mirror"`` needs counts) gets a line that
+says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from remat_plan import collector
+from remat_plan.graph.call import positions
+from remat_plan.planning.strategies.records import CHECKED
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.program import trace_program
+from remat_plan.report.comparison import Comparison, ComparisonRow
+from remat_plan.report.progress import Progress
+from remat_plan.session import Request, Session
+from remat_plan.units import Budget, BudgetError, parse_budget
+from remat_plan.verify.targets import resolve
+
+
+@collector.paused()
+def compare(
+    fn: Callable[..., Any],
+    *args: Any,
+    budgets: Iterable[int | str | float],
+    strategies: Iterable[str] = ("auto",),
+    verify: bool = True,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    static_argnums: int | Sequence[int] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    target: str | None = None,
+    existing: str = "replan",
+    progress: bool | None = None,
+) -> Comparison:
+    """Plan one function by several strategies for several budgets, and show the plans side by side.
+
+    Args:
+        budgets: as ``budget`` of ``plan``, one or more.
+        strategies: names, as ``strategy`` of ``plan``. One that has a single schedule, whatever the budget, is
+            planned once, without a budget (``rp.strategies()`` calls these "checked").
+        fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, existing, progress: as in ``plan``.
+
+    Returns:
+        One row per strategy and budget: the plan, or the least that was reached where none fits, or why the
+        strategy cannot plan this program. ``print`` it, ``.plot()`` it; ``.rows[i].plan`` is a plan like any other.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.sum(x)
+        >>> shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
+        >>> found = rp.compare(loss, *shapes, budgets=["75%", "60%"], verify=False)
+        >>> [row.plan.overhead < 1 for row in found.rows]
+        [True, True]
+    """
+    parsed = [parse_budget(budget) for budget in budgets]
+    static = positions(static_argnums, "static_argnums")
+    requests = [
+        Request(lookup(name).name, verify, positions(argnums), has_aux, static, existing) for name in strategies
+    ]
+    program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
+    session = Session(program, resolve(target), Progress("remat_plan", progress))
+    with session.progress:
+        rows = tuple(_row(session, request, budget) for request in requests for budget in _budgets(request, parsed))
+        baseline = session.peak(program.plain, verify and not session.mapped)
+    return Comparison(rows, session.device, verify and not session.mapped, baseline)
+
+
+def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:
+    """The budgets that a strategy is tried with: none at all if they would make no difference."""
+    return [None] if lookup(request.strategy).budget == CHECKED else budgets
+
+
+def _row(session: Session, request: Request, budget: Budget | None) -> ComparisonRow:
+    text = "" if budget is None else budget.text
+    try:
+        plan = session.make_plan(budget, request, time.perf_counter())
+    except BudgetError as error:
+        return ComparisonRow(request.strategy, text, None, error.minimum_bytes, str(error))
+    except ValueError as error:  # it lacks a setting, or cannot plan this program
+        return ComparisonRow(request.strategy, text, None, None, str(error))
+    return ComparisonRow(request.strategy, text, plan)

@@ -1,0 +1,224 @@
+"""The command line: reports, files, exit codes; no traceback on bad input."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import remat_plan as rp
+from remat_plan.cli import main as module
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = "--budget", "60%", "--no-verify"
+
+
+def test_analyze_shows_what_is_kept_and_where(run):
+    code, out, err = run("analyze", "train.py:problem")
+    assert (code, err) == (0, "")
+    assert "Plain JAX keeps" in out
+    assert "train.py:6" in out
+
+
+def test_plan_prints_the_plan_and_writes_the_files(run, folder):
+    files = "--json", "plan.json", "--html", "plan.html", "--plot", "plan.png"
+    code, out, err = run("plan", "train.py:problem", "--budget", "60%", *files)
+    assert code == 0
+    plan = rp.Plan.from_json((folder / "plan.json").read_text())
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+    assert plan.fingerprint in out
+    assert (folder / "plan.html").read_text().startswith("<!doctype html>")
+    assert plan.fingerprint in (folder / "plan.html").read_text()
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert err.split() == ["wrote", "plan.json", "wrote", "plan.html", "wrote", "plan.png"]
+    assert sorted(p.name for p in folder.iterdir() if p.is_file()) == ["plan.html", "plan.json", "plan.png", "train.py"]
+
+
+def test_a_plan_that_was_written_applies_in_a_program(run, folder):
+    run("plan", "train.py:problem", *QUICK, "--json", "plan.json")
+    program = (
+        "import jax, jax.numpy as jnp, remat_plan as rp, train\n"
+        "fn, (params, x) = train.problem()\n"
+        "plan = rp.Plan.from_json(open('plan.json').read())\n"
+        "print(jax.eval_shape(jax.grad(plan.apply(fn)), params, x)[0].shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)  # fmt: skip
+    assert done.stdout == "(32, 32)\n", done.stderr
+
+
+def test_without_verification_nothing_is_compiled(run):
+    code, out, _ = run("plan", "train.py:problem", *QUICK)
+    assert code == 0
+    assert "not compiled (verify=False)" in out
+
+
+def test_tradeoff(run, folder):
+    code, out, _ = run("tradeoff", "train.py:problem", "--points", "5", "--json", "curve.json", "--plot", "curve.svg")
+    assert code == 0
+    points = json.loads((folder / "curve.json").read_text())["points"]
+    assert 2 <= len(points) <= 2 * 5
+    assert out.count("#####") >= 1
+    assert "<svg" in (folder / "curve.svg").read_text()
+
+
+def test_compare_has_a_line_for_each_budget(run, folder):
+    code, out, _ = run(
+        "compare", "train.py:problem", "--budget", "80%,70%", "--budget", "2%", "--strategy", "auto", "--no-verify",
+        "--json", "all.json", "--html", "all.html",
+    )  # fmt: skip
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("auto")] == ["80%", "70%", "2%"]
+    assert "least reached" in out
+    rows = json.loads((folder / "all.json").read_text())["rows"]
+    assert [row["plan"] is None for row in rows] == [False, False, True]
+    assert rp.Plan.from_json(json.dumps(rows[0]["plan"])).budget == "80%"
+
+
+def test_strategies_are_compared(run):
+    code, out, _ = run("compare", "train.py:problem", "--strategy", "auto,memory", "--strategy", "dots", "--budget", "80%", "--no-verify")  # fmt: skip
+    assert code == 0
+    lines = [line.split()[:2] for line in out.splitlines()]
+    assert [line for line in lines if line[:1] in (["auto"], ["memory"], ["dots"])] == [
+        ["auto", "80%"], ["memory", "80%"], ["dots", "-"],
+    ]  # fmt: skip
+
+
+def test_a_plan_without_a_budget(run):
+    code, out, _ = run("plan", "train.py:problem", "--strategy", "each_block", "--no-verify")
+    assert code == 0
+    assert "strategy each_block" in out
+    code, _, err = run("plan", "train.py:problem", "--strategy", "chain", "--no-verify")
+    assert code == 2
+    assert "needs a budget" in err
+
+
+def test_the_help_tells_the_strategies(run):
+    for command in ("plan", "compare"):
+        _, out, _ = run(command, "--help")
+        assert all(f"    {row.name} " in out for row in rp.strategies())
+
+
+def test_json_to_stdout_is_nothing_but_json(run):
+    code, out, err = run("plan", "train.py:talks", *QUICK, "--json", "-")
+    assert code == 0
+    assert rp.Plan.from_json(out).strategy == "auto"
+    assert "hello" in err
+
+
+def test_options_of_the_problem_are_used(run):
+    code, out, _ = run("analyze", "train.py:with_aux")
+    assert code == 0
+    assert "Plain JAX keeps" in out
+
+
+def test_a_budget_that_cannot_be_met_is_1(run, folder):
+    code, out, err = run("plan", "train.py:problem", "--budget", "1%", "--no-verify", "--json", "plan.json")
+    assert (code, out) == (1, "")
+    assert "is below the least predicted peak reached" in err
+    assert not (folder / "plan.json").exists()
+    code, out, _ = run("compare", "train.py:problem", "--budget", "1%", "--no-verify")
+    assert code == 1
+    assert "least reached" in out
+
+
+BAD = {
+    "plan train.py:problem": "plan needs a budget",
+    "plan train.py:problem --budget 60x": "--budget='60x' is not understood",
+    "plan train.py:problem --budget -5": "--budget",
+    "plan train.py:problem --budget 60% --strategy nonsense": "nonsense",
+    "plan train.py:problem --budget 60% --target gpu:h9000": "gpu:h9000",
+    "compare train.py:problem --budget 60%,x": "--budget='x' is not understood",
+    "tradeoff train.py:problem --points 1": "--points",
+    "tradeoff train.py:problem --budget 60%": "unrecognized arguments: --budget",
+    "analyze": "PATH.py:FUNCTION",
+    "nonsense train.py:problem": "nonsense",
+    "analyze train.py": "Write PATH.py:FUNCTION, for example train.py:problem.",
+    "analyze trian.py:problem": "there is no file trian.py.",
+    "analyze train.py:porblem": "Did you mean 'problem'?",
+    "analyze train.py:wrong_shapes": "tracing loss_fn raised TypeError",
+    "analyze train.py:no_scalar": "must return a real scalar",
+    "analyze train.py:integers": "which has no gradient",
+    "analyze train.py:divides": "train.py:divides raised ZeroDivisionError: division by zero",
+    "analyze train.py:exits": "called sys.exit(4)",
+    "analyze train.py:problem --json -x": "--json",
+    "analyze train.py:problem --html -": "only --json can go to stdout",
+    "analyze train.py:problem --html no/such/folder.html": "there is no folder no/such",
+    "analyze train.py:problem --html .": "is a folder",
+    "analyze train.py:problem --plot picture": "must end in a picture format",
+    "analyze train.py:problem --json a --html ./a": "two reports go to one file",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_2_and_told_without_a_traceback(run, folder, words):
+    code, out, err = run(*words.split())
+    assert code == 2
+    assert BAD[words] in err
+    assert out == ""
+    assert "Traceback" not in err
+    assert not re.search(r'File ".*remat_plan/remat_plan', err), "no lines of the library"
+    assert [p.name for p in folder.iterdir() if p.is_file()] == ["train.py"]
+
+
+def test_the_users_own_line_is_shown(run, folder):
+    _, _, err = run("analyze", "train.py:wrong_shapes")
+    assert f'File "{folder}/train.py", line 6, in loss_fn\n    x = jnp.tanh(x @ w)\n' in err
+    assert "jax.make_jaxpr(loss_fn)(*args)" in err
+    _, _, err = run("analyze", "train.py:divides")
+    assert "return 1 / 0" in err
+
+
+def test_a_failure_of_the_library_is_3_and_asks_for_a_report(run, monkeypatch):
+    library = {}
+    exec("def fail(*args, **kwargs):\n    raise RuntimeError('the compiler is out of sorts')", library)
+    monkeypatch.setattr(module.rp, "plan", library["fail"])
+    code, _, err = run("plan", "train.py:problem", *QUICK)
+    assert code == 3
+    assert "Traceback" in err
+    assert "Please report it" in err
+
+
+def test_stopping_is_130(run, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.rp, "analyze", stop)
+    assert run("analyze", "train.py:problem") == (130, "", "remat-plan: stopped\n")
+
+
+def test_the_installed_command_is_this_one():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"remat-plan": f"{module.__name__}:main"}
+
+
+@pytest.mark.parametrize("command", ["", "analyze ", "plan ", "tradeoff ", "compare "])
+def test_help_teaches(run, command):
+    code, out, _ = run(*f"{command}--help".split())
+    assert code == 0
+    assert "PATH.py:FUNCTION" in out
+    assert max(map(len, out.splitlines())) <= 120
+    if command in ("", "plan ", "compare "):
+        assert f"remat-plan {command or 'plan '}train.py:problem" in out
+
+
+def test_the_example_of_the_help_works(run, folder):
+    _, out, _ = run("--help")
+    lines = out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip() == "# train.py")
+    last = next(i for i, line in enumerate(lines) if line.strip().startswith("return loss_fn"))
+    (folder / "shown.py").write_text("\n".join(line.removeprefix("    ") for line in lines[first : last + 1]))
+    code, out, err = run("analyze", "shown.py:problem")
+    assert code == 0, err
+
+
+def test_as_a_module_and_into_a_reader_that_stops(folder):
+    command = f"{sys.executable} -W error -m remat_plan analyze train.py:problem | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

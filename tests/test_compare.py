@@ -1,0 +1,89 @@
+"""Strategies and budgets side by side: the same plans that each would be by itself."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import remat_plan as rp
+
+SHAPES = jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((2048, 32), "float32")
+
+
+def loss(w, x):
+    for _ in range(8):
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_rows_are_the_plans_that_each_would_be_by_itself(verify):
+    found = rp.compare(loss, *SHAPES, budgets=["80%", "65%"], verify=verify)
+    assert found.verified is verify
+    for row, budget in zip(found.rows, ["80%", "65%"], strict=True):
+        alone = rp.plan(loss, *SHAPES, budget=budget, verify=verify)
+        assert row.plan.to_json() == alone.to_json()
+        assert row.peak_bytes == (alone.compiled_peak_bytes if verify else alone.predicted_peak_bytes)
+        assert found.baseline_peak_bytes == alone.baseline_peak_bytes
+
+
+def test_a_budget_that_cannot_be_met_is_a_row():
+    (row,) = rp.compare(loss, *SHAPES, budgets=[1000], verify=False).rows
+    assert row.plan is None
+    assert row.peak_bytes is None
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(loss, *SHAPES, budget=1000, verify=False)
+    assert (row.minimum_bytes, row.problem) == (caught.value.minimum_bytes, str(caught.value))
+
+
+def test_every_schedule_is_compiled_once(monkeypatch):
+    from remat_plan import session
+
+    compiled = []
+
+    def count(step, *args, **kwargs):
+        compiled.append(step)
+        return original(step, *args, **kwargs)
+
+    original = session.compile_memory
+    monkeypatch.setattr(session, "compile_memory", count)
+    rp.compare(loss, *SHAPES, budgets=["70%"])
+    once = len(compiled)
+    rp.compare(loss, *SHAPES, budgets=["70%", "70%", "70%"])
+    assert len(compiled) == 2 * once
+
+
+def test_json_has_whole_plans():
+    found = rp.compare(loss, *SHAPES, budgets=["70%", "1%"], verify=False)
+    data = json.loads(found.to_json())
+    assert (data["kind"], data["target"], data["verified"]) == ("comparison", "cpu", False)
+    first, second = data["rows"]
+    assert rp.Plan.from_json(json.dumps(first["plan"])) == found.rows[0].plan
+    assert second["plan"] is None
+    assert second["minimum_bytes"] > 0
+
+
+@pytest.mark.parametrize("options", [{"budgets": ["x"]}, {"budgets": ["60%"], "strategies": ["x"]}])
+def test_bad_input(options):
+    with pytest.raises(ValueError, match="'x'"):
+        rp.compare(loss, *SHAPES, verify=False, **options)
+
+
+def test_strategies_with_one_schedule_are_planned_once_and_without_a_budget():
+    found = rp.compare(loss, *SHAPES, budgets=["80%", "65%"], strategies=["auto", "each_block"], verify=False)
+    assert [(row.strategy, row.budget) for row in found.rows] == [("auto", "80%"), ("auto", "65%"), ("each_block", "")]
+    each = found.rows[2]
+    alone = rp.plan(loss, *SHAPES, strategy="each_block", verify=False)
+    assert each.plan.to_json() == alone.to_json()
+    assert "each_block" in str(found)
+    assert found._repr_html_().count("<circle") == 3
+
+
+def test_a_strategy_that_cannot_plan_the_program_has_a_line_that_says_why():
+    (row,) = rp.compare(loss, *SHAPES, budgets=["80%"], strategies=["collection"], verify=False).rows
+    assert (row.plan, row.minimum_bytes) == (None, None)
+    assert "checkpoint_name" in row.problem
+    shown = rp.compare(loss, *SHAPES, budgets=["80%"], strategies=["mirror", "auto"], verify=False)
+    assert "counts" in str(shown)
+    assert "counts" in shown._repr_html_()
