@@ -33,7 +33,13 @@ class Row:
     @property
     def slack(self) -> float:
         """Share of the budget that is not used."""
-        return 1 - self.compiled / self.planned.plan.budget_bytes
+        return 1 - self.compiled / self.allowed
+
+    @property
+    def allowed(self) -> int:
+        """The budget in bytes."""
+        assert self.planned.plan.budget_bytes is not None
+        return self.planned.plan.budget_bytes
 
     @property
     def compiled(self) -> int:
@@ -55,7 +61,7 @@ class Row:
         """The row as text."""
         plan = self.planned.plan
         return (
-            *(self.model, self.budget, mb(plan.budget_bytes), mb(self.compiled), percent(self.slack)),
+            *(self.model, self.budget, mb(self.allowed), mb(self.compiled), percent(self.slack)),
             *(f"{self.accuracy:.3f}", percent(plan.overhead), f"{plan.step_flops / plan.plain_flops:.3f}"),
             *(percent(plan.gap), str(self.planned.compiles), f"{self.planned.seconds:.1f}"),
         )
@@ -107,7 +113,7 @@ def facts(rows: list[Row]) -> list[str]:
 def _not_monotone(rows: list[Row]) -> list[str]:
     found = []
     for name in dict.fromkeys(r.model for r in rows):
-        mine = sorted((r for r in rows if r.model == name), key=lambda r: -r.planned.plan.budget_bytes)
+        mine = sorted((r for r in rows if r.model == name), key=lambda r: -r.allowed)
         for larger, smaller in itertools.pairwise(mine):
             if smaller.planned.plan.overhead < larger.planned.plan.overhead - 1e-9:
                 found.append(f"{name} {larger.budget} -> {smaller.budget}")

@@ -28,7 +28,7 @@ from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve
 
 RESULTS = Path(__file__).parent / "results"
-ZOO = ("gpt2", "mlp", "vit", "unet", "resnet50", "densenet")
+ZOO = ("gpt2", "mlp", "vit", "unet", "resnet50", "densenet", "gpt2_scan")
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,16 @@ class Planned:
 class CountingSession(Session):
     """A session for many budgets of one program, which knows what each would have cost by itself.
 
-    The solve and every compile are made once; their time is added to every plan that asks for them.
+    The solve and every compile are made once; their time is added to every plan that asks for them. ``solved`` says
+    whether to solve at once; a session that is not solved is for strategies by name.
     """
 
-    def __init__(self, model: Model, target: str | None = "cpu"):
+    def __init__(self, model: Model, target: str | None = "cpu", solved: bool = True):
         started = time.perf_counter()
         program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
         super().__init__(program, resolve(target), Progress("benchmarks", False))
-        _ = self.planner
+        if solved:
+            _ = self.planner
         self.solve_seconds = time.perf_counter() - started
         self.compile_seconds: dict[Schedule, float] = {}
         self.asked: set[Schedule] = set()

@@ -144,6 +144,11 @@ def _batch_norm(p: Params, x: jax.Array) -> jax.Array:
     return _normalise(p, x, axes=(0, 1, 2), eps=1e-5)
 
 
+def _instance_norm(p: Params, x: jax.Array) -> jax.Array:
+    """[B, h, w, n] -> [B, h, w, n], each channel of each image by its own statistics."""
+    return _normalise(p, x, axes=(1, 2), eps=1e-5)
+
+
 def _attention(p: Params, x: jax.Array, heads: int, causal: bool) -> jax.Array:
     """Multi-head self-attention, [B, S, D] -> [B, S, D]."""
     b, s, d = x.shape
@@ -223,6 +228,30 @@ def gpt2(
 
     inputs = {"tokens": _i32(batch, sequence), "targets": _i32(batch, sequence)}
     return _model("gpt2", loss_with, params, inputs, vocab)
+
+
+def gpt2_scan(*, layers: int = 12, **sizes: Any) -> Model:
+    """``gpt2`` with its layers scanned: the parameters of all layers are stacked. Sizes are those of ``gpt2``."""
+    plain = gpt2(layers=1, **sizes)
+    heads, dtype = sizes.get("heads", 12), sizes.get("dtype", jnp.float32)
+    stacked = jax.tree.map(lambda x: _f32(layers, *x.shape), plain.params["layers"][0])
+
+    def loss_with(wrap: Wrap) -> Loss:
+        @wrap
+        def layer(p: Params, x: jax.Array) -> jax.Array:
+            return _transformer_layer(p, x, heads, causal=True)
+
+        def loss(params: Params, batch: Batch) -> jax.Array:
+            x = params["token_embed"][batch["tokens"]] + params["position_embed"]
+            x, _ = lax.scan(lambda x, p: (layer(p, x), None), x.astype(dtype), params["layers"])
+            x = _layer_norm(params["norm"], x)
+            logits = x @ params["head"]["kernel"].astype(x.dtype)
+            return _cross_entropy(logits, batch["targets"])
+
+        return loss
+
+    params = {**plain.params, "layers": stacked}
+    return _model("gpt2_scan", loss_with, params, plain.batch, plain.classes)
 
 
 def _bottleneck_params(n_in: int, width: int, n_out: int, project: bool) -> Params:
@@ -509,6 +538,62 @@ def vit(
     return _model("vit", loss_with, params, inputs, classes)
 
 
+def cyclegan(
+    *,
+    blocks: int = 9,
+    width: int = 64,
+    batch: int = 4,
+    size: int = 128,
+    channels: int = 3,
+    dtype: DTypeLike = jnp.float32,
+) -> Model:
+    """The generator of CycleGAN: two strided convolutions, residual blocks, two transposed ones; instance norm.
+
+    The batch is images and targets, both [B, size, size, channels]; the loss is the mean absolute difference, as in
+    the cycle.  The block is one residual block.
+    """
+    wide = 4 * width
+    params = {
+        "stem": {"conv": _conv_params(7, channels, width), "norm": _norm_params(width)},
+        "down": [{"conv": _conv_params(3, n, 2 * n), "norm": _norm_params(2 * n)} for n in (width, 2 * width)],
+        "blocks": [
+            {
+                "conv1": _conv_params(3, wide, wide),
+                "norm1": _norm_params(wide),
+                "out": _conv_params(3, wide, wide),
+                "norm2": _norm_params(wide),
+            }
+            for _ in range(blocks)
+        ],
+        "up": [{"conv": _conv_params(2, n, n // 2), "norm": _norm_params(n // 2)} for n in (wide, wide // 2)],
+        "head": _conv_params(7, width, channels),
+    }
+
+    def loss_with(wrap: Wrap) -> Loss:
+        @wrap
+        def residual_block(p: Params, x: jax.Array) -> jax.Array:
+            """[B, h, w, n] -> [B, h, w, n]."""
+            h = jax.nn.relu(_instance_norm(p["norm1"], _conv(p["conv1"], x)))
+            return x + _instance_norm(p["norm2"], _conv(p["out"], h))
+
+        def loss(params: Params, batch: Batch) -> jax.Array:
+            x = batch["images"].astype(dtype)
+            x = jax.nn.relu(_instance_norm(params["stem"]["norm"], _conv(params["stem"]["conv"], x)))
+            for p in params["down"]:
+                x = jax.nn.relu(_instance_norm(p["norm"], _conv(p["conv"], x, stride=2)))
+            for p in params["blocks"]:
+                x = residual_block(p, x)
+            for p in params["up"]:
+                x = jax.nn.relu(_instance_norm(p["norm"], _upsample(p["conv"], x)))
+            x = jnp.tanh(_conv(params["head"], x))
+            return jnp.mean(jnp.abs(x.astype(jnp.float32) - batch["targets"]))
+
+        return loss
+
+    inputs = {"images": _f32(batch, size, size, channels), "targets": _f32(batch, size, size, channels)}
+    return _model("cyclegan", loss_with, params, inputs, 1)
+
+
 def chain(
     *,
     layers: int = 1000,
@@ -549,21 +634,25 @@ def chain(
 
 MODELS: dict[str, Callable[..., Model]] = {
     "gpt2": gpt2,
+    "gpt2_scan": gpt2_scan,
     "resnet50": resnet50,
     "unet": unet,
     "mlp": mlp,
     "densenet": densenet,
     "vit": vit,
+    "cyclegan": cyclegan,
     "chain": chain,
 }
 
 _SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {"layers": 2, "width": 32, "heads": 2, "batch": 2, "sequence": 16, "vocab": 64},
+    "gpt2_scan": {"layers": 6, "width": 32, "heads": 2, "batch": 2, "sequence": 16, "vocab": 64},
     "resnet50": {"depths": (1, 2, 1), "width": 8, "batch": 4, "size": 32, "classes": 10},
     "unet": {"levels": 2, "width": 8, "batch": 2, "size": 16, "classes": 3},
     "mlp": {"layers": 4, "width": 32, "batch": 16, "classes": 10},
     "densenet": {"layers": 4, "growth": 4, "stem": 8, "batch": 4, "size": 8, "classes": 10},
     "vit": {"layers": 2, "width": 32, "heads": 2, "patch": 8, "batch": 2, "size": 32, "classes": 10},
+    "cyclegan": {"blocks": 3, "width": 4, "batch": 2, "size": 16},
     "chain": {"layers": 12, "width": 16, "hidden": 16, "batch": 8, "classes": 10},
 }
 

@@ -8,9 +8,21 @@
 >>> loss2 = rp.remat(loss, budget="60%")  # same value and gradients, within 60 % of the plain peak
 """
 
-from remat_plan.api import Planned, analyze, compiler_options, plan, remat, tradeoff
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
+from remat_plan.compare import compare
+from remat_plan.functions import Planned, checkpoint, remat
 from remat_plan.plan import Plan
 from remat_plan.units import BudgetError
+
+if TYPE_CHECKING:
+    from remat_plan import linen, nnx  # noqa: F401
+    from remat_plan.loops.scan import scan
+    from remat_plan.loops.while_loop import while_loop
 
 __version__ = "0.1.0"
 __all__ = [
@@ -18,8 +30,22 @@ __all__ = [
     "Plan",
     "Planned",
     "analyze",
+    "checkpoint",
+    "compare",
     "compiler_options",
     "plan",
     "remat",
+    "scan",
+    "strategies",
     "tradeoff",
+    "while_loop",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``rp.linen`` and ``rp.nnx`` (both need Flax) and the loops when they are first asked for."""
+    if name in ("linen", "nnx"):
+        return importlib.import_module(f"remat_plan.{name}")
+    if name in ("scan", "while_loop"):
+        return getattr(importlib.import_module(f"remat_plan.loops.{name}"), name)
+    raise AttributeError(f"module 'remat_plan' has no attribute {name!r}")

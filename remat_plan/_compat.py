@@ -19,9 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax._src import source_info_util
+from jax._src import config, source_info_util
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax.extend import core as jex_core
+from jax.interpreters import partial_eval
 
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
 
@@ -86,6 +87,14 @@ def call_jaxpr(eqn: Any) -> Any | None:
     return None
 
 
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """Return how many operands of a ``scan`` are constants of its body, and how many are carried."""
+    if "num_consts" in eqn.params:  # jax < 0.11
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Return every jaxpr found in an equation's parameters."""
     found = []
@@ -94,6 +103,37 @@ def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
             if hasattr(item, "eqns") or (hasattr(item, "jaxpr") and hasattr(item.jaxpr, "eqns")):
                 found.append(item)
     return found
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Tell whether a parameter is a jaxpr, open or closed."""
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+
+
+def is_function(value: Any) -> bool:
+    """Tell whether a parameter is a function, or one that JAX has wrapped."""
+    return callable(value) or hasattr(value, "call_wrapped")
+
+
+def live_jaxpr(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+    """Return the open jaxpr without dead equations and unused inputs, and its constants."""
+    jaxpr, constants = open_jaxpr(closed)
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0], constants
+
+
+def trace_context() -> Any:
+    """Return a key of the settings that tracing depends on: precisions, meshes, named axes, and so on."""
+    return config.trace_context()
+
+
+def checking_leaks() -> bool:
+    """Tell whether JAX looks for tracers that outlive their trace; nothing traced may be kept then."""
+    return bool(jax.config.jax_check_tracer_leaks)
+
+
+def as_function(closed: Any) -> Callable[..., list[Any]]:
+    """Return a closed jaxpr as a function of flat values."""
+    return jex_core.jaxpr_as_fun(closed)
 
 
 def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
@@ -153,7 +193,18 @@ def is_ref(aval: Any) -> bool:
 def is_float(aval: Any) -> bool:
     """Tell whether a value of this type has a tangent (floating point or complex)."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+    return dtype is not None and is_float_dtype(dtype)
+
+
+def is_float_dtype(dtype: Any) -> bool:
+    """Tell whether values of this dtype have a tangent."""
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+def is_key(aval: Any) -> bool:
+    """Tell whether a value is made of random keys."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def source_line(eqn: Any) -> tuple[str, int, str]:
@@ -236,3 +287,50 @@ def zero_tangent(value: Any) -> Any:
 def is_tracer(value: Any) -> bool:
     """Tell whether a value is being traced."""
     return isinstance(value, core.Tracer)
+
+
+def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Run an open jaxpr on values and return its outputs as a list."""
+    return core.eval_jaxpr(jaxpr, constants, *args)
+
+
+def zeros(aval: Any, leading: tuple[int, ...] = ()) -> jax.Array:
+    """Return zeros of a type, stacked in ``leading`` axes.
+
+    Inside ``shard_map`` they vary over the same axes; where shardings are part of types, theirs is the same.
+    """
+    sharding = getattr(aval, "sharding", None)
+    spec = getattr(sharding, "spec", None) or ()
+    placed = None
+    if sharding is not None and any(isinstance(entry, (str, tuple)) for entry in spec):
+        placed = jax.NamedSharding(sharding.mesh, jax.P(*(None for _ in leading), *spec))
+    empty = jax.numpy.zeros((*leading, *aval.shape), aval.dtype, out_sharding=placed)
+    axes = _varying_axes(aval)
+    return jax.lax.pcast(empty, axes, to="varying") if axes else empty
+
+
+def _varying_axes(aval: Any) -> tuple[str, ...]:
+    """Return the axes of a ``shard_map`` over which a value differs between devices."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return tuple(sorted(kind.varying if kind is not None else getattr(aval, "vma", ()) or ()))
+
+
+def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Say that ``first`` is computed before anything is made of ``second``; return both.
+
+    Left out where values vary over different axes of a ``shard_map``: jax 0.10 would make them all vary alike.
+    """
+    if len({_varying_axes(jax.typeof(x)) for x in (*first, *second)}) > 1:
+        return first, second
+    return jax.lax.optimization_barrier((first, second))
+
+
+def needed_equations(eqns: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Return those equations that the given variables depend on, in order."""
+    needed = {v for v in outputs if not is_literal(v)}
+    found = []
+    for eqn in reversed(eqns):
+        if any(v in needed for v in eqn.outvars):
+            needed.update(a for a in eqn.invars if not is_literal(a))
+            found.append(eqn)
+    return found[::-1]

@@ -1,43 +1,42 @@
-"""What users call: ``plan``, ``remat``, ``analyze``, ``tradeoff``, ``compiler_options``.
+"""What users call: ``plan``, ``analyze``, ``tradeoff``, ``compiler_options``.
 
 In: functions and budgets. Out: plans, functions, reports. Only wiring: each stage does its own work.
 """
 
 from __future__ import annotations
 
-import functools
 import time
-import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import collector
 from remat_plan.graph.call import positions
 from remat_plan.plan import Plan
-from remat_plan.program import Program, check_existing, run_schedule, trace_program
+from remat_plan.planning.limits import make_constraints
+from remat_plan.planning.strategies.registry import Strategies, check_settings, lookup, make_settings
+from remat_plan.program import trace_program
 from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.session import Request, Session
-from remat_plan.units import Budget, parse_budget
+from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
 
-STRATEGIES = ("auto",)
 _CURVE_POINTS = 16
-
-
-def _check_strategy(strategy: str) -> None:
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy={strategy!r} is not known: say one of {', '.join(map(repr, STRATEGIES))}.")
 
 
 def plan(
     fn: Callable[..., Any],
     *args: Any,
-    budget: int | str | float,
+    budget: int | str | float | None = None,
     strategy: str = "auto",
+    names: Sequence[str] | None = None,
+    counts: Mapping[str, int] | None = None,
+    slots: int | None = None,
+    must_save: Sequence[str] = (),
+    must_recompute: Sequence[str] = (),
+    never_recompute: Sequence[str] = (),
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -54,7 +53,14 @@ def plan(
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is computed).
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
             an integer, ``"800MB"``, ``"8GiB"``, a share of the plain peak such as ``"60%"``, or ``"device"``.
-        strategy: ``"auto"``.
+            None for the strategies that can do without one (``rp.strategies()`` tells).
+        strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``.
+        names: for ``"collection"``: the ``checkpoint_name`` names to keep (by default all).
+        counts: for ``"mirror"``: name to how often its values may be computed again, 0 to keep them.
+        slots: for ``"binomial"``: how many states may be kept at a time.
+        must_save: ``checkpoint_name`` names of values that are never computed again.
+        must_recompute: ``checkpoint_name`` names of values that are never kept for the backward pass.
+        never_recompute: names of primitives that never run again, such as ``"psum"`` or ``"dot_general"``.
         verify: compile and correct until the compiled peak is within the budget; else trust the prediction.
         argnums, has_aux: as in ``jax.grad``.
         static_argnums: positions of arguments that are not traced.
@@ -82,96 +88,32 @@ def plan(
         True
     """
     started = time.perf_counter()
-    _check_strategy(strategy)
-    parsed = parse_budget(budget)
+    settings = make_settings(names, counts, slots)
+    constraints = make_constraints(must_save, must_recompute, never_recompute)
+    check_settings(lookup(strategy), settings, budget is not None)
+    parsed = None if budget is None else parse_budget(budget)
     device = resolve(target)
+    static = positions(static_argnums, "static_argnums")
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
-        request = Request(
-            strategy, verify, positions(argnums), has_aux, positions(static_argnums, "static_argnums"), existing
-        )
+        request = Request(strategy, verify, positions(argnums), has_aux, static, existing, constraints, settings)
         return Session(program, device, shown).make_plan(parsed, request, started)
 
 
-def remat(
-    fn: Callable[..., Any] | None = None,
-    *,
-    budget: int | str | float,
-    strategy: str = "auto",
-    verify: bool = True,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    static_argnums: int | Sequence[int] = (),
-    target: str | None = None,
-    existing: str = "replan",
-) -> Callable[..., Any]:
-    """Return ``fn`` planned for a budget: it plans on its first trace, once per input shapes.
+def strategies() -> Strategies:
+    """Return all strategies: iterate over the records, look one up by name, ``print`` the table.
 
-    Use it as a function or as a decorator. The result has the signature, values and derivatives of ``fn`` and
-    works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap``, ``jvp`` and their combinations; for other
-    shapes it plans again. Arguments are those of ``plan``.
+    Each record has ``name``, ``source`` (paper and section), ``summary``, ``avoid`` (when not to use it), ``budget``
+    (``"needed"``, ``"searched"`` or ``"checked"``) and ``settings`` (arguments of ``plan`` that it takes).
 
     Example:
-        >>> import jax, jax.numpy as jnp, remat_plan as rp
-        >>> @rp.remat(budget="60%")
-        ... def loss(w, x):
-        ...     for _ in range(8):
-        ...         x = jnp.tanh(x @ w)
-        ...     return jnp.sum(x)
-        >>> gradient = jax.jit(jax.grad(loss))(jnp.ones((64, 64)) / 64, jnp.ones((4096, 64)))
-        >>> gradient.shape
-        (64, 64)
+        >>> import remat_plan as rp
+        >>> rp.strategies()["memory"].budget
+        'searched'
+        >>> [row.name for row in rp.strategies() if row.settings]
+        ['binomial', 'collection', 'mirror']
     """
-    _check_strategy(strategy)
-    check_existing(existing)
-    static = positions(static_argnums, "static_argnums")
-    request = Request(strategy, verify, positions(argnums), has_aux, static, existing)
-    options = _RematOptions(parse_budget(budget), request, target)
-    if fn is None:
-        return functools.partial(_decorate, options=options)
-    return _decorate(fn, options)
-
-
-@dataclass(frozen=True, slots=True)
-class _RematOptions:
-    """What ``remat`` was told."""
-
-    budget: Budget
-    request: Request
-    target: str | None
-
-
-class Planned:
-    """A function that plans itself; made by ``remat``. ``plans`` maps program digests to plans."""
-
-    def __init__(self, fn: Callable[..., Any], options: _RematOptions):
-        self.fn, self.options = fn, options
-        self.plans: dict[str, Plan] = {}
-        functools.update_wrapper(self, fn)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        r = self.options.request
-        program = trace_program(self.fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums, r.existing)
-        return run_schedule(program, self.plan_for(program).schedule)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def plan_for(self, program: Program) -> Plan:
-        """The plan of a traced program, made on first use."""
-        digest = program.fingerprint.digest
-        if digest not in self.plans:
-            started = time.perf_counter()
-            with Progress("remat_plan", None) as shown:
-                session = Session(program, resolve(self.options.target), shown)
-                self.plans[digest] = session.make_plan(self.options.budget, self.options.request, started)
-        return self.plans[digest]
-
-
-def _decorate(fn: Callable[..., Any], options: _RematOptions) -> Planned:
-    if not callable(fn):
-        raise TypeError(f"rp.remat needs a function, not {type(fn).__name__}.")
-    return Planned(fn, options)
+    return Strategies()
 
 
 def analyze(
@@ -228,7 +170,7 @@ def tradeoff(
             last = len(curve.points) - 1
             chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
             for number, point in enumerate(chosen):
-                session.progress.say(f"evaluating schedule {number + 1} of {len(chosen)}")
+                session.progress.say("evaluating schedules", done=number, total=len(chosen))
                 schedule = curve.schedule(min(point, last))
                 found.append(TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule)))
         found.append(TradeoffPoint(session.timeline(program.plain).peak_bytes, 0.0))
@@ -237,7 +179,8 @@ def tradeoff(
 
     def make(budget: Any, verify: bool) -> Plan:
         request = Request("auto", verify, positions(argnums), has_aux, static, existing)
-        return session.make_plan(parse_budget(budget), request, time.perf_counter())
+        with session.progress:
+            return session.make_plan(parse_budget(budget), request, time.perf_counter())
 
     return Tradeoff(pareto(found), session.device, make)
 

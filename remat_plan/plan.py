@@ -8,21 +8,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
-from remat_plan.program import Program, run_schedule, trace_program
-from remat_plan.report import html, text
+from remat_plan.program import Program, Traced, trace_function, trace_loss
 from remat_plan.report.decisions import Decision
 from remat_plan.report.trace import MemoryTrace
+from remat_plan.reuse import Emissions
 from remat_plan.rewrite.segments import Segment, check_cover
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT = 1
+
+NO_BUDGET = "none"
+"""What ``Plan.budget`` says where there was none."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,20 @@ class Plan:
     Attributes:
         strategy: how it was found.
         target: the device it is for.
-        budget_bytes: bytes that the compiled gradient step may need on the device.
+        budget: what was asked for, as text.
+        budget_bytes: bytes that the compiled gradient step may need on the device; None without a budget.
         baseline_peak_bytes: what the step needs without rematerialisation (compiled, or predicted with
             ``verify=False``).
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
         overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
-        lower_bound: overhead that no schedule within this budget can go below.
+        lower_bound: overhead that no schedule within this budget (without one: this peak) can go below.
         fingerprint: identity of the program.
         schedule: the segments.
         decisions: the schedule as rows for people.
         before, after: live bytes over the step, plain and planned.
-        argnums, has_aux, static_argnums, existing: as given to ``rp.plan``.
+        argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is no
+            loss, whose gradient step is its VJP with respect to every array of floating point.
         planning_seconds: how long it took (not part of the plan's identity).
 
     Example:
@@ -62,7 +67,7 @@ class Plan:
     strategy: str
     target: str
     budget: str
-    budget_bytes: int
+    budget_bytes: int | None
     baseline_peak_bytes: int
     predicted_peak_bytes: int
     compiled_peak_bytes: int | None
@@ -109,13 +114,28 @@ class Plan:
         if not callable(fn):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
 
+        emissions = Emissions(self.schedule_of, self.existing)
+
         @functools.wraps(fn)
         def planned(*args: Any, **kwargs: Any) -> Any:
-            program = trace_program(fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums, self.existing)
-            self.check(program)
-            return run_schedule(program, self.schedule)
+            return emissions(self.trace(fn, args, kwargs))
 
         return planned
+
+    def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """Trace a call as the one was traced that was planned."""
+        if self.argnums:
+            return trace_loss(fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums)
+        return trace_function(fn, args, kwargs, self.static_argnums)
+
+    def schedule_of(self, program: Program) -> tuple[Segment, ...]:
+        """The schedule, for the program that was planned.
+
+        Raises:
+            ValueError: ``program`` is another one.
+        """
+        self.check(program)
+        return self.schedule
 
     def check(self, program: Program) -> None:
         """Raise ``ValueError`` if ``program`` is not the one that was planned."""
@@ -138,12 +158,23 @@ class Plan:
         return plots.plot_plan(self, ax)
 
     def __str__(self) -> str:
+        from remat_plan.report import text
+
         return text.plan_text(self)
 
     def __repr__(self) -> str:
+        from remat_plan.report import text
+
         return f"<Plan {self.strategy} {self.fingerprint}: {text.summary_line(self)}>"
 
+    def __rich__(self) -> Any:
+        from remat_plan.report import tables, terminal
+
+        return terminal.render(tables.plan_table(self))
+
     def _repr_html_(self) -> str:
+        from remat_plan.report import html
+
         return html.plan_html(self)
 
     def to_json(self) -> str:

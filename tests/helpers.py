@@ -9,6 +9,7 @@ import random
 import jax
 import numpy as np
 
+from remat_plan._compat import open_jaxpr, sub_jaxprs
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import find_cuts, free_ops
@@ -157,6 +158,12 @@ def many_schedules(program, seeds=range(2), limit=2):
         *(random_schedule(program, s) for s in seeds),
     ]
     return list(dict.fromkeys(found))
+
+
+def count_equations(jaxpr, name):
+    """How often a primitive stands in a jaxpr and in the jaxprs of its equations, loops counted once."""
+    inner = [open_jaxpr(j)[0] for e in jaxpr.eqns for j in sub_jaxprs(e.params)]
+    return sum(e.primitive.name == name for e in jaxpr.eqns) + sum(count_equations(j, name) for j in inner)
 
 
 def assert_trees_close(got, want, rtol=2e-5, atol=2e-6):

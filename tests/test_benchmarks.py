@@ -21,10 +21,20 @@ def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
-    assert all(name in said for name in ("budgets", "stock", "planning_time", "gradients", "targets"))
+    assert all(name in said for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "targets"))
 
 
 def test_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["speed"])
     assert "no benchmark is called speed" in capsys.readouterr().err
+
+
+def test_quick_strategies(tmp_path: Path) -> None:
+    main(["strategies", "--quick", "--models", "mlp", "--results", str(tmp_path)])
+    text = (tmp_path / "strategies.md").read_text()
+    assert "Not finished" not in text
+    for name in ("auto", "memory", "log", "milp", "everything"):
+        assert f"| mlp | {name} | " in text
+    assert "chain 64, log: predicted" in text
+    assert "peaks above the plain one:" in text

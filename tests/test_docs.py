@@ -1,4 +1,4 @@
-"""What the documents say runs: the Python blocks of README.md and docs/*.md.
+"""What the documents say runs: the Python blocks of README.md, docs/*.md and docs/strategies/*.md.
 
 The blocks of one file share a namespace and run in order. A comment in the line before a block says more:
 ``<!-- needs: flax -->`` leaves it out where that module is not installed, ``<!-- not run -->`` always.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/strategies").glob("*.md"))]
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")

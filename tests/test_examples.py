@@ -69,3 +69,13 @@ def test_train_gpt_refuses_heads_that_do_not_divide_the_width() -> None:
     done = run("train_gpt.py", "--width", "32", "--heads", "5")
     assert done.returncode == 2
     assert "--heads 5 does not divide --width 32" in done.stderr
+
+
+def test_train_gpt_scans_its_layers(tmp_path: Path) -> None:
+    picture = tmp_path / "memory.png"
+    done = run("train_gpt.py", "--scan", *TINY, "--budget", "60%", "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "scan of 3 steps" in done.stdout
+    plain, planned = row("peak of loss and gradients", done.stdout)
+    assert planned <= 0.6 * plain + 0.1
+    assert picture.exists()

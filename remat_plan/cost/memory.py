@@ -22,13 +22,14 @@ from itertools import groupby
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.backend import GENERIC, FusionModel, model_for
+from remat_plan.cost.backend import model_for
+from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.program import lower
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import Kind, trip_count
 from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, RegionCost, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,10 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             alive.update(new)
             over = [b for b in dying if new and sizes[b] == sizes[new[0]] and b not in kept[position]]
             reused = sizes[over[0]] if over else 0
-            live_bytes.append(base + live - reused + step.region_bytes)
+            live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)
             moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
-            seconds += hardware.seconds(kernel.matrix_flops, kernel.vector_flops, moved)
+            seconds += step.region.seconds or hardware.seconds(kernel.matrix_flops, kernel.vector_flops, moved)
             dying += [w for w in new if w not in last]
         for buffer in dying:
             alive.discard(buffer)
@@ -112,7 +113,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         argument_bytes=argument_bytes,
         output_bytes=output_bytes,
         flops=sum(s.flops * s.equations for s in program.steps),
-        matrix_flops=sum(s.flops * s.equations for s in program.steps if s.primitive in MATRIX_PRIMITIVES),
+        matrix_flops=sum(_matrix_flops(s) * s.equations for s in program.steps),
         seconds=seconds,
     )
 
@@ -179,17 +180,40 @@ def _hosted(
     return found
 
 
-def region_transient_bytes(eqn: Any, model: FusionModel = GENERIC) -> int:
-    """Return the bytes that the bodies of a region need beyond the region's own inputs and outputs."""
+def _matrix_flops(step: Step) -> float:
+    return step.flops if step.primitive in MATRIX_PRIMITIVES else step.region.matrix_flops
+
+
+def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
+    """Return what happens inside a region: the worst body's bytes, the seconds of all steps.
+
+    A step of a loop has rows of the loop's inputs, which it must have read out of them, and a carry, which it writes
+    over; the other operands are the loop's own.
+    """
+    timelines = []
     worst = 0
-    inside = partial(region_transient_bytes, model=model)
     for sub in _compat.sub_jaxprs(eqn.params):
-        timeline = evaluate_program(lower(sub, inside, model), _UNIT)
-        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes)
-    return worst
+        timeline = evaluate(sub, hardware)
+        timelines.append(timeline)
+        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes + _row_bytes(eqn, sub))
+    steps = trip_count(eqn)
+    seconds = [t.seconds for t in timelines] or [0.0]
+    matrix = [t.matrix_flops for t in timelines] or [0.0]
+    if eqn.primitive.name == "cond":
+        return RegionCost(worst, max(seconds), max(matrix))
+    return RegionCost(worst, steps * sum(seconds), steps * sum(matrix))
 
 
-_UNIT = Hardware("unit", 1.0, 1.0, 1.0)
+def _row_bytes(eqn: Any, body: Any) -> int:
+    if eqn.primitive.name != "scan":
+        return 0
+    inner, _ = _compat.open_jaxpr(body)
+    return sum(_compat.aval_bytes(v.aval) for v in inner.invars[sum(_compat.scan_counts(eqn)) :])
+
+
+def fact_book(hardware: Hardware) -> FactBook:
+    """Return an empty book of facts for a backend."""
+    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware))
 
 
 def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:
@@ -201,5 +225,4 @@ def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:
     >>> evaluate(jaxpr, hardware_for("gpu:h100", "gpu")).peak_bytes  # x, sin(x) and the product
     786432
     """
-    model = model_for(hardware)
-    return evaluate_program(lower(jaxpr, partial(region_transient_bytes, model=model), model), hardware)
+    return evaluate_program(lower(jaxpr, fact_book(hardware)), hardware)

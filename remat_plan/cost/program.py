@@ -12,69 +12,36 @@ that writes new values over the same storage, so nothing is fused, merged or run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.backend import GENERIC, FusionModel
+from remat_plan.cost.facts import FactBook, Facts, equal_key, is_float
 from remat_plan.cost.layout import (
-    SMALL_BYTES,
     contracts_last,
     conv_orders,
     dot_operand_order,
-    library_role,
     long_rows,
 )
-from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step, can_write_in_place
+from remat_plan.cost.rules import MOVES, Kind, eqn_flops
+from remat_plan.cost.steps import MATRIX_PRIMITIVES, NO_REGION, Program, Step, can_write_in_place
 
 __all__ = ["MATRIX_PRIMITIVES", "Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
 
-_SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of an equation whatever it is applied to.
-
-    ``inner`` is the jaxpr of a call, which is inlined; ``narrow`` tells for each operand of an element-wise equation
-    whether it is broadcast (None for literals); ``key`` is None where the equation equals no other one.
-    """
-
-    eqn: Any  # kept, so that its id stays its own
-    inner: Any
-    kind: Kind
-    narrow: tuple[bool | None, ...]
-    out_bytes: tuple[int, ...]
-    flops: float
-    library: int
-    region_bytes: int
-    key: tuple[Any, ...] | None
-
 
 class Lowering:
-    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
+    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones)."""
 
-    ``facts`` may be shared by lowerings for one model: what is known of equations, by the equation's id.
-    """
-
-    def __init__(
-        self,
-        region_bytes: Callable[[Any], int],
-        model: FusionModel = GENERIC,
-        facts: dict[int, Facts] | None = None,
-    ):
+    def __init__(self, facts: FactBook):
         self.steps: list[Step] = []
         self.sizes: list[int] = []
         self.storage: dict[int, int] = {}
         self.pinned: set[int] = set()
         self.seen: dict[Any, tuple[int, ...]] = {}
         self.made_by: dict[int, Step] = {}
-        self.floats: dict[Any, bool] = {}
-        self.region_bytes = region_bytes
-        self.model = model
-        self.facts: dict[int, Facts] = {} if facts is None else facts
+        self.facts = facts
+        self.model = facts.model
 
     def new(self, aval: Any) -> int:
         return self.allocate(_compat.aval_bytes(aval))
@@ -89,39 +56,11 @@ class Lowering:
 
     def equation(self, eqn: Any, env: dict[Any, int]) -> None:
         """Lower one equation; ``env`` holds its operands and receives its results."""
-        facts = self.known(eqn)
+        facts = self.facts.of(eqn)
         if facts.inner is not None:
             self.call(eqn, facts.inner, env)
         else:
             self.step(facts, env)
-
-    def known(self, eqn: Any) -> Facts:
-        """The facts of an equation."""
-        found = self.facts.get(id(eqn))
-        if found is None:
-            found = self.facts[id(eqn)] = self.learn(eqn)
-        return found
-
-    def learn(self, eqn: Any) -> Facts:
-        name = eqn.primitive.name
-        if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
-            inner = _compat.call_jaxpr(eqn)
-            if inner is not None:
-                return Facts(eqn, inner, Kind.REGION, (), (), 0.0, 0, 0, None)
-        kind = kind_of(eqn)
-        if kind in (Kind.ALIAS, Kind.BARRIER):
-            return Facts(eqn, None, kind, (), (), 0.0, 0, 0, None)
-        out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
-        narrow: tuple[bool | None, ...] = ()
-        if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
-            count = eqn.outvars[0].aval.size
-            narrow = tuple(
-                [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
-            )
-        library = library_role(eqn, self.is_float) if self.model.library_clusters else 0
-        inside = self.region_bytes(eqn) if kind == Kind.REGION else 0
-        key = None if kind == Kind.REGION or eqn.effects else _key(eqn)
-        return Facts(eqn, None, kind, narrow, out, eqn_flops(eqn), library, inside, key)
 
     def call(self, eqn: Any, inner: Any, env: dict[Any, int]) -> None:
         body, _ = _compat.open_jaxpr(inner)
@@ -141,7 +80,7 @@ class Lowering:
         for read in dict.fromkeys(reads):
             behind[read] = self.allocate(self.sizes[read])
             self.storage[behind[read]] = self.storage.get(read, read)
-        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, 0, eqn))
+        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, NO_REGION, eqn))
         return behind
 
     def emit(self, key: Any, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
@@ -164,7 +103,7 @@ class Lowering:
 
     def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: Any, size: int, library: int = 0) -> int:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""
-        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, 0, eqn, library, unary=True), (size,))[0]
+        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
 
     def step(self, facts: Facts, env: dict[Any, int]) -> None:
         eqn, kind = facts.eqn, facts.kind
@@ -183,7 +122,7 @@ class Lowering:
         out = facts.out_bytes
         if name == "split":
             for index, var in enumerate(eqn.outvars):
-                env[var] = self.move(eqn, "slice", tuple(reads), (index, *_key(eqn)), out[index])
+                env[var] = self.move(eqn, "slice", tuple(reads), (index, *equal_key(eqn)), out[index])
             return
         if name == "select_and_scatter_add" and self.model.index_pooling:
             env[eqn.outvars[0]] = self.pooling_gradient(eqn, reads, out[0])
@@ -210,18 +149,12 @@ class Lowering:
         if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
             kind = Kind.OPAQUE
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
-        made = Step(tuple(reads), (), kind, name, facts.flops, facts.region_bytes, eqn, library, unary)
+        made = Step(tuple(reads), (), kind, name, facts.flops, facts.region, eqn, library, unary)
         for var, value in zip(eqn.outvars, self.emit(facts.key, made, out), strict=True):
             env[var] = value
 
     def is_half(self, aval: Any) -> bool:
-        return self.model.widens and self.is_float(aval) and aval.dtype.itemsize == 2
-
-    def is_float(self, aval: Any) -> bool:
-        dtype = getattr(aval, "dtype", None)
-        if dtype not in self.floats:
-            self.floats[dtype] = _compat.is_float(aval)
-        return self.floats[dtype]
+        return self.model.widens and is_float(aval) and aval.dtype.itemsize == 2
 
     def broadcast_operands(self, facts: Facts, env: dict[Any, int], library: bool) -> tuple[Kind, list[int], int]:
         """Make the broadcasts of an element-wise equation explicit; count the other operands.
@@ -295,7 +228,7 @@ class Lowering:
                 self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read]) if bad or width > 1 else read
                 for read, order, bad in zip(reads, orders, odd, strict=False)
             ]
-        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, 0, eqn)
+        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn)
         result = self.emit(facts.key, made, (width * out_bytes,))[0]
         if not odd[2] and width == 1:
             return result
@@ -321,34 +254,27 @@ class Lowering:
         index_bytes = 4 * full.size
         shape = full.shape
         indices = [
-            self.emit((d, shape), Step((), (), Kind.OPAQUE, "iota", 0.0, 0, eqn), (index_bytes,))[0]
+            self.emit((d, shape), Step((), (), Kind.OPAQUE, "iota", 0.0, NO_REGION, eqn), (index_bytes,))[0]
             for d in range(rank)
         ]
-        found = Step((reads[1], *indices), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), 0, eqn)
-        parts = self.emit(_key(eqn), found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
+        found = Step((reads[1], *indices), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
+        parts = self.emit(equal_key(eqn), found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
         where = self.move(eqn, "concatenate", parts[1:], (), 4 * pooled.size * rank)
         zeros = self.move(eqn, "broadcast_in_dim", (), (shape, out_bytes), out_bytes)
-        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, 0, eqn)
+        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
         return self.emit((), made, (out_bytes,))[0]
 
 
-def _key(eqn: Any) -> tuple[Any, ...]:
-    """Return what tells equations on equal inputs apart: literals, parameters, result types."""
-    literals = tuple([repr(a) for a in eqn.invars if _compat.is_literal(a)])
-    aval = eqn.outvars[0].aval if eqn.outvars else None
-    return (literals, getattr(aval, "shape", None), getattr(aval, "dtype", None), *eqn.params.values())
-
-
-def lower(jaxpr: Any, region_bytes: Callable[[Any], int], model: FusionModel = GENERIC) -> Program:
-    """Lower a jaxpr to a ``Program``; ``region_bytes(eqn)`` gives the transient bytes inside a region."""
+def lower(jaxpr: Any, facts: FactBook) -> Program:
+    """Lower a jaxpr to a ``Program``."""
     inner, _ = _compat.open_jaxpr(jaxpr)
-    state = Lowering(region_bytes, model)
+    state = Lowering(facts)
     env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
     inputs = frozenset(env.values())
     state.run(inner, env)
     outputs = tuple(env[a] for a in inner.outvars if not _compat.is_literal(a))
     steps = live_steps(state.steps, outputs)
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, model)
+    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model)
 
 
 def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:

@@ -35,14 +35,14 @@ class Kind(IntEnum):
 
 ALIASES = frozenset(
     "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint reduce_precision mesh_cast "
-    "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put".split()
+    "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put random_clone".split()
 )
 CHEAP = frozenset(
     "add sub mul neg abs sign max min and or xor not select_n clamp eq ne lt le gt ge eq_to le_to lt_to "
     "floor ceil round is_finite convert_element_type integer_pow square one_minus_square add_any "
     "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice real imag complex conj "
     "shift_left clz nextafter shift_right_logical shift_right_arithmetic bitcast_convert_type "
-    "population_count split random_wrap random_unwrap zeros_like empty create_token copysign".split()
+    "population_count split unstack random_wrap random_unwrap zeros_like empty create_token copysign".split()
 )
 EXPENSIVE = frozenset(
     "exp exp2 expm1 log log2 log1p tanh logistic sin cos tan asin acos atan atan2 sinh cosh asinh acosh "
@@ -58,7 +58,8 @@ REGIONS = frozenset(
 )
 
 MOVES = frozenset(
-    "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split layout_copy zeros_like empty".split()
+    "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split unstack layout_copy zeros_like "
+    "empty".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
@@ -132,15 +133,20 @@ def region_flops(eqn: Any) -> float:
     if not inner:
         warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be dear.")
         return 1e3 * sum(_size(v) for v in eqn.outvars)
-    if name == "scan":
-        return float(eqn.params["length"]) * sum(inner)
-    if name == "while":
+    return max(inner) if name == "cond" else trip_count(eqn) * sum(inner)
+
+
+def trip_count(eqn: Any) -> float:
+    """Return how many steps a loop has; warn where that is not known."""
+    if eqn.primitive.name == "scan":
+        return float(eqn.params["length"])
+    if eqn.primitive.name == "while":
         warn_once(
             "while",
             f"remat_plan: a while loop has no known trip count; {UNKNOWN_TRIP_COUNT} steps are assumed.",
         )
-        return UNKNOWN_TRIP_COUNT * sum(inner)
-    return max(inner) if name == "cond" else sum(inner)
+        return float(UNKNOWN_TRIP_COUNT)
+    return 1.0
 
 
 def jaxpr_flops(jaxpr: Any) -> float:

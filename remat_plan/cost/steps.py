@@ -15,6 +15,24 @@ MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_do
 _IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
 
 
+@dataclass(frozen=True, slots=True)
+class RegionCost:
+    """What an equation with jaxprs inside (a loop, a branch) costs.
+
+    Attributes:
+        transient_bytes: needed inside, beyond its inputs and outputs.
+        seconds: of all its steps.
+        matrix_flops: of all its steps, in products and convolutions.
+    """
+
+    transient_bytes: int = 0
+    seconds: float = 0.0
+    matrix_flops: float = 0.0
+
+
+NO_REGION = RegionCost()
+
+
 @dataclass(slots=True)
 class Step:
     """One equation: which values it reads and writes, and what it costs.
@@ -29,7 +47,7 @@ class Step:
     kind: Kind
     primitive: str
     flops: float
-    region_bytes: int
+    region: RegionCost
     eqn: Any
     library: int = 0
     unary: bool = False

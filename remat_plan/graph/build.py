@@ -78,7 +78,7 @@ def build(closed: Any, differentiated: tuple[bool, ...], keep_remat: bool = Fals
         rows.append((kind, active))
         tangent.update(o for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True) if a)
     reached = _reached(flat, needs, rows, tangent)
-    return _graph(flat, needs, rows, reached, differentiated)
+    return _graph(flat, needs, rows, reached, differentiated, keep_remat)
 
 
 def _reached(flat: Flat, needs: list[Need], rows: list[tuple[int, tuple[bool, ...]]], tangent: set[int]) -> set[int]:
@@ -97,6 +97,7 @@ def _graph(
     rows: list[tuple[int, tuple[bool, ...]]],
     reached: set[int],
     differentiated: tuple[bool, ...],
+    keep_remat: bool,
 ) -> Graph:
     producer = [-1] * len(flat.avals)
     names = [""] * len(flat.avals)
@@ -119,4 +120,5 @@ def _graph(
         outputs=flat.outputs,
         needs=tuple(needs),
         active=tuple(i in reached for i in range(len(flat.avals))),
+        keep_remat=keep_remat,
     )

@@ -15,6 +15,8 @@ Limits: control flow and ``custom_vjp`` recompute their whole forward pass for t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,17 +61,22 @@ def _literal_or(args: list[Any], operands: tuple[int, ...], literals: list[Any])
 
 
 class _Vjp:
-    """The function whose jaxpr is one equation's VJP; a class so that nothing is captured by name."""
+    """The function whose jaxpr is one operation's VJP; a class so that nothing is captured by name."""
 
-    def __init__(self, eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]):
-        self.eqn, self.operands, self.literals, self.active = eqn, operands, literals, active
-        self.active_outputs: tuple[bool, ...] = ()
+    def __init__(
+        self,
+        run: Callable[[list[Any]], list[Any]],
+        operands: tuple[int, ...],
+        literals: Sequence[Any],
+        active: tuple[bool, ...],
+    ):
+        self.run, self.operands, self.literals, self.active = run, operands, literals, active
 
     def forward(self, moving: list[Any], fixed: list[Any]) -> list[Any]:
         sources = (iter(fixed), iter(moving))
         args = [next(sources[a]) if o >= 0 else None for o, a in zip(self.operands, self.active, strict=True)]
         full = [self.literals[-1 - o] if o < 0 else v for o, v in zip(self.operands, args, strict=True)]
-        return _compat.bind(self.eqn, full)
+        return self.run(full)
 
     def split(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
         flags = [a for o, a in zip(self.operands, self.active, strict=True) if o >= 0]
@@ -91,6 +98,25 @@ def _float0_like(aval: Any) -> Any:
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
+def trace_vjp(
+    run: Callable[[list[Any]], list[Any]],
+    eqn: Any,
+    operands: tuple[int, ...],
+    literals: Sequence[Any],
+    active: tuple[bool, ...],
+) -> Flat:
+    """Trace the VJP of a function that computes what an equation computes; see ``Need.vjp``.
+
+    Args:
+        run: operands to outputs.
+        eqn, operands, literals, active: the equation; see ``find_need``.
+    """
+    structs = [_compat.struct(a.aval) for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
+    cotangents = [_compat.struct(v.aval) for v in eqn.outvars if _compat.is_float(v.aval)]
+    closed = jax.make_jaxpr(_Vjp(run, operands, literals, active))(structs, cotangents)
+    return flatten(closed, keep_remat=True)
+
+
 def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]) -> Need:
     """Trace the VJP of one equation and return what its backward pass reads.
 
@@ -110,11 +136,7 @@ def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: 
             f"{file}:{line}: a mutable array (jax.new_ref) takes part in the gradient, which cannot be planned; carry "
             "the value through the function instead, or stop its gradient."
         )
-    avals = [a.aval for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
-    cotangents = [v.aval for v in eqn.outvars if _compat.is_float(v.aval)]
-    structs = [_compat.struct(a) for a in avals]
-    closed = jax.make_jaxpr(_Vjp(eqn, operands, literals, active))(structs, [_compat.struct(a) for a in cotangents])
-    flat = flatten(closed, keep_remat=True)
+    flat = trace_vjp(functools.partial(_compat.bind, eqn), eqn, operands, literals, active)
     return _classify(flat, [i for i, o in enumerate(operands) if o >= 0], len(floats), floats)
 
 

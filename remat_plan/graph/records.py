@@ -8,7 +8,7 @@ dead equations dropped. Values and operations are numbered; records refer to eac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 TAG_PREFIX = "remat_plan:"
@@ -87,6 +87,8 @@ class Graph:
         outputs: value numbers, or ``-1 - k`` for literals.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         active: per value, whether it carries a tangent and a cotangent.
+        keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
+        bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
     """
 
     ops: tuple[Op, ...]
@@ -98,3 +100,5 @@ class Graph:
     outputs: tuple[int, ...]
     needs: tuple[Any, ...]
     active: tuple[bool, ...]
+    keep_remat: bool = False
+    bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -5,18 +5,22 @@ In: ``Graph``, ``Cuts``. Out: schedules in which every segment saves by the same
 The dynamic program's costs are additive; the whole program's are not quite. These schedules are judged by the
 evaluator beside those of the dynamic program, so that a plan is not behind a uniform policy by such an error.
 Rules: the outputs of matrix products and convolutions (``dots``), those without batch dimensions
-(``dots_no_batch``). Blocks: every cut, every cut that a single value crosses, every second of these.
+(``dots_no_batch``). Blocks: every cut, every cut that a single value crosses, every second of these. In a program with
+scans: the rules, and to save nothing, on every step of every scan.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from remat_plan.cost.program import MATRIX_PRIMITIVES
+from remat_plan.graph.loops import is_loop, loop_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
-from remat_plan.rewrite.segments import Segment
+from remat_plan.planning.limits import NO_LIMITS
+from remat_plan.planning.saving import plain_segment, save_segment, stays_plain
+from remat_plan.rewrite.segments import LoopPlan, Segment, Stretch
 
 _SINGLE_SHARE = 0.9
 
@@ -41,11 +45,43 @@ def _boundaries(graph: Graph, cuts: Cuts) -> Iterator[tuple[int, ...]]:
     yield (0, *inner[0::2], *end)
 
 
-def _dear(op: Op, batched: bool) -> bool:
+def is_product(op: Op, batched: bool) -> bool:
+    """Tell whether an equation is a matrix product or a convolution (``batched`` products among them)."""
     if op.primitive not in MATRIX_PRIMITIVES:
         return False
     numbers = op.eqn.params.get("dimension_numbers")
     return batched or op.primitive != "dot_general" or not numbers[1][0]
+
+
+def _is_any_product(op: Op) -> bool:
+    return is_product(op, True)
+
+
+def _is_plain_product(op: Op) -> bool:
+    return is_product(op, False)
+
+
+def _is_nothing(op: Op) -> bool:
+    return False
+
+
+def _loop_schedule(graph: Graph, keeps: Callable[[Op], bool]) -> tuple[Segment, ...]:
+    """Return the schedule in which every step of every scan is one segment, and the rest is plain."""
+    segments: list[Segment] = []
+    start = 0
+    for op in graph.ops:
+        if not is_loop(op):
+            continue
+        body, length = loop_of(graph, op).body, loop_of(graph, op).length
+        saved = tuple(v for inner in body.ops if keeps(inner) for v in inner.outputs)
+        step = (Segment(0, len(body.ops), "save", saved),)
+        if op.index > start:
+            segments.append(Segment(start, op.index, "plain"))
+        segments.append(Segment(op.index, op.index + 1, "loop", loop=LoopPlan((), (Stretch(length, step),))))
+        start = op.index + 1
+    if start < len(graph.ops):
+        segments.append(Segment(start, len(graph.ops), "plain"))
+    return tuple(segments)
 
 
 def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tuple[tuple[Segment, ...], ...]:
@@ -57,6 +93,10 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
     """
     if any(op.effectful for op in graph.ops):
         return ()
+    if any(is_loop(op) for op in graph.ops):
+        if cuts.limits != NO_LIMITS:
+            return ()
+        return tuple(_loop_schedule(graph, rule) for rule in (_is_any_product, _is_plain_product, _is_nothing))
     schedules: dict[tuple[Segment, ...], None] = {}
     for numbers in _boundaries(graph, cuts):
         positions = sorted({cuts.positions[n] for n in numbers})
@@ -64,10 +104,13 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
             segments = []
             for start, end in itertools.pairwise(positions):
                 ops = [op for op in graph.ops[start:end] if op.index not in cuts.free]
-                saved = tuple(v for op in ops if _dear(op, batched) for v in op.outputs)
+                saved = tuple(v for op in ops if is_product(op, batched) for v in op.outputs)
                 alone = end < len(graph.ops) and start == 0 and graph.ops[end].primitive in isolate
                 plain = end == len(graph.ops) or alone or (len(ops) == 1 and ops[0].primitive in isolate)
-                segments.append(Segment(start, end, "plain" if plain else "save", () if plain else saved))
+                if plain or stays_plain(graph, cuts, start, end):
+                    segments.append(plain_segment(graph, cuts, start, end))
+                else:
+                    segments.append(save_segment(graph, cuts, start, end, saved))
             if len(segments) > 1:
                 schedules[tuple(segments)] = None
     return tuple(schedules)

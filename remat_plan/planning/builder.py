@@ -9,36 +9,42 @@ No tracing happens here.
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from remat_plan import _compat
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.memory import region_transient_bytes
-from remat_plan.cost.program import Facts, Lowering
+from remat_plan.cost.memory import fact_book
+from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.flatten import FlatEqn, live_eqns
-from remat_plan.graph.needs import Need
+from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
+from remat_plan.graph.loops import loop_of
+from remat_plan.graph.needs import trace_vjp
 from remat_plan.graph.records import Graph, Op
+from remat_plan.rewrite.emit import planned_loop
+from remat_plan.rewrite.segments import LoopPlan
 
 NO_EQN = SimpleNamespace(effects=(), primitive=SimpleNamespace(name="hold"), outvars=(), params={})
 """Stands for the equation of steps that no equation makes."""
 
 
 class Backward:
-    """The backward equations of one class of operations, ready to be lowered many times."""
+    """The backward equations of one class of operations, ready to be lowered many times.
 
-    def __init__(self, need: Need, n_operands: int, n_outputs: int):
-        flat = need.vjp
-        assert flat is not None
+    Args:
+        flat: the VJP of one of them; see ``Need.vjp``.
+        outputs: which of its outputs the backward pass reads.
+        n_operands, n_outputs: how many it has.
+    """
+
+    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int):
         self.primal_inputs = flat.inputs[:n_operands]
         self.cotangents = flat.inputs[n_operands:]
         self.primal_outputs = flat.outputs[:n_outputs]
         self.gradients = flat.outputs[n_outputs:]
-        self.outputs = need.outputs
-        available = {self.primal_outputs[j] for j in need.outputs if self.primal_outputs[j] >= 0}
+        self.outputs = outputs
+        available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
         self.eqns = _until(flat.eqns, self.gradients, available)
         self.linearized, self.transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
 
@@ -68,21 +74,38 @@ class Rules:
     def __init__(self, graph: Graph, hardware: Hardware):
         self.graph, self.hardware = graph, hardware
         self.model = model_for(hardware)
-        self.facts: dict[int, Facts] = {}
-        self.region_bytes = functools.partial(region_transient_bytes, model=self.model)
+        self.facts = fact_book(hardware)
         self._backwards: dict[int, Backward] = {}
+        self._inside: dict[int, Rules] = {}
+        self._loops: dict[tuple[int, LoopPlan], Backward] = {}
         self._floats: dict[int, tuple[bool, ...]] = {}
         self._additions: dict[Any, _Addition] = {}
 
+    def inside(self, op: Op) -> Rules:
+        """The rules of the body of a scan."""
+        if op.kind not in self._inside:
+            self._inside[op.kind] = Rules(loop_of(self.graph, op).body, self.hardware)
+        return self._inside[op.kind]
+
     def lowering(self) -> Lowering:
         """An empty program."""
-        return Lowering(self.region_bytes, self.model, self.facts)
+        return Lowering(self.facts)
 
     def backward(self, op: Op) -> Backward:
         """The backward equations of an operation."""
         if op.kind not in self._backwards:
-            self._backwards[op.kind] = Backward(self.graph.needs[op.kind], len(op.reads), len(op.outputs))
+            need = self.graph.needs[op.kind]
+            self._backwards[op.kind] = Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs))
         return self._backwards[op.kind]
+
+    def loop(self, op: Op, plan: LoopPlan) -> Backward:
+        """The backward equations of a scan under a plan (traced on first use)."""
+        key = op.kind, plan
+        if key not in self._loops:
+            run = planned_loop(self.graph, op, plan)
+            flat = trace_vjp(run, op.eqn, op.operands, self.graph.literals, op.active)
+            self._loops[key] = Backward(flat, (), len(op.reads), len(op.outputs))
+        return self._loops[key]
 
     def floats(self, op: Op) -> tuple[bool, ...]:
         """Which outputs of an operation may carry a cotangent."""
@@ -123,7 +146,7 @@ class ProgramBuilder:
         state: the program so far.
         buffers: per value of the graph, its number in the program.
         cotangents: per value, the number of its cotangent, as far as it is added up.
-        residuals: per operation run by ``linearize``, the numbers that its backward equations find.
+        residuals: per operation that was linearized, its rule and the numbers that its backward equations find.
     """
 
     def __init__(self, rules: Rules):
@@ -131,7 +154,7 @@ class ProgramBuilder:
         self.state = rules.lowering()
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
-        self.residuals: dict[int, dict[int, int]] = {}
+        self.residuals: dict[int, tuple[Backward, dict[int, int]]] = {}
 
     def buffer(self, value: int) -> int:
         """The number of a value that an equation reads."""
@@ -149,17 +172,20 @@ class ProgramBuilder:
         Only control flow differs from ``forward``: its residuals come out of the same loop as its outputs, so it
         is not run again for them.
         """
-        if not op.differentiated or kind_of(op.eqn) != Kind.REGION:
+        if op.differentiated and kind_of(op.eqn) == Kind.REGION:
+            self.linearize_by(self.rules.backward(op), op)
+        else:
             self.forward(op)
-            return
-        rule = self.rules.backward(op)
+
+    def linearize_by(self, rule: Backward, op: Op) -> None:
+        """Run the forward equations of a rule and keep what its backward equations read."""
         env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
         for eqn in rule.linearized:
             self.flat_step(eqn, env)
         for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
             if v not in self.buffers:
                 self.buffers[v] = env[number] if number >= 0 else self.scalar(self.graph.values[v])
-        self.residuals[op.index] = env
+        self.residuals[op.index] = rule, env
 
     def forward(self, op: Op) -> None:
         """Run one operation; outputs that have a number already (they are saved) keep it."""
@@ -174,9 +200,11 @@ class ProgramBuilder:
 
     def backward(self, op: Op) -> None:
         """Run the backward equations of one operation and add to the cotangents of its operands."""
-        rule = self.rules.backward(op)
-        eqns, env = rule.transposed, self.residuals.pop(op.index, None)
-        if env is None:
+        if op.index in self.residuals:
+            rule, env = self.residuals.pop(op.index)
+            eqns = rule.transposed
+        else:
+            rule = self.rules.backward(op)
             eqns = rule.eqns
             env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
         outputs = [v for v, a in zip(op.outputs, self.rules.floats(op), strict=True) if a]

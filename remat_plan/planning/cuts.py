@@ -17,7 +17,10 @@ import itertools
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.loops import is_loop
 from remat_plan.graph.records import Graph
+from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.planning.limits import NO_LIMITS, Limits
 
 GAIN = 1.0
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
@@ -37,12 +40,14 @@ class Cuts:
         frontiers: per position the numbers of the values produced before and used after it (inputs left out).
         free: numbers of operations that depend on literals only.
         needed: values that some backward equation reads.
+        limits: what the user wants kept or recomputed.
     """
 
     positions: tuple[int, ...]
     frontiers: tuple[frozenset[int], ...]
     free: frozenset[int]
     needed: frozenset[int]
+    limits: Limits = NO_LIMITS
 
 
 def needed_values(graph: Graph) -> frozenset[int]:
@@ -54,28 +59,6 @@ def needed_values(graph: Graph) -> frozenset[int]:
             needed.update(op.operands[i] for i in need.operands if op.operands[i] >= 0)
             needed.update(op.outputs[j] for j in need.outputs)
     return frozenset(needed)
-
-
-def free_ops(graph: Graph) -> frozenset[int]:
-    """Return the operations that depend on literals only, so that every segment may make its own copy."""
-    free: set[int] = set()
-    for op in graph.ops:
-        producers = [graph.values[v].producer for v in op.reads]
-        if not op.effectful and all(p in free for p in producers):
-            free.add(op.index)
-    return frozenset(free)
-
-
-def last_uses(graph: Graph) -> list[int]:
-    """Return per value the last operation that reads it; ``len(graph.ops)`` for outputs; -1 when unused."""
-    last = [-1] * len(graph.values)
-    for op in graph.ops:
-        for v in op.reads:
-            last[v] = op.index
-    for v in graph.outputs:
-        if v >= 0:
-            last[v] = len(graph.ops)
-    return last
 
 
 def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[int]:
@@ -139,12 +122,16 @@ class _Facts:
     last: list[int]
 
 
-def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset()) -> Cuts:
+def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
     """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes).
 
     Args:
         graph: the program.
         isolate: primitives that get a block of their own where they are differentiated.
+        limits: what must be recomputed crosses no cut; what stays outside segments gets a block of its own.
+
+    Raises:
+        ValueError: a value that must be recomputed is read on both sides of an equation that stays outside segments.
     """
     free = free_ops(graph)
     needed = needed_values(graph)
@@ -167,15 +154,42 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset()) -> Cuts:
         if sum(dear[start:end]) > LONG:  # no hills for long: a plain chain
             chosen.update(_worthwhile(graph, start, [p for p in flat if start < p < end], dear, facts, heights))
     for op in graph.ops:
-        if op.effectful or (op.differentiated and op.primitive in isolate):
+        isolated = op.differentiated and op.primitive in isolate
+        if op.effectful or isolated or op.index in limits.pinned or is_loop(op):
             chosen.update((op.index, op.index + 1))
+    chosen -= _crossed(graph, limits, chosen)
     positions = tuple(sorted(chosen))
-    return Cuts(positions, _frontiers(graph, positions, free, last), free, needed)
+    return Cuts(positions, frontiers(graph, positions, free, last), free, needed, limits)
 
 
-def _frontiers(
+def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:
+    """Return the positions that a value which must be recomputed crosses on its way to an equation."""
+    if not limits.forbidden:
+        return set()
+    border = {i for op in graph.ops if op.effectful or op.index in limits.pinned for i in (op.index, op.index + 1)}
+    reader = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
+    crossed: set[int] = set()
+    for v in sorted(limits.forbidden):
+        within = set(range(graph.values[v].producer + 1, reader.get(v, -1) + 1)) & chosen
+        if blocked := sorted(within & border):
+            near = next(i for i in (blocked[0], blocked[0] - 1) if i < len(graph.ops) and _alone(graph, limits, i))
+            raise ValueError(
+                f"must_recompute: {graph.values[v].text} is read on the other side of equation {near} "
+                f"({graph.ops[near].primitive}), which stays outside any segment, so it has to be kept there. Take its "
+                "name out of must_recompute."
+            )
+        crossed |= within
+    return crossed
+
+
+def _alone(graph: Graph, limits: Limits, index: int) -> bool:
+    return graph.ops[index].effectful or index in limits.pinned
+
+
+def frontiers(
     graph: Graph, positions: tuple[int, ...], free: frozenset[int], last: list[int]
 ) -> tuple[frozenset[int], ...]:
+    """Return per position the values made before and used after it (inputs and free ones left out)."""
     live: set[int] = set()
     result = []
     start = 0

@@ -14,11 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.loops import is_loop
 from remat_plan.graph.records import Graph
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.limits import NO_LIMITS
+from remat_plan.planning.loop_options import LoopProfiler
 from remat_plan.planning.profile import backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
+from remat_plan.rewrite.segments import LoopPlan
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -44,6 +48,7 @@ class SegmentOption:
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
+        loop: how the run's one equation, a scan, is run; None otherwise.
     """
 
     saved: frozenset[int]
@@ -53,6 +58,7 @@ class SegmentOption:
     backward_bytes: int
     early_bytes: int
     seconds: float
+    loop: LoopPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,11 @@ class _Profiler:
         problem = segment_problem(graph, run, self.seconds, self.avoid_small)
         leaves = sum(graph.values[v].size_bytes for v in run.leaves)
         plain = plain_run(rules, run)
-        effects = has_effects(graph, run)
+        alone = stays_plain(graph, run)
         options = []
-        nestable = not effects
-        choices = [] if effects else self.choices(run, problem, single)
-        alone, *forwards = forward_timelines(rules, run, [frozenset(), *(c.saved for c in choices)])
+        nestable = not alone and run.limits.fixed.isdisjoint(run.ops)
+        choices = [] if alone else self.choices(run, problem, single)
+        plain_forward, *forwards = forward_timelines(rules, run, [frozenset(), *(c.saved for c in choices)])
         for choice, forward in zip(choices, forwards, strict=True):
             backward = backward_timeline(rules, run, choice.saved, choice.recomputed)
             # What the evaluator cannot tell apart is decided by the work done again.
@@ -117,9 +123,24 @@ class _Profiler:
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
             options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
-        kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
-        options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
-        return Profile(_undominated(options), alone.seconds, nestable)
+        if alone or run.limits.forbidden.isdisjoint(run.values):
+            kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
+            options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
+            options += self.loop_options(run, leaves)
+        return Profile(_undominated(options), plain_forward.seconds, nestable)
+
+    def loop_options(self, run: Run, leaves: int) -> list[SegmentOption]:
+        """The ways to run a run that is one scan."""
+        ops = [self.graph.ops[i] for i in run.ops]
+        if len(ops) != 1 or not is_loop(ops[0]) or run.limits != NO_LIMITS:
+            return []
+        return [
+            SegmentOption(
+                frozenset(), False, o.kept_bytes + leaves, o.forward_bytes, o.backward_bytes, 0, o.seconds, o.plan
+            )
+            for o in LoopProfiler(self.graph, ops[0], self.rules).options()
+            if o.plan is not None
+        ]
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
@@ -130,9 +151,14 @@ class _Profiler:
         return list(chosen.values())
 
 
-def has_effects(graph: Graph, run: Run) -> bool:
-    """Tell whether a run holds an equation with an effect."""
-    return any(graph.ops[i].effectful for i in run.ops)
+def stays_plain(graph: Graph, run: Run) -> bool:
+    """Tell whether a run must stay outside any segment: an equation with an effect, or a user's constraint."""
+    return any(graph.ops[i].effectful or i in run.limits.pinned for i in run.ops)
+
+
+def holds_loop(graph: Graph, run: Run) -> bool:
+    """Tell whether a scan that can be planned is among the operations of a run."""
+    return any(is_loop(graph.ops[i]) for i in run.ops)
 
 
 def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
@@ -198,7 +224,7 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, merge: int = MERGE) -> 
     for s in range(n):
         for e in range(s + 1, min(s + merge, n) + 1):
             run = make_run(graph, cuts, s, e)
-            if e > s + 1 and has_effects(graph, run):
+            if e > s + 1 and (stays_plain(graph, run) or holds_loop(graph, run)):
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
     return Options(runs, profiles, len(profiler.known))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_plan.cost.backend import model_for
+from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import Cuts, find_cuts
+from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
 from remat_plan.planning.options import Options, find_options
 from remat_plan.rewrite.segments import Segment
 from remat_plan.solve.chain import ChainTable, Leaf, Nest, solve
@@ -50,9 +53,20 @@ class Curve:
                 continue
             option = self.options.profiles[node.start, node.end].options[node.option]
             run = self.options.runs[node.start, node.end]
+            if option.loop is not None:
+                result.append(Segment(start, end, "loop", loop=option.loop))
+                continue
             saved = tuple(run.values[i] for i in sorted(option.saved))
             result.append(Segment(start, end, "plain" if option.plain else "save", saved))
         return tuple(result)
+
+
+def isolated_primitives(hardware: Hardware) -> frozenset[str]:
+    """Return the primitives whose blocks should stay outside segments.
+
+    Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long.
+    """
+    return frozenset({"reduce_window_max"}) if model_for(hardware).index_pooling else frozenset()
 
 
 class Planner:
@@ -61,14 +75,15 @@ class Planner:
     Attributes:
         cuts, options: the stages' results.
         curves: one or two families of schedules.
+
+    Raises:
+        ValueError: constraints that the program does not allow (see ``limits.resolve``).
     """
 
-    def __init__(self, graph: Graph, rules: Rules):
+    def __init__(self, graph: Graph, rules: Rules, constraints: Constraints = NO_CONSTRAINTS):
         self.graph, self.rules = graph, rules
-        # Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long.
-        pooling = rules.model.index_pooling
-        self.isolate = frozenset({"reduce_window_max"}) if pooling else frozenset()
-        self.cuts = find_cuts(graph, self.isolate)
+        self.isolate = isolated_primitives(rules.hardware)
+        self.cuts = find_cuts(graph, self.isolate, resolve(graph, constraints))
         self.options = find_options(graph, self.cuts, rules)
         problems = make_problems(graph, self.cuts, self.options)
         self.curves = tuple(Curve(self.cuts, self.options, solve(problem)) for problem in problems)

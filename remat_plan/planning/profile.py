@@ -18,6 +18,7 @@ from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import NO_REGION
 from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
 from remat_plan.planning.runs import Run
 
@@ -51,7 +52,7 @@ class SegmentProgram(ProgramBuilder):
 
     def hold(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         """A step that only keeps buffers to this point and makes others appear."""
-        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, 0, NO_EQN))
+        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, NO_REGION, NO_EQN))
 
     def keep(self, values: list[int]) -> None:
         """Values that are saved: there from the start, counted all the time."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_plan import _compat
 from remat_plan.cost.memory import Timeline, evaluate_program
 from remat_plan.cost.program import Program, live_steps
 from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
@@ -44,6 +45,10 @@ class StepProgram(ProgramBuilder):
     def forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments one after another."""
         for segment in segments:
+            if segment.loop is not None:
+                op = self.graph.ops[segment.start]
+                self.linearize_by(self.rules.loop(op, segment.loop), op)
+                continue
             run = self.linearize if segment.kind == "plain" else self.forward
             for index in self.operations(segment):
                 run(self.graph.ops[index])
@@ -51,7 +56,7 @@ class StepProgram(ProgramBuilder):
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
         for segment in segments:
-            if segment.kind == "plain":
+            if segment.kind in ("plain", "loop"):
                 self.forward_pass((segment,))
                 continue
             reads, leaves, through = interface(self.graph, segment, self.free, self.last)
@@ -78,7 +83,7 @@ class StepProgram(ProgramBuilder):
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment in reversed(segments):
-            if segment.kind == "plain":
+            if segment.kind in ("plain", "loop"):
                 self.reverse(segment)
             else:
                 self.checkpointed(segment)
@@ -111,16 +116,29 @@ class StepProgram(ProgramBuilder):
         for v in reads:
             self.accumulate(v, inner.get(v))
 
-    def timeline(self, schedule: Sequence[Segment]) -> Timeline:
-        """Build the whole step and evaluate it."""
+    def loss_timeline(self, schedule: Sequence[Segment]) -> Timeline:
+        """Evaluate the step of a loss (the first output): its cotangent is the number one."""
+        loss = self.graph.outputs[0]
+        if loss >= 0:
+            self.cotangents[loss] = self.scalar(self.graph.values[loss])
+        return self.timeline(schedule, ())
+
+    def pullback_timeline(self, schedule: Sequence[Segment]) -> Timeline:
+        """Evaluate the step of any function: every output of floating point has a cotangent among the arguments."""
+        arriving = []
+        for v in self.graph.outputs:
+            if v >= 0 and _compat.is_float(self.graph.values[v].aval):
+                arriving.append(self.state.new(self.graph.values[v].aval))
+                self.accumulate(v, arriving[-1])
+        return self.timeline(schedule, arriving)
+
+    def timeline(self, schedule: Sequence[Segment], arriving: Sequence[int]) -> Timeline:
+        """Build the whole step and evaluate it; ``arriving`` are the numbers of cotangents among the arguments."""
         graph, state = self.graph, self.state
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
-        inputs = frozenset(self.buffers.values())
+        inputs = frozenset((*self.buffers.values(), *arriving))
         self.forward_pass(schedule)
-        loss = graph.outputs[0]
-        if loss >= 0:
-            self.cotangents[loss] = self.scalar(graph.values[loss])
         outputs = [self.buffer(v) for v in graph.outputs if v >= 0]
         self.backward_pass(schedule)
         for v in graph.differentiated_inputs:

@@ -18,9 +18,15 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.records import TAG_PREFIX, Graph
+from remat_plan.graph.loops import loop_of
+from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.rewrite.loops import PlannedLoop
 from remat_plan.rewrite.save_output import run_tagged, tagged
-from remat_plan.rewrite.segments import Segment, interface
+from remat_plan.rewrite.segments import LoopPlan, Segment, interface
+
+
+_checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
 
 
 def as_array(value: Any) -> Any:
@@ -29,10 +35,21 @@ def as_array(value: Any) -> Any:
 
 
 class Emitter:
-    """Executes a graph under a schedule. Holds what is derived from both, and no values."""
+    """Executes a graph under a schedule. Holds what is derived from both, and no values.
 
-    def __init__(self, graph: Graph, schedule: Sequence[Segment], free: frozenset[int], last: Sequence[int]):
+    ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        schedule: Sequence[Segment],
+        free: frozenset[int],
+        last: Sequence[int],
+        prevent_cse: bool = True,
+    ):
         self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
+        self.prevent_cse = prevent_cse
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, free)
         # Names of a planned function inside this one must not be saved by segments around it.
@@ -83,7 +100,12 @@ class Emitter:
     def run(self, segments: Sequence[Segment], env: dict[int, Any]) -> None:
         """Run segments one after another."""
         for segment in segments:
-            if segment.kind == "plain":
+            if segment.loop is not None:
+                op = self.graph.ops[segment.start]
+                args = [self.read(env, v) for v in op.operands]
+                loop = planned_loop(self.graph, op, segment.loop)
+                env.update(zip(op.outputs, loop(args), strict=True))
+            elif segment.kind == "plain":
                 for index in range(segment.start, segment.end):
                     if index not in self.free:
                         self.equation(index, env, {})
@@ -97,7 +119,7 @@ class Emitter:
         body = self.shared.get(key) if key is not None else None
         if body is None:
             body = _Body(self, segment, reads, leaves + through)
-            body = jax.checkpoint(body, prevent_cse=True, policy=body.policy)
+            body = _checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
             if key is not None:
                 self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
@@ -129,7 +151,7 @@ class Emitter:
 def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
     saved = tuple(number[v] for v in segment.saved)
     children = tuple(_shape_of(c, origin, number) for c in segment.children)
-    return segment.kind, segment.start - origin, segment.end - origin, saved, children
+    return segment.kind, segment.start - origin, segment.end - origin, saved, children, segment.loop
 
 
 def _identity(eqn: Any) -> Any | None:
@@ -156,6 +178,15 @@ def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
         for position, v in enumerate(op.outputs):
             keys[v] = known.setdefault((made, position), len(known))
     return keys
+
+
+def planned_loop(graph: Graph, op: Op, plan: LoopPlan) -> PlannedLoop:
+    """Return a scan of a graph under a plan: operands to outputs."""
+    loop = loop_of(graph, op)
+    free, last = free_ops(loop.body), last_uses(loop.body)
+    # With barriers, though a loop could do without: XLA:CPU needs less memory for some bodies, and hardly ever more.
+    steps = [(s.count, Emitter(loop.body, s.schedule, free, last)) for s in plan.stretches]
+    return PlannedLoop(loop, plan.groups, tuple(steps))
 
 
 class _Body:

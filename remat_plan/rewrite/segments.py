@@ -11,7 +11,45 @@ from typing import Any
 
 from remat_plan.graph.records import Graph
 
-KINDS = ("plain", "save", "nest")
+KINDS = ("plain", "save", "nest", "loop")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps of a scan that follow each other and are run alike.
+
+    Attributes:
+        count: how many.
+        schedule: of the body.
+    """
+
+    count: int
+    schedule: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """How a scan is run.
+
+    Attributes:
+        groups: trip counts of the scans around it, the outermost first; each turn of them is under ``jax.checkpoint``,
+            so that one carry is kept for it. Their product divides the trip count.
+        stretches: the steps of one innermost group, in the order of the rows.
+    """
+
+    groups: tuple[int, ...]
+    stretches: tuple[Stretch, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        stretches = [[s.count, [segment.to_data() for segment in s.schedule]] for s in self.stretches]
+        return {"groups": list(self.groups), "stretches": stretches}
+
+    @staticmethod
+    def from_data(data: dict[str, Any]) -> LoopPlan:
+        """Read back what ``to_data`` returned."""
+        made = [Stretch(n, tuple(Segment.from_data(s) for s in segments)) for n, segments in data["stretches"]]
+        return LoopPlan(tuple(data["groups"]), tuple(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +58,12 @@ class Segment:
 
     Attributes:
         start, end: equation numbers.
-        kind: ``"plain"`` (left as it is), ``"save"`` (one ``jax.checkpoint`` that saves ``saved``) or ``"nest"``
-            (one ``jax.checkpoint`` that saves nothing, around ``children``).
+        kind: ``"plain"`` (left as it is), ``"save"`` (one ``jax.checkpoint`` that saves ``saved``), ``"nest"``
+            (one ``jax.checkpoint`` that saves nothing, around ``children``) or ``"loop"`` (a scan, run as ``loop``
+            tells).
         saved: numbers of the values that are kept (``"save"`` only).
         children: segments inside (``"nest"`` only), covering the same equations.
+        loop: of the one equation, a scan (``"loop"`` only).
     """
 
     start: int
@@ -31,6 +71,7 @@ class Segment:
     kind: str
     saved: tuple[int, ...] = ()
     children: tuple[Segment, ...] = ()
+    loop: LoopPlan | None = None
 
     def leaves(self) -> Iterator[Segment]:
         """Yield the segments without children, in order."""
@@ -46,13 +87,16 @@ class Segment:
             data["saved"] = list(self.saved)
         if self.children:
             data["children"] = [c.to_data() for c in self.children]
+        if self.loop is not None:
+            data["loop"] = self.loop.to_data()
         return data
 
     @staticmethod
     def from_data(data: dict[str, Any]) -> Segment:
         """Read back what ``to_data`` returned."""
         children = tuple(Segment.from_data(c) for c in data.get("children", ()))
-        return Segment(data["start"], data["end"], data["kind"], tuple(data.get("saved", ())), children)
+        loop = LoopPlan.from_data(data["loop"]) if "loop" in data else None
+        return Segment(data["start"], data["end"], data["kind"], tuple(data.get("saved", ())), children, loop)
 
 
 def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
@@ -63,6 +107,8 @@ def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
             raise ValueError(
                 f"segment {segment.kind!r} {segment.start}..{segment.end} cannot follow equation {position - 1}"
             )
+        if (segment.kind == "loop") != (segment.loop is not None):
+            raise ValueError(f"segment {segment.kind!r} {segment.start}..{segment.end} must be a loop with its plan")
         position = segment.end
         if segment.kind == "nest":
             check_cover(segment.children, segment.start, segment.end)

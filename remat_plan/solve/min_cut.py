@@ -17,6 +17,7 @@ may be missed. Points inside the hull need ``solve.milp``.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ class SegmentProblem:
         value_bytes: what saving the value costs; 0 for values that are stored anyway.
         saveable: which values may be saved.
         needed: values that the backward pass reads.
+        fixed: equations that must not run again; what is read of their outputs is saved.
     """
 
     op_inputs: tuple[tuple[int, ...], ...]
@@ -43,6 +45,7 @@ class SegmentProblem:
     value_bytes: tuple[int, ...]
     saveable: tuple[bool, ...]
     needed: frozenset[int]
+    fixed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +70,26 @@ def producers(problem: SegmentProblem) -> list[int]:
 def complete(problem: SegmentProblem, saved: frozenset[int]) -> Selection:
     """Return the selection that saves exactly ``saved`` and recomputes what is needed and missing.
 
+    What is missing and made by a ``fixed`` equation is saved too.
+
     Raises:
         ValueError: if a needed value cannot be recomputed.
     """
     made_by = producers(problem)
     recomputed: set[int] = set()
+    fixed: set[int] = set()
     stack = [v for v in problem.needed if v not in saved]
     while stack:
-        n = made_by[stack.pop()]
+        v = stack.pop()
+        n = made_by[v]
         if n < 0:
             raise ValueError("a needed value has no producer in the segment")
-        if n not in recomputed:
+        if n in problem.fixed and problem.saveable[v]:
+            fixed.add(v)
+        elif n not in recomputed:
             recomputed.add(n)
             stack.extend(u for u in problem.op_inputs[n] if u not in saved)
+    saved |= fixed
     kept = sum(problem.value_bytes[v] for v in saved)
     seconds = sum((problem.op_seconds[n] for n in sorted(recomputed)), 0.0)
     return Selection(saved, frozenset(recomputed), kept, seconds)
@@ -137,6 +147,8 @@ class _Network:
         self.forced = np.zeros(self.n_values, dtype=bool)
         self.forced[list(problem.needed)] = True
         self.unsaveable = np.array([not s for s in problem.saveable], dtype=bool)
+        self.fixed = np.zeros(n_ops, dtype=bool)
+        self.fixed[list(problem.fixed)] = True
 
     def weights(self, price: float) -> tuple[np.ndarray, np.ndarray]:
         """Cost of setting each ``r_n`` and each ``a_v`` to one."""
@@ -158,7 +170,9 @@ class _Network:
         scale = _SCALE / total if total > 0 else 0.0
         capacity = np.rint(np.abs(cost) * scale).astype(np.int64)
         capacity[self.n_ops :][self.forced] = _INFINITE
+        capacity[: self.n_ops][self.fixed] = _INFINITE
         gains = cost < 0
+        gains[: self.n_ops] &= ~self.fixed
         gains[self.n_ops :] |= self.forced
         nodes = np.arange(len(cost))
         tails = np.concatenate([self.tails, np.full(gains.sum(), self.source), nodes[~gains]])
@@ -212,6 +226,31 @@ def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
             points.append(new)
             stack += [(left, new), (new, right)]
     return pareto(points)
+
+
+def fill(problem: SegmentProblem, points: list[Selection]) -> list[Selection]:
+    """Return selections between those of a hull: from each to the next, one more value kept at a time.
+
+    Of the values that the next point keeps and this one does not, the one comes first that spares the most seconds a
+    byte (a greedy choice: these points are above the hull, by how much is not bounded).
+    """
+    found = list(points)
+    for less, more in itertools.pairwise(points):
+        current = less
+        missing = sorted(more.saved - less.saved)
+        while len(missing) > 1:
+            tried = [(v, prune(problem, complete(problem, current.saved | {v}))) for v in missing]
+            v, best = min(tried, key=lambda pair: (_price(current, pair[1]), pair[0]))
+            missing.remove(v)
+            if best.seconds < current.seconds:
+                found.append(best)
+            current = complete(problem, current.saved | {v})
+    return pareto(found)
+
+
+def _price(before: Selection, after: Selection) -> float:
+    """Seconds gained a byte kept more, negated."""
+    return (after.seconds - before.seconds) / max(after.kept_bytes - before.kept_bytes, 1)
 
 
 def pareto(points: list[Selection]) -> list[Selection]:

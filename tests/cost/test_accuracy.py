@@ -46,14 +46,9 @@ def step(model: Model, policy: str):
 def test_predicted_peak_is_the_compiled_one(name, policy):
     model = MODELS[name](**SIZES[name])
     fun = step(model, policy)
-    predicted = evaluate(
-        jax.make_jaxpr(fun)(model.params, model.batch), hardware_for("cpu", "cpu")
-    ).peak_bytes
+    predicted = evaluate(jax.make_jaxpr(fun)(model.params, model.batch), hardware_for("cpu", "cpu")).peak_bytes
     found = jax.jit(fun).lower(model.params, model.batch).compile().memory_analysis()
     compiled = (
-        found.argument_size_in_bytes
-        + found.output_size_in_bytes
-        - found.alias_size_in_bytes
-        + found.temp_size_in_bytes
+        found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
     )
     assert predicted == pytest.approx(compiled, rel=TOLERANCE)

@@ -7,15 +7,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from remat_plan.cost.backend import CPU, GENERIC
+from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
-from remat_plan.cost.memory import region_transient_bytes
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import lower
+
+HARDWARE = hardware_for("cpu", "cpu")
 
 X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
 
 
 def kernels(fun, *args, model=GENERIC):
-    return fuse(lower(jax.make_jaxpr(fun)(*args), partial(region_transient_bytes, model=model), model))
+    return fuse(lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=HARDWARE), model)))
 
 
 def names(fun, *args, model=GENERIC):
@@ -81,9 +85,7 @@ def test_library_reductions_read_memory_on_cpu():
 
 def test_library_call_takes_in_what_nobody_else_reads():
     """Product, bias and square vanish into the reduction; the small bias is read as it is."""
-    made = kernels(
-        lambda x, b: (((x @ x) + b) ** 2).sum(0), X, jax.ShapeDtypeStruct((128,), jnp.float32), model=CPU
-    )
+    made = kernels(lambda x, b: (((x @ x) + b) ** 2).sum(0), X, jax.ShapeDtypeStruct((128,), jnp.float32), model=CPU)
     assert [k.step.primitive for k in made] == ["reduce_sum"]
     assert made[0].matrix_flops == 2 * 128**3
     assert made[0].library

@@ -8,10 +8,14 @@ import pytest
 from jax import lax
 
 from remat_plan.cost.backend import CPU, GENERIC
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.layout import dot_operand_order
-from remat_plan.cost.memory import region_transient_bytes
+from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
+
+HARDWARE = hardware_for("cpu", "cpu")
 
 
 def f32(*shape):
@@ -19,7 +23,7 @@ def f32(*shape):
 
 
 def program(fun, *args, model=GENERIC):
-    return lower(jax.make_jaxpr(fun)(*args), partial(region_transient_bytes, model=model), model)
+    return lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=HARDWARE), model))
 
 
 def names(fun, *args, model=GENERIC):
@@ -98,9 +102,7 @@ def test_dot_operand_order(shape, batch, contract, last, order):
 
 def test_gradient_of_convolution_copies_both_operands_on_cpu():
     def loss(w, x):
-        return lax.conv_general_dilated(
-            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        ).sum()
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")).sum()
 
     args = (f32(3, 3, 32, 32), f32(8, 16, 16, 32))
     assert names(jax.grad(loss), *args, model=CPU).count("layout_copy") == 3  # images, cotangent, result

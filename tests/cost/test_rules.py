@@ -49,12 +49,8 @@ def conv(x, w, **kw):
 def test_convolution_flops():
     """Twice (outputs) x (window) x (input channels of a group)."""
     x, w = f32(2, 8, 8, 4), f32(3, 3, 4, 6)
-    assert (
-        eqn_flops(only(lambda x, w: conv(x, w, window_strides=(1, 1)), x, w)) == 2 * (2 * 8 * 8 * 6) * 9 * 4
-    )
-    assert (
-        eqn_flops(only(lambda x, w: conv(x, w, window_strides=(2, 2)), x, w)) == 2 * (2 * 4 * 4 * 6) * 9 * 4
-    )
+    assert eqn_flops(only(lambda x, w: conv(x, w, window_strides=(1, 1)), x, w)) == 2 * (2 * 8 * 8 * 6) * 9 * 4
+    assert eqn_flops(only(lambda x, w: conv(x, w, window_strides=(2, 2)), x, w)) == 2 * (2 * 4 * 4 * 6) * 9 * 4
     grouped = only(lambda x, w: conv(x, w, window_strides=(1, 1), feature_group_count=4), x, f32(3, 3, 1, 8))
     assert eqn_flops(grouped) == 2 * (2 * 8 * 8 * 8) * 9
 

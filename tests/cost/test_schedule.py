@@ -6,16 +6,20 @@ import jax
 import jax.numpy as jnp
 
 from remat_plan.cost.backend import CPU
+from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
-from remat_plan.cost.memory import region_transient_bytes
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.schedule import breadth_first
+
+HARDWARE = hardware_for("cpu", "cpu")
 
 X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
 
 
 def order(fun, *args):
-    program = lower(jax.make_jaxpr(fun)(*args), partial(region_transient_bytes, model=CPU), CPU)
+    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=HARDWARE), CPU))
     return [k.step.primitive for k in breadth_first(fuse(program), len(program.sizes))]
 
 
@@ -37,7 +41,7 @@ def test_every_kernel_runs_once_and_after_its_makers():
     def loss(x):
         return (jnp.tanh(x @ x) @ jax.nn.softmax(x)).sum()
 
-    program = lower(jax.make_jaxpr(jax.grad(loss))(X), partial(region_transient_bytes, model=CPU), CPU)
+    program = lower(jax.make_jaxpr(jax.grad(loss))(X), FactBook(partial(region_cost, hardware=HARDWARE), CPU))
     kernels = fuse(program)
     ordered = breadth_first(kernels, len(program.sizes))
     assert sorted(map(id, kernels)) == sorted(map(id, ordered))

@@ -70,7 +70,9 @@ def test_a_segment_recomputes_what_the_minimum_cut_says(name):
         flops = sum(eqn_flops(graph.ops[run.ops[n]].eqn) for n in selection.recomputed)
         (row,) = decide(graph, schedule)
         made_anyway = sum(eqn_flops(graph.ops[i].eqn) for i in free_ops(graph))
-        assert flops * 0.999 <= row.recomputed_flops <= (flops + made_anyway) * 1.001, "the table says what is run again"
+        assert flops * 0.999 <= row.recomputed_flops <= (flops + made_anyway) * 1.001, (
+            "the table says what is run again"
+        )
         assert row.kept_bytes == sum(graph.values[v].size_bytes for v in saved)
         for primitive in COUNTED:
             assert found[primitive] == plain[primitive] + again[primitive], (primitive, len(saved))

@@ -63,9 +63,7 @@ def layers(n: int, per_segment: int) -> Callable[[jax.Array, jax.Array], jax.Arr
 
 def scanned(n: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.sum(
-            jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=n)[0].astype(jnp.float32)
-        )
+        return jnp.sum(jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=n)[0].astype(jnp.float32))
 
     return loss
 
@@ -74,9 +72,7 @@ def train_step(params: dict[str, jax.Array], key: jax.Array, x: jax.Array) -> An
     """A small step with a convolution, a norm, dropout from a typed key, softmax and an update."""
 
     def loss(params: dict[str, jax.Array]) -> jax.Array:
-        h = jax.lax.conv_general_dilated(
-            x, params["conv"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        h = jax.lax.conv_general_dilated(x, params["conv"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         h = jax.nn.gelu((h - h.mean(-1, keepdims=True)) / jnp.sqrt(h.var(-1, keepdims=True) + 1e-5))
         h = h * jax.random.bernoulli(key, 0.9, h.shape)
         rows = h.reshape(h.shape[0], -1, h.shape[-1])
@@ -116,9 +112,7 @@ def test_default_follows_jax_default_device() -> None:
         assert resolve(None).device == jax.devices("cpu")[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["h100", "gpu:h1000", "gpu:h100:0", "cpu:0", "cuda:h100", "", "gpu:no.txtpb"]
-)
+@pytest.mark.parametrize("name", ["h100", "gpu:h1000", "gpu:h100:0", "cpu:0", "cuda:h100", "", "gpu:no.txtpb"])
 def test_unknown_name_lists_the_known(name: str) -> None:
     with pytest.raises(ValueError, match=r"Unknown target .*gpu:a100-80gb.*gpu:h100.*tpu:v5e:1x1"):
         resolve(name)
@@ -133,9 +127,7 @@ def test_not_a_name() -> None:
 def test_attached_accelerator_that_is_not_there(name: str) -> None:
     if jax.default_backend() == name:
         pytest.skip(f"a {name} is attached")
-    with pytest.raises(
-        ValueError, match=rf"means a {name.upper()} of this process, and there is none.*gpu:t4"
-    ):
+    with pytest.raises(ValueError, match=rf"means a {name.upper()} of this process, and there is none.*gpu:t4"):
         resolve(name)
 
 
@@ -146,9 +138,7 @@ def test_attached_accelerator_that_is_not_there(name: str) -> None:
         ("gpu:h100", "cuda12", "jax-cuda12-plugin, jax-cuda12-pjrt and nvidia-cuda-nvcc"),
     ],
 )
-def test_missing_wheel_says_what_to_install(
-    name: str, extra: str, wheel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_wheel_says_what_to_install(name: str, extra: str, wheel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "_has_module", lambda module: False)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     targets._absent_tpu.cache_clear()
@@ -227,9 +217,7 @@ def test_cpu_numbers_add_up() -> None:
     assert memory.argument_bytes == (256 * 256 + 2048 * 256) * 4
     assert memory.output_bytes == 256 * 256 * 4
     assert memory.alias_bytes == memory.host_temp_bytes == 0
-    assert (
-        6 * 2 * MIB <= memory.temp_bytes <= 9 * 2 * MIB
-    )  # one carry of 2 MiB for each layer, and little else
+    assert 6 * 2 * MIB <= memory.temp_bytes <= 9 * 2 * MIB  # one carry of 2 MiB for each layer, and little else
     parts = memory.argument_bytes + memory.output_bytes - memory.alias_bytes + memory.temp_bytes
     assert 0 <= memory.total_bytes - parts < 1024  # what is left are scalar constants
     assert memory.compile_seconds > 0
@@ -417,9 +405,7 @@ def test_mesh_is_laid_over_the_target() -> None:
     other = jax.sharding.AbstractMesh((4,), ("data",))
     for m in (mesh, other):
         x = jax.ShapeDtypeStruct((8192, 1024), jnp.float32, sharding=NamedSharding(m, PartitionSpec("data")))
-        memory = compile_memory(
-            lambda w, x: jnp.sum(jnp.tanh(x @ w)), (aval(1024, 1024), x), target, fast=True
-        )
+        memory = compile_memory(lambda w, x: jnp.sum(jnp.tanh(x @ w)), (aval(1024, 1024), x), target, fast=True)
         assert 8 * MIB < memory.argument_bytes <= 12 * MIB
         with pytest.raises(ValueError, match=r"has 1 device\(s\).*Name a target with more devices"):
             compile_memory(lambda x: x + 1, (x,), resolve("tpu:v5e:1x1"))
@@ -439,9 +425,7 @@ def gpu_memory(*args: Any, **options: Any) -> CompiledMemory:
 
 
 @needs_cuda
-@pytest.mark.parametrize(
-    "model", [m if m in QUICK_GPUS else pytest.param(m, marks=pytest.mark.slow) for m in GPUS]
-)
+@pytest.mark.parametrize("model", [m if m in QUICK_GPUS else pytest.param(m, marks=pytest.mark.slow) for m in GPUS])
 def test_every_gpu_compiles(model: str) -> None:
     target = resolve(f"gpu:{model}")
     assert (target.platform, target.attached) == ("gpu", False)
@@ -503,7 +487,5 @@ assert target.platform == "gpu" and (target.attached or target.device not in bef
 assert jax.devices() == before and float(jnp.ones(3).sum()) == 3.0
 """
     environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

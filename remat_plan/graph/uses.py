@@ -1,0 +1,30 @@
+"""Where values are used.
+
+In: ``Graph``. Out: the operations that depend on nothing, and the last use of every value.
+"""
+
+from __future__ import annotations
+
+from remat_plan.graph.records import Graph
+
+
+def free_ops(graph: Graph) -> frozenset[int]:
+    """Return the operations that depend on literals only, so that every segment may make its own copy."""
+    free: set[int] = set()
+    for op in graph.ops:
+        producers = [graph.values[v].producer for v in op.reads]
+        if not op.effectful and all(p in free for p in producers):
+            free.add(op.index)
+    return frozenset(free)
+
+
+def last_uses(graph: Graph) -> list[int]:
+    """Return per value the last operation that reads it; ``len(graph.ops)`` for outputs; -1 when unused."""
+    last = [-1] * len(graph.values)
+    for op in graph.ops:
+        for v in op.reads:
+            last[v] = op.index
+    for v in graph.outputs:
+        if v >= 0:
+            last[v] = len(graph.ops)
+    return last

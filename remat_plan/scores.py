@@ -1,0 +1,114 @@
+"""What a schedule of one program costs on one target: predicted, traced, compiled.
+
+In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak bytes by XLA; each is found once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.graph.records import Graph
+from remat_plan.graph.uses import free_ops
+from remat_plan.planning.builder import Rules
+from remat_plan.planning.whole_step import StepProgram
+from remat_plan.program import Program, make_emitter
+from remat_plan.report.progress import Progress
+from remat_plan.rewrite.segments import Segment
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.step import GradientStep, PullbackStep
+from remat_plan.verify.targets import Target
+
+Schedule = tuple[Segment, ...]
+
+_AGREEMENT = 0.005
+"""The share by which two evaluations of a schedule may differ and count as equal."""
+
+
+def is_mapped(graph: Graph) -> bool:
+    """Tell whether a program only has a meaning inside a map over named axes (collectives, varying values)."""
+    return any(_compat.named_axes(op.eqn) for op in graph.ops) or any(_compat.varies(v.aval) for v in graph.values)
+
+
+class Scores:
+    """Judges the schedules of one program; keeps what was traced and compiled on the way."""
+
+    def __init__(self, program: Program, target: Target, progress: Progress):
+        self.program, self.target, self.progress = program, target, progress
+        self.device = target.platform if target.name == "default" else target.name
+        self.hardware: Hardware = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
+        self.fast = target.platform == "tpu" and not target.attached
+        self.rules = Rules(program.graph, self.hardware)
+        self.free = free_ops(program.graph)
+        self._timelines: dict[Schedule, Timeline] = {}
+        self._traced: dict[Schedule, Timeline] = {}
+        self.tracing = False
+        self._compiled: dict[tuple[Schedule, bool], int] = {}
+        constants = [c for _, c in program.graph.constants]
+        self.promoted = any(map(_compat.is_tracer, constants))
+        self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
+        self.mapped = is_mapped(program.graph)
+
+    def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
+        """The gradient step under a schedule; tracers that the function closed over become arguments."""
+        emitter = make_emitter(self.program.graph, schedule)
+        n = len(self.program.call.leaves)
+        kind = GradientStep if self.program.is_loss else PullbackStep
+        if not self.promoted:
+            return kind(lambda *values: emitter(values), self.program.call.differentiated)
+        moving = (*self.program.call.differentiated, *(False for _ in self.extra))
+        return kind(lambda *values: emitter(values[:n], values[n:]), moving)
+
+    @property
+    def structs(self) -> tuple[Any, ...]:
+        """Shapes of the step's arguments."""
+        return (*self.program.call.structs, *self.extra, *self.program.cotangents)
+
+    def timeline(self, schedule: Schedule) -> Timeline:
+        """The evaluator's view of a schedule: of the program that JAX would make of it, put together here.
+
+        With ``tracing`` it is of JAX's own, which takes several times as long.
+        """
+        if self.tracing:
+            return self.traced(schedule)
+        if schedule not in self._timelines:
+            step = StepProgram(self.rules, self.free)
+            made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
+            self._timelines[schedule] = made
+        return self._timelines[schedule]
+
+    def traced(self, schedule: Schedule) -> Timeline:
+        """The evaluator's view of the gradient step that JAX makes of a schedule."""
+        if schedule not in self._traced:
+            self.progress.say("tracing the schedule")
+            jaxpr = jax.make_jaxpr(self.step(schedule))(*self.structs)
+            self._traced[schedule] = evaluate(jaxpr, self.hardware)
+        return self._traced[schedule]
+
+    def agrees(self, schedule: Schedule) -> bool:
+        """Tell whether what was put together for a schedule is what JAX makes of it."""
+        made, traced = self.timeline(schedule), self.traced(schedule)
+        pairs = ((made.peak_bytes, traced.peak_bytes), (made.seconds, traced.seconds), (made.flops, traced.flops))
+        return all(abs(a - b) <= _AGREEMENT * b for a, b in pairs)
+
+    def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
+        """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
+        key = schedule, fast
+        if key not in self._compiled:
+            self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
+            memory = compile_memory(self.step(schedule), self.structs, self.target, fast=fast)
+            self._compiled[key] = memory.total_bytes
+        return self._compiled[key]
+
+    def peak(self, schedule: Schedule, verify: bool) -> int:
+        """The peak that counts: compiled, or predicted without verification."""
+        return self.compiled_bytes(schedule) if verify else self.timeline(schedule).peak_bytes
+
+    def overhead(self, schedule: Schedule) -> float:
+        """Recomputed seconds over plain seconds, by the evaluator."""
+        plain = self.timeline(self.program.plain).seconds
+        return max(self.timeline(schedule).seconds / plain - 1.0, 0.0) if plain else 0.0
