@@ -30,6 +30,7 @@ from remat_plan.reuse import Emissions
 from remat_plan.rewrite.emit import as_array
 from remat_plan.session import Request, Session
 from remat_plan.units import Budget, parse_budget
+from remat_plan.verify.step import PullbackStep
 from remat_plan.verify.targets import resolve
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
@@ -88,7 +89,12 @@ class PlanBook:
         """Call a function under its plan; it is planned first if this program is new."""
         traced = self.trace(fn, args, kwargs)
         if traced.has_gradient:
-            return self.emissions(traced)
+            try:
+                return self.emissions(traced)
+            except (NotImplementedError, TypeError, ValueError):
+                if traced.is_loss or _has_vjp(traced):
+                    raise
+        # Nothing to plan, as there is no backward pass: JAX says so where one is asked for.
         flat = _compat.as_function(traced.jaxpr)(*traced.call.leaves)
         return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in flat])
 
@@ -112,6 +118,16 @@ class PlanBook:
                 session = Session(program, resolve(self.options.target), shown)
                 self.plans[digest] = session.make_plan(self.options.budget, self.options.request, started)
         return self.plans[digest]
+
+
+def _has_vjp(traced: Traced) -> bool:
+    """Tell whether JAX can differentiate a function in reverse mode (a ``while_loop``, for one, it cannot)."""
+    step = PullbackStep(_compat.as_function(traced.jaxpr), traced.call.differentiated)
+    try:
+        jax.eval_shape(step, *traced.call.structs, *traced.cotangents)
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return True
 
 
 class Planned:

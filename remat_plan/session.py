@@ -109,7 +109,6 @@ class Session(Scores):
             tried = [(planner.curves[n], found) for _, n, _, found in ranked]
             raise self.over_budget(budget_bytes, tried, verify, uniform)
         uniform = self.uniform_schedules(by)
-        before = len(self._compiled)
         chosen, tried = None, []
         for _, number, start, _ in ranked:
             curve = planner.curves[number]
@@ -123,12 +122,13 @@ class Session(Scores):
         others = self.faster_ones(uniform, int(_DOUBT * budget_bytes), seconds)[:_UNIFORM_COMPILES]
         if chosen is None and uniform:
             others.append(self.smallest(uniform))
-        for other in others:
+        count = sum(len(found.measured) for _, found in tried)
+        for number, other in enumerate(others):
             if self.compiled_bytes(other, self.fast) <= budget_bytes:
-                return other, len(self._compiled) - before
+                return other, count + number + 1
         if chosen is None:
             raise self.over_budget(budget_bytes, tried, verify, uniform)
-        return chosen, len(self._compiled) - before
+        return chosen, count + len(others)
 
     def uniform_schedules(self, by: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from remat_plan.by_name import make_task
+from remat_plan.cost.backend import GENERIC
+from remat_plan.cost.facts import FactBook
 from remat_plan.cost.program import lower
+from remat_plan.cost.steps import NO_REGION
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import lookup
@@ -76,5 +79,5 @@ def carries(session, schedule):
 
 def runs(session, schedule, primitive="tanh"):
     """How often a primitive is run in the gradient step of a schedule, dead code left out."""
-    program = lower(jax.make_jaxpr(session.step(schedule))(*session.structs), lambda eqn: 0)
+    program = lower(jax.make_jaxpr(session.step(schedule))(*session.structs), FactBook(lambda eqn: NO_REGION, GENERIC))
     return sum(step.equations for step in program.steps if step.primitive == primitive)

@@ -201,6 +201,27 @@ def test_functions_with_nothing_to_plan(fn, args):
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(got))
 
 
+def test_functions_without_a_reverse_derivative():
+    def fn(x):
+        return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))[1]
+
+    planned = rp.checkpoint(fn, strategy="memory", verify=False)
+    assert_trees_close(planned(X), fn(X))
+    assert_trees_close(jax.jvp(planned, (X,), (X,)), jax.jvp(fn, (X,), (X,)))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.grad(lambda x: jnp.sum(planned(x)))(X)
+
+
+def test_in_the_place_of_jaxs(monkeypatch):
+    """Third-party code that calls ``jax.checkpoint`` can be planned as it is."""
+    monkeypatch.setattr(jax, "checkpoint", functools.partial(rp.checkpoint, strategy="nothing", verify=False))
+
+    def loss(w, x):
+        return jnp.sum(jax.checkpoint(layers)(w, x))
+
+    assert_trees_close(jax.grad(loss)(W, X), jax.grad(lambda w, x: jnp.sum(layers(w, x)))(W, X), 2e-4, 1e-5)
+
+
 def test_static_arguments():
     def fn(x, name, times, *, power):
         for _ in range(times):

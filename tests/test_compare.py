@@ -38,7 +38,7 @@ def test_a_budget_that_cannot_be_met_is_a_row():
 
 
 def test_every_schedule_is_compiled_once(monkeypatch):
-    from remat_plan import session
+    from remat_plan import scores
 
     compiled = []
 
@@ -46,8 +46,8 @@ def test_every_schedule_is_compiled_once(monkeypatch):
         compiled.append(step)
         return original(step, *args, **kwargs)
 
-    original = session.compile_memory
-    monkeypatch.setattr(session, "compile_memory", count)
+    original = scores.compile_memory
+    monkeypatch.setattr(scores, "compile_memory", count)
     rp.compare(loss, *SHAPES, budgets=["70%"])
     once = len(compiled)
     rp.compare(loss, *SHAPES, budgets=["70%", "70%", "70%"])

@@ -179,6 +179,7 @@ def _carry_bytes(loop: Loop) -> int:
 def loop_text(length: int, plan: LoopPlan) -> str:
     """How a scan is run, in words.
 
+    >>> from remat_plan.rewrite.segments import Stretch
     >>> loop_text(12, LoopPlan((4,), (Stretch(3, (Segment(0, 5, "save"),)),)))
     'scan of 12 steps, in 4 groups of 3'
     """

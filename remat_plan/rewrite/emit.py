@@ -25,7 +25,6 @@ from remat_plan.rewrite.loops import PlannedLoop
 from remat_plan.rewrite.save_output import run_tagged, tagged
 from remat_plan.rewrite.segments import LoopPlan, Segment, interface
 
-
 _checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
 
 

@@ -1,6 +1,7 @@
 """Pictures: the lines are the traces, axes have labels and units, no display, nothing leaks."""
 
 import dataclasses
+import importlib
 import io
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_given_axes_are_drawn_on(plan, curve):
 
 def test_pyplot_has_the_figure_where_pyplot_is_in_use(plan, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    from matplotlib import pyplot
+    pyplot = importlib.import_module("matplotlib.pyplot")  # also where another test took it out of sys.modules
 
     open_before = pyplot.get_fignums()
     try:
