@@ -3,8 +3,8 @@
 In: a closed jaxpr. Out: ``Flat``: equations with operand and output numbers, calls inlined, dead ones dropped.
 
 Inlined: ``jit``/``closed_call`` without shardings of their own, and (unless kept) the user's ``jax.checkpoint``
-regions, which are planned anew. ``custom_jvp_call``, ``custom_vjp_call`` and control flow stay whole: their
-rules must survive.
+regions, which are planned anew, those in bodies of scans too. ``custom_jvp_call``, ``custom_vjp_call`` and control
+flow stay whole: their rules must survive.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.graph.dissolve import dissolved, holds_remat
 from remat_plan.graph.records import TAG_PREFIX
 
 
@@ -80,6 +81,8 @@ class _Flattener:
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
         for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "scan" and not self.keep_remat and holds_remat(eqn.params["jaxpr"]):
+                eqn = dissolved(eqn)
             inner = self.inlined(eqn)
             operands = tuple(self.atom(env, a) for a in eqn.invars)
             if eqn.primitive.name == "name" and str(eqn.params.get("name", "")).startswith(TAG_PREFIX):

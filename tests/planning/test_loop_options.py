@@ -125,3 +125,31 @@ def test_no_worse_than_checkpoint_on_each_step():
         ours = plan(layers, W, X, budget=kept.baseline_peak_bytes, target="cpu")
         assert ours.compiled_peak_bytes <= kept.baseline_peak_bytes
         assert ours.step_flops <= 1.001 * kept.step_flops
+
+
+def test_checkpoints_in_the_body_are_planned_anew():
+    @jax.checkpoint
+    def layer(x, w):
+        return x + jnp.tanh(jax.nn.gelu(x @ w) @ w.T)
+
+    def by_hand(w, x):
+        return jnp.sum(lax.scan(lambda x, w: (jax.jit(layer)(x, w), None), x, w)[0])
+
+    def inside(w, x):
+        outer = jax.checkpoint(lambda x, ws: lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0])
+        return jnp.sum(lax.scan(lambda x, ws: (outer(x, ws), None), x, w.reshape(3, 4, 64, 64))[0])
+
+    ours = rp.plan(layers, W, X, budget="100%", target="cpu")
+    theirs = rp.plan(by_hand, W, X, budget="100%", target="cpu")
+    assert theirs.baseline_peak_bytes == pytest.approx(ours.baseline_peak_bytes, rel=0.01)
+    assert theirs.plain_flops == pytest.approx(ours.plain_flops, rel=0.01)
+    kept = rp.plan(by_hand, W, X, budget="100%", target="cpu", existing="keep")
+    assert kept.baseline_peak_bytes < 0.6 * ours.baseline_peak_bytes
+    assert rp.plan(inside, W, X, budget="100%", target="cpu").plain_flops == pytest.approx(ours.plain_flops, rel=0.01)
+    small = jnp.ones((12, 64, 64)) / 64, jnp.ones((2048, 64))
+    for fn in (by_hand, inside):
+        plan = rp.plan(fn, W, X, budget="60%", target="cpu")
+        assert plan.compiled_peak_bytes <= plan.budget_bytes
+        found, wanted = jax.grad(plan.apply(fn))(*small), jax.grad(layers)(*small)
+        if fn is by_hand:
+            assert jnp.allclose(found, wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,61 @@
+"""The user's ``jax.checkpoint`` regions inside the bodies of scans, dissolved.
+
+In: a ``scan`` equation. Out: the same scan, whose body computes the same without ``jax.checkpoint``, so that it is
+planned anew like regions outside of scans (which ``graph.flatten`` inlines).
+
+Limits: regions inside branches (``cond``), ``while`` loops and custom derivatives stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+
+
+def holds_remat(jaxpr: Any) -> bool:
+    """Tell whether a jaxpr has a checkpointed region, at the top, in calls that are inlined or in scans."""
+    inner, _ = _compat.open_jaxpr(jaxpr)
+    for eqn in inner.eqns:
+        name = eqn.primitive.name
+        if name in _compat.REMAT_CALLS:
+            return True
+        if (name in _compat.INLINE_CALLS or name == "scan") and any(map(holds_remat, _compat.sub_jaxprs(eqn.params))):
+            return True
+    return False
+
+
+def dissolved(eqn: Any) -> Any:
+    """Return a scan without checkpointed regions in its body."""
+    body, consts = _compat.open_jaxpr(eqn.params["jaxpr"])
+    structs = [_compat.struct(v.aval) for v in body.invars]
+    made = jax.make_jaxpr(lambda *args: _evaluate(body, consts, args))(*structs)
+    return eqn.replace(params={**eqn.params, "jaxpr": made})
+
+
+def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Run a jaxpr, with what checkpointed regions and inlined calls hold in their place."""
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, args, strict=True))
+    for eqn in jaxpr.eqns:
+        values = [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars]
+        name = eqn.primitive.name
+        inner = _compat.call_jaxpr(eqn) if name in (*_compat.REMAT_CALLS, *_compat.INLINE_CALLS) else None
+        if inner is not None and is_to_dissolve(eqn):
+            results = _evaluate(*_compat.open_jaxpr(inner), values)
+        elif name == "scan" and holds_remat(eqn.params["jaxpr"]):
+            results = _compat.bind(dissolved(eqn), values)
+        else:
+            results = _compat.bind(eqn, values)
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
+
+
+def is_to_dissolve(eqn: Any) -> bool:
+    """Tell whether a call is a checkpointed region, or may be inlined and holds one."""
+    if eqn.primitive.name in _compat.REMAT_CALLS:
+        return True
+    return not _compat.has_shardings(eqn) and any(map(holds_remat, _compat.sub_jaxprs(eqn.params)))
