@@ -73,11 +73,6 @@ def with_literals(eqn: Any, values: Sequence[Any | None]) -> Any:
     return eqn.replace(invars=atoms)
 
 
-def is_drop(var: Any) -> bool:
-    """Tell whether an output variable is discarded."""
-    return isinstance(var, jex_core.DropVar)
-
-
 def call_jaxpr(eqn: Any) -> Any | None:
     """Return the jaxpr that a call-like equation runs once, or None."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):

@@ -55,11 +55,6 @@ class Need:
         return sum(_compat.aval_bytes(a) for a in self.internal_avals)
 
 
-def _literal_or(args: list[Any], operands: tuple[int, ...], literals: list[Any]) -> list[Any]:
-    values = iter(args)
-    return [literals[-1 - o] if o < 0 else next(values) for o in operands]
-
-
 class _Vjp:
     """The function whose jaxpr is one operation's VJP; a class so that nothing is captured by name."""
 

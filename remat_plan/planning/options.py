@@ -83,12 +83,10 @@ class Options:
     Attributes:
         runs: (start cut, end cut) to ``Run``.
         profiles: (start cut, end cut) to ``Profile``, shared by equal runs.
-        unique: how many different runs were solved.
     """
 
     runs: dict[tuple[int, int], Run]
     profiles: dict[tuple[int, int], Profile]
-    unique: int
 
 
 class _Profiler:
@@ -139,7 +137,6 @@ class _Profiler:
                 frozenset(), False, o.kept_bytes + leaves, o.forward_bytes, o.backward_bytes, 0, o.seconds, o.plan
             )
             for o in LoopProfiler(self.graph, ops[0], self.rules).options()
-            if o.plan is not None
         ]
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
@@ -227,4 +224,4 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, merge: int = MERGE) -> 
             if e > s + 1 and (stays_plain(graph, run) or holds_loop(graph, run)):
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
-    return Options(runs, profiles, len(profiler.known))
+    return Options(runs, profiles)

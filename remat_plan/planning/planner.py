@@ -19,9 +19,6 @@ from remat_plan.planning.options import Options, find_options
 from remat_plan.rewrite.segments import Segment
 from remat_plan.solve.chain import ChainTable, Leaf, Nest, solve
 
-_MAX_BASELINE_OPS = 4000
-"""Longer programs are not tried with uniform schedules: tracing them all would take longer than planning."""
-
 
 class Curve:
     """The schedules of one solved chain.
@@ -90,6 +87,4 @@ class Planner:
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""
-        if len(self.graph.ops) > _MAX_BASELINE_OPS:
-            return ()
         return baseline_schedules(self.graph, self.cuts, self.isolate)

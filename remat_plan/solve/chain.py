@@ -240,10 +240,6 @@ class ChainTable:
         """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
         return self.row(0, self.n)[0]
 
-    def slot_of(self, limit_bytes: float) -> int:
-        """The slot of a number of bytes, within the table."""
-        return int(min(max(limit_bytes // self.quantum_bytes, 0), self.slots - 1))
-
     def breakpoints(self) -> list[int]:
         """The slots at which the schedule changes, from least memory to most."""
         costs = self.costs

@@ -35,9 +35,6 @@ from remat_plan import _compat
 from remat_plan.verify.place import device_bytes, place, platforms_of
 from remat_plan.verify.targets import Target, resolve
 
-_BARRIER_FIXED = (0, 11, 1)
-"""First jaxlib whose XLA:CPU keeps the barriers of ``jax.checkpoint`` in unrolled code."""
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OUT_OF_MEMORY = (
     re.compile(r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\)"),  # found before allocation
@@ -95,7 +92,7 @@ def compiler_options(target: Target | None = None) -> dict[str, str]:
     >>> step = jax.jit(lambda x: 2 * x, compiler_options=compiler_options())
     """
     platform = resolve(None).platform if target is None else target.platform
-    if platform == "cpu" and _compat.jaxlib_version() < _BARRIER_FIXED:
+    if platform == "cpu" and _compat.drops_checkpoint_barriers():
         return {"xla_disable_hlo_passes": "cse_barrier_expander"}
     return {}
 
