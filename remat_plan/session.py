@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import inf
 
 from remat_plan import collector
 from remat_plan.by_name import Family, Request, fastest_within, find_schedules, least_peak, make_task, may_stay_plain
@@ -35,7 +36,8 @@ _CONFIRMATIONS = 4
 
 _LONG_OPS = 4000
 _FEW_MEASURES = 4
-"""Programs longer than this are predicted at fewer points: tracing one takes longer than solving."""
+"""Longer programs, whose predictions take a second each, are predicted at so many points; uniform schedules are not
+judged beside."""
 
 _DOUBT = 1.1
 _UNIFORM_COMPILES = 3
@@ -89,36 +91,44 @@ class Session(Scores):
             raise nothing_to_do(self.program.graph, self.peak(self.program.plain, verify), budget_bytes)
         if (found := self.found(by)) is not None:
             return fastest_within(found, self, budget_bytes, verify)
-        plain = self.timeline(self.program.plain)
-        owned = plain.argument_bytes + plain.output_bytes
-        planner = self.planner_for(by.constraints)
-        ranked = []
-        for number, curve in enumerate(planner.curves):
-            predicted = self.search(curve, owned, budget_bytes, False, None)
-            point = predicted.point if not verify else self.look_around(curve, predicted, budget_bytes)
-            seconds = float("inf") if point is None else self.timeline(curve.schedule(point)).seconds
-            ranked.append((seconds, number, point, predicted))
-        ranked.sort(key=lambda row: row[:2])
-        if not verify:
-            seconds, number, point, _ = ranked[0]
-            if point is not None:
-                return planner.curves[number].schedule(point), 0
-            uniform = self.uniform_schedules(by)
-            if faster := self.faster_ones(uniform, budget_bytes, seconds):
-                return faster[0], 0
-            tried = [(planner.curves[n], found) for _, n, _, found in ranked]
-            raise self.over_budget(budget_bytes, tried, verify, uniform)
+        return self.find_compiled(budget_bytes, by) if verify else (self.find_predicted(budget_bytes, by), 0)
+
+    def find_predicted(self, budget_bytes: int, by: Request) -> Schedule:
+        """``find`` by predictions alone.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        tried = [(curve, self.search(curve, self.owned_bytes, budget_bytes, False, None)) for curve in self.curves(by)]
+        fitting = [curve.schedule(found.point) for curve, found in tried if found.point is not None]
+        if fitting:
+            return min(fitting, key=lambda s: self.timeline(s).seconds)
         uniform = self.uniform_schedules(by)
-        chosen, tried = None, []
-        for _, number, start, _ in ranked:
-            curve = planner.curves[number]
-            found = self.search(curve, owned, budget_bytes, True, start)
+        if faster := self.faster_ones(uniform, budget_bytes, inf):
+            return faster[0]
+        raise self.over_budget(budget_bytes, tried, False, uniform)
+
+    def find_compiled(self, budget_bytes: int, by: Request) -> tuple[Schedule, int]:
+        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        starts = []
+        for curve in self.curves(by):
+            predicted = self.search(curve, self.owned_bytes, budget_bytes, False, None)
+            point = self.look_around(curve, predicted, budget_bytes)
+            starts.append((inf if point is None else self.timeline(curve.schedule(point)).seconds, curve, point))
+        chosen, seconds, tried = None, inf, []
+        for _, curve, start in sorted(starts, key=lambda row: row[0]):
+            found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
             if found.point is not None:
                 fitting = [curve.schedule(p) for p, peak in found.measured if peak <= budget_bytes]
                 chosen = min(fitting, key=lambda s: self.timeline(s).seconds)
+                seconds = self.timeline(chosen).seconds
                 break
-        seconds = float("inf") if chosen is None else self.timeline(chosen).seconds
+        uniform = self.uniform_schedules(by)
         others = self.faster_ones(uniform, int(_DOUBT * budget_bytes), seconds)[:_UNIFORM_COMPILES]
         if chosen is None and uniform:
             others.append(self.smallest(uniform))
@@ -127,8 +137,18 @@ class Session(Scores):
             if self.compiled_bytes(other, self.fast) <= budget_bytes:
                 return other, count + number + 1
         if chosen is None:
-            raise self.over_budget(budget_bytes, tried, verify, uniform)
+            raise self.over_budget(budget_bytes, tried, True, uniform)
         return chosen, count + len(others)
+
+    def curves(self, by: Request) -> tuple[Curve, ...]:
+        """The curves of schedules to choose from."""
+        return self.planner_for(by.constraints).curves
+
+    @property
+    def owned_bytes(self) -> int:
+        """Bytes of arguments and results, which are in every peak."""
+        plain = self.timeline(self.program.plain)
+        return plain.argument_bytes + plain.output_bytes
 
     def uniform_schedules(self, by: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
