@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "cost": {"_compat", "units", "graph"},
     "solve": {"units"},
     "loops": {"_compat", "units", "solve"},
-    "rewrite": {"_compat", "graph"},
+    "rewrite": {"_compat", "graph", "loops"},
     "planning": {"_compat", "units", "graph", "cost", "solve", "rewrite"},
     "verify": {"_compat", "units"},
     "report": {"_compat", "units", "graph", "cost", "planning", "rewrite"},

@@ -35,6 +35,16 @@ class Loop:
     n_carry: int
     body: Graph
 
+    @property
+    def carries(self) -> tuple[int, ...]:
+        """The values of the body that are carried in."""
+        return self.body.inputs[self.n_consts : self.n_consts + self.n_carry]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The values of the body that are rows of the inputs."""
+        return self.body.inputs[self.n_consts + self.n_carry :]
+
 
 def is_loop(op: Op) -> bool:
     """Tell whether an operation is a scan that can be planned."""

@@ -10,8 +10,8 @@ level and recomputes the groups from there.
 Source: Chen et al. 2016, arXiv 1604.06174, sections 4.1 (groups of sqrt(n)) and 4.4 (recursion).
 
 Lengths that do not divide: a level of k groups has n / k steps in each, rounded up or down so that fewer are left
-over; these run as one more short group. Groups read their part of xs by index, out of the whole: cutting the tail off
-first would copy all the rest. The gradient of xs is added up in place in the same way.
+over; these run as one more short group. Groups then read their part of xs by index, out of the whole: cutting the tail
+off first would copy all the rest. The gradient of xs is added up in place in the same way.
 
 Limits: each inner level copies its group's part of xs, so the copies of all levels come to about 1 / (k1 - 1) of xs.
 Outputs of a length that does not divide are joined at the end, which copies them.
@@ -136,6 +136,10 @@ def nested_scan(
         return jax.lax.scan(body, init, xs, length, reverse=reverse, unroll=unroll)
     groups, size, rest = divide(length, groups)
     inner = partial(nested_scan, body, length=size, factors=factors[1:], reverse=reverse, unroll=unroll)
+    if not rest:
+        parts = jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), xs)
+        carry, ys = jax.lax.scan(jax.checkpoint(inner, prevent_cse=False), init, parts, groups, reverse=reverse)
+        return carry, jax.tree.map(lambda y: y.reshape(length, *y.shape[2:]), ys)
     # Rows 0 .. groups * size - 1 are the groups, the rest is the tail; backwards the tail comes first.
     tail = partial(_tail, _Group(partial(jax.lax.scan, body, length=rest, reverse=reverse, unroll=unroll), xs, rest))
     main = jax.checkpoint(_Group(inner, xs, size), prevent_cse=False)

@@ -14,12 +14,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.graph.loops import is_loop, loop_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS
-from remat_plan.planning.saving import plain_segment, save_segment, stays_plain
+from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment, save_segment, stays_plain
 from remat_plan.rewrite.segments import LoopPlan, Segment, Stretch
 
 _SINGLE_SHARE = 0.9
@@ -43,22 +42,6 @@ def _boundaries(graph: Graph, cuts: Cuts) -> Iterator[tuple[int, ...]]:
     inner, end = single[1:-2], single[-2:]
     yield (0, *inner[1::2], *end)
     yield (0, *inner[0::2], *end)
-
-
-def is_product(op: Op, batched: bool) -> bool:
-    """Tell whether an equation is a matrix product or a convolution (``batched`` products among them)."""
-    if op.primitive not in MATRIX_PRIMITIVES:
-        return False
-    numbers = op.eqn.params.get("dimension_numbers")
-    return batched or op.primitive != "dot_general" or not numbers[1][0]
-
-
-def _is_any_product(op: Op) -> bool:
-    return is_product(op, True)
-
-
-def _is_plain_product(op: Op) -> bool:
-    return is_product(op, False)
 
 
 def _is_nothing(op: Op) -> bool:
@@ -96,15 +79,15 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
     if any(is_loop(op) for op in graph.ops):
         if cuts.limits != NO_LIMITS:
             return ()
-        return tuple(_loop_schedule(graph, rule) for rule in (_is_any_product, _is_plain_product, _is_nothing))
+        return tuple(_loop_schedule(graph, rule) for rule in (is_product, is_unbatched_product, _is_nothing))
     schedules: dict[tuple[Segment, ...], None] = {}
     for numbers in _boundaries(graph, cuts):
         positions = sorted({cuts.positions[n] for n in numbers})
-        for batched in (True, False):
+        for keeps in (is_product, is_unbatched_product):
             segments = []
             for start, end in itertools.pairwise(positions):
                 ops = [op for op in graph.ops[start:end] if op.index not in cuts.free]
-                saved = tuple(v for op in ops if is_product(op, batched) for v in op.outputs)
+                saved = tuple(v for op in ops if keeps(op) for v in op.outputs)
                 alone = end < len(graph.ops) and start == 0 and graph.ops[end].primitive in isolate
                 plain = end == len(graph.ops) or alone or (len(ops) == 1 and ops[0].primitive in isolate)
                 if plain or stays_plain(graph, cuts, start, end):

@@ -3,7 +3,7 @@
 In: a scan of a graph, ``Rules``. Out: ``LoopOption``: a ``LoopPlan`` with bytes kept and needed and seconds, for
 ``options``, where a scan is a block with options like any other.
 
-    a step     as it is; or one segment for each point of the minimum-cut hull and between, or that keeps the outputs of
+    a step     as it is; or one segment for each point of the minimum-cut hull and between (MILP), or that keeps
                its products (those without batch dimensions), or segments in a segment (the chain of its own blocks)
     mixed      first steps that keep less, then steps that keep more
     grouped    one carry kept for each group of k steps, the group run again for its backward pass
@@ -11,18 +11,17 @@ In: a scan of a graph, ``Rules``. Out: ``LoopOption``: a ``LoopPlan`` with bytes
 Costs are those of a step, by the evaluator, times the steps; no loop is traced here. A step's blocks come from the same
 planner, so scans in scans are planned in turn.
 
-Limits: groups are divisors of the length, so that rows are grouped without copying; a prime length has the choices for
-a step only.
+Limits: what a group that does not divide the length costs more (its inputs are read by index) is not in the estimate,
+only in the evaluation of the schedule.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.graph.loops import Loop, is_loop, loop_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import free_ops, last_uses
@@ -30,16 +29,19 @@ from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import Cuts, frontiers, needed_values
 from remat_plan.planning.profile import backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
+from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.planning.whole_step import StepProgram
 from remat_plan.rewrite.segments import LoopPlan, Segment, Stretch
-from remat_plan.solve import min_cut
+from remat_plan.solve import milp, min_cut
 
 _MAX_HULL = 8
-_MAX_STEPS = 20
-_SMALL_GROUP = 6
+_SHARE = 1 / 16
+"""Steps may differ in what they keep by about this share of what is kept at most."""
+
+_SMALL_GROUP, _GROUPS = 6, 4
 _MIXTURES = 6
 
-_MAX_GROUPINGS = 6
+_MAX_GROUPINGS, _FEW_SIZES = 6, 3
 _INNER_POINTS = 3
 
 
@@ -63,9 +65,9 @@ class StepOption:
 
 @dataclass(frozen=True, slots=True)
 class LoopOption:
-    """One way to run a scan: as ``StepOption``, for all steps; None as plan leaves it as it is."""
+    """One way to run a scan: as ``StepOption``, for all steps."""
 
-    plan: LoopPlan | None
+    plan: LoopPlan
     kept_bytes: int
     forward_bytes: int
     backward_bytes: int
@@ -82,6 +84,19 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
+def group_sizes(length: int) -> list[int]:
+    """Return how many steps groups may have: divisors about the square root, or, for want of them, what is near it.
+
+    >>> group_sizes(12), group_sizes(61)
+    ([2, 3, 4, 6], [4, 8, 16])
+    """
+    root = math.sqrt(length)
+    sizes = divisors(length)
+    if len(sizes) < _FEW_SIZES:
+        sizes = sorted({*sizes, *(round(root * factor) for factor in (0.5, 1, 2))} & set(range(2, length)))
+    return sorted(sorted(sizes, key=lambda k: (abs(math.log(k / root)), k))[:_MAX_GROUPINGS])
+
+
 class LoopProfiler:
     """Finds the options of one scan."""
 
@@ -95,61 +110,46 @@ class LoopProfiler:
         positions = (0, n)
         self.cuts = Cuts(positions, frontiers(self.body, positions, free, last), free, needed_values(self.body))
         self.run: Run = make_run(self.body, self.cuts, 0, 1)
-        carries = self.body.inputs[self.loop.n_consts : self.loop.n_consts + self.loop.n_carry]
-        self.carry_bytes = sum(self.body.values[v].size_bytes for v in carries if self.is_read(v))
-        rows = self.body.inputs[self.loop.n_consts + self.loop.n_carry :]
-        self.row_bytes = sum(self.body.values[v].size_bytes for v in rows)
+        self.carry_bytes = self.size(v for v in self.loop.carries if v in self.run.reads)
+        self.row_bytes = self.size(self.loop.rows)
         self.plain = plain_run(self.rules, self.run)
         (self.forward,) = forward_timelines(self.rules, self.run, [frozenset()])
 
-    def is_read(self, v: int) -> bool:
-        """Tell whether a step reads an input at all."""
-        return v in self.run.reads
+    def size(self, values: Iterable[int]) -> int:
+        """Bytes of some values of the body."""
+        return sum(self.body.values[v].size_bytes for v in values)
 
     def steps(self) -> list[StepOption]:
         """All ways to run a step; none of them is beaten by another one in bytes and seconds."""
         plain = StepOption(
             (Segment(0, len(self.body.ops), "plain"),),
-            self.plain.kept_bytes + self.kept_inputs(),
+            self.plain.kept_bytes + self.size(v for v in self.loop.carries if v in self.cuts.needed),
             self.forward.peak_bytes,
             self.plain.timeline.peak_bytes,
             0.0,
         )
         return pareto([plain, *self.saving_steps(), *self.nested_steps()])
 
-    def kept_inputs(self) -> int:
-        """Bytes of the carry that a plain step keeps: what its backward equations read of it."""
-        carries = self.body.inputs[self.loop.n_consts : self.loop.n_consts + self.loop.n_carry]
-        return sum(self.body.values[v].size_bytes for v in carries if v in self.cuts.needed)
-
     def saving_steps(self) -> Iterator[StepOption]:
         """Steps that are one segment each."""
         problem = segment_problem(self.body, self.run, self.seconds, self.rules.model.library_clusters)
-        chosen = {c.saved: c for c in spread(min_cut.fill(problem, min_cut.hull(problem, _MAX_HULL)), _MAX_STEPS)}
-        for batched in (True, False):
-            dots = frozenset(
-                i for i, v in enumerate(self.run.values) if problem.saveable[i] and self.is_dot(v, batched)
-            )
-            choice = min_cut.prune(problem, min_cut.complete(problem, dots))
+        hull = min_cut.hull(problem, _MAX_HULL)
+        chosen = {c.saved: c for c in milp.between(problem, hull, share=_SHARE)}
+        for keeps in (is_product, is_unbatched_product):
+            made = [(i, self.body.ops[self.body.values[v].producer]) for i, v in enumerate(self.run.values)]
+            products = frozenset(i for i, op in made if problem.saveable[i] and keeps(op))
+            choice = min_cut.prune(problem, min_cut.complete(problem, products))
             chosen.setdefault(choice.saved, choice)
         forwards = forward_timelines(self.rules, self.run, list(chosen))
         for choice, forward in zip(chosen.values(), forwards, strict=True):
             backward = backward_timeline(self.rules, self.run, choice.saved, choice.recomputed)
             extra = forward.seconds + backward.seconds - self.plain.timeline.seconds + 1e-3 * choice.seconds
             saved = tuple(self.run.values[i] for i in sorted(choice.saved))
-            kept = sum(self.body.values[v].size_bytes for v in saved if v not in self.run.leaves)
+            kept = self.size(v for v in saved if v not in self.run.leaves)
             segment = Segment(0, len(self.body.ops), "save", saved)
             yield StepOption(
                 (segment,), kept + self.carry_bytes, forward.peak_bytes, backward.peak_bytes, max(extra, 0.0)
             )
-
-    def is_dot(self, v: int, batched: bool) -> bool:
-        """Tell whether a value is the result of a product; with ``batched`` also of one with batch dimensions."""
-        op = self.body.ops[self.body.values[v].producer]
-        if op.primitive not in MATRIX_PRIMITIVES:
-            return False
-        numbers = op.eqn.params.get("dimension_numbers")
-        return batched or op.primitive != "dot_general" or not numbers[1][0]
 
     def nested_steps(self) -> Iterator[StepOption]:
         """Steps that keep their carry only and run as a chain of segments when they are needed again."""
@@ -172,14 +172,15 @@ class LoopProfiler:
             yield StepOption(schedule, self.carry_bytes, self.forward.peak_bytes, own, extra)
 
     def options(self) -> list[LoopOption]:
-        """All ways to run the scan, none of them beaten by another one."""
+        """All ways to run the scan but to leave it as it is."""
         steps = self.steps()
-        return [*map(self.flat, steps), *self.mixed(steps), *self.grouped(steps)]
+        alike = [self.flat(step) for step in steps if step.schedule[0].kind != "plain"]
+        return [*alike, *self.mixed(steps), *self.grouped(steps)]
 
     def flat(self, step: StepOption) -> LoopOption:
         """Every step alike, no groups."""
         n = self.loop.length
-        plan = None if step.schedule[0].kind == "plain" else LoopPlan((), (Stretch(n, step.schedule),))
+        plan = LoopPlan((), (Stretch(n, step.schedule),))
         return LoopOption(plan, n * step.kept_bytes, step.forward_bytes, step.backward_bytes, n * step.seconds)
 
     def mixed(self, steps: list[StepOption]) -> Iterator[LoopOption]:
@@ -204,23 +205,22 @@ class LoopProfiler:
         """Groups of steps that keep one carry each."""
         length = self.loop.length
         forward = length * self.forward.seconds
-        sizes = divisors(length)
-        best = sorted(sizes, key=lambda k: (abs(math.log(k * k / length)), k))[:_MAX_GROUPINGS]
         inner = steps if len(steps) <= _INNER_POINTS else [steps[0], steps[len(steps) // 2], steps[-1]]
-        for size in sorted(best):
+        for size in group_sizes(length):
+            groups = -(-length // size)
             for step in inner:
-                kept = length // size * self.carry_bytes
                 needed = size * (step.kept_bytes + self.row_bytes) + step.backward_bytes
-                plan = LoopPlan((length // size,), (Stretch(size, step.schedule),))
-                yield LoopOption(plan, kept, step.forward_bytes, needed, forward + length * step.seconds)
+                plan = LoopPlan((groups,), (Stretch(size, step.schedule),))
+                seconds = forward + length * step.seconds
+                yield LoopOption(plan, groups * self.carry_bytes, step.forward_bytes, needed, seconds)
         yield from self.deep(steps[0], forward)
 
     def deep(self, step: StepOption, forward: float) -> Iterator[LoopOption]:
-        """Groups in groups, for long loops: as many turns at each level as the length has small divisors."""
+        """Groups in groups, for long loops: as many at each level as a small divisor, for want of one ``_GROUPS``."""
         length, groups = self.loop.length, []
-        while length > _SMALL_GROUP and (small := [d for d in divisors(length) if d <= _SMALL_GROUP]):
-            groups.append(small[-1])
-            length //= small[-1]
+        while length > _SMALL_GROUP:
+            groups.append(max((d for d in divisors(length) if d <= _SMALL_GROUP), default=_GROUPS))
+            length = -(-length // groups[-1])
             if len(groups) < 2:
                 continue
             kept = groups[0] * self.carry_bytes
@@ -229,18 +229,6 @@ class LoopProfiler:
             seconds = len(groups) * forward + self.loop.length * step.seconds
             plan = LoopPlan(tuple(groups), (Stretch(length, step.schedule),))
             yield LoopOption(plan, kept, step.forward_bytes, needed, seconds)
-
-
-def spread(points: list[min_cut.Selection], most: int) -> list[min_cut.Selection]:
-    """Choose about ``most`` points, evenly over the kept bytes, both ends among them."""
-    if len(points) <= most:
-        return points
-    gap = (points[-1].kept_bytes - points[0].kept_bytes) / most
-    chosen = [points[0]]
-    for point in points[1:-1]:
-        if point.kept_bytes - chosen[-1].kept_bytes >= gap:
-            chosen.append(point)
-    return [*chosen, points[-1]]
 
 
 def pareto(steps: list[StepOption]) -> list[StepOption]:

@@ -1,7 +1,7 @@
 """Segments that save what is wanted and respect the user's constraints.
 
 In: ``Graph``, ``Cuts`` (with ``Limits``), a range of equations, the values that a strategy would like to keep.
-Out: ``Segment``. Every strategy that builds a schedule itself builds it from these three.
+Out: ``Segment``. Every strategy that builds a schedule itself builds it from these.
 
 What is wanted is reduced to what something reads: the backward pass, or an equation that runs again. What must not
 run again is kept instead; what must not be kept is not.
@@ -11,10 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.rewrite.segments import Segment
+
+
+def is_product(op: Op) -> bool:
+    """Tell whether an equation is a matrix product or a convolution."""
+    return op.primitive in MATRIX_PRIMITIVES
+
+
+def is_unbatched_product(op: Op) -> bool:
+    """Tell whether an equation is a matrix product without batch dimensions, or a convolution."""
+    return is_product(op) and (op.primitive != "dot_general" or not op.eqn.params["dimension_numbers"][1][0])
 
 
 def backward_reads(graph: Graph, start: int, end: int) -> list[int]:

@@ -153,7 +153,7 @@ def _collect_loop(graph: Graph, s: Segment, plan: LoopPlan, depth: int, rows: li
     loop = loop_of(graph, graph.ops[s.start])
     needed = needed_values(loop.body)
     inside: list[Decision] = []
-    turns = loop.length // sum(part.count for part in plan.stretches)
+    share = loop.length / sum(part.count for part in plan.stretches)  # of the whole loop in the stretches: groups
     kept, again = 0, 0.0
     for part in plan.stretches:
         rows_before = len(inside)
@@ -161,7 +161,7 @@ def _collect_loop(graph: Graph, s: Segment, plan: LoopPlan, depth: int, rows: li
         own = inside[rows_before:]
         carry = 0 if part.schedule[0].kind == "plain" else _carry_bytes(loop)
         kept += part.count * (carry + sum(row.kept_bytes for row in own if row.depth == depth + 1))
-        again += turns * part.count * sum(row.recomputed_flops for row in own)
+        again += share * part.count * sum(row.recomputed_flops for row in own)
     if plan.groups:
         kept = plan.groups[0] * _carry_bytes(loop)
         again += len(plan.groups) * eqn_flops(graph.ops[s.start].eqn)
@@ -172,8 +172,7 @@ def _collect_loop(graph: Graph, s: Segment, plan: LoopPlan, depth: int, rows: li
 
 
 def _carry_bytes(loop: Loop) -> int:
-    carries = loop.body.inputs[loop.n_consts : loop.n_consts + loop.n_carry]
-    return sum(loop.body.values[v].size_bytes for v in carries)
+    return sum(loop.body.values[v].size_bytes for v in loop.carries)
 
 
 def loop_text(length: int, plan: LoopPlan) -> str:
@@ -185,10 +184,10 @@ def loop_text(length: int, plan: LoopPlan) -> str:
     """
     text = f"scan of {length} steps"
     for groups in plan.groups:
-        length //= groups
-        text += f", in {groups} groups of {length}"
+        divides, length = length % groups == 0, -(-length // groups)
+        text += f", in {groups} groups of {'' if divides else 'up to '}{length}"
     if len(plan.stretches) > 1:
-        text += ": " + ", then ".join(str(part.count) for part in plan.stretches)
+        text += f": {', then '.join(str(part.count) for part in plan.stretches)} (copies its inputs)"
     return text
 
 

@@ -32,9 +32,10 @@ class LoopPlan:
     """How a scan is run.
 
     Attributes:
-        groups: trip counts of the scans around it, the outermost first; each turn of them is under ``jax.checkpoint``,
-            so that one carry is kept for it. Their product divides the trip count.
-        stretches: the steps of one innermost group, in the order of the rows.
+        groups: how many groups the steps are in, at each level from the outermost; each group is under
+            ``jax.checkpoint``, so that one carry is kept for it.
+        stretches: the steps, in the order of the rows; where there are groups, one stretch: those of an innermost
+            group (at most: a length that does not divide leaves shorter ones).
     """
 
     groups: tuple[int, ...]

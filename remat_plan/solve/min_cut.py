@@ -17,7 +17,6 @@ may be missed. Points inside the hull need ``solve.milp``.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -226,31 +225,6 @@ def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
             points.append(new)
             stack += [(left, new), (new, right)]
     return pareto(points)
-
-
-def fill(problem: SegmentProblem, points: list[Selection]) -> list[Selection]:
-    """Return selections between those of a hull: from each to the next, one more value kept at a time.
-
-    Of the values that the next point keeps and this one does not, the one comes first that spares the most seconds a
-    byte (a greedy choice: these points are above the hull, by how much is not bounded).
-    """
-    found = list(points)
-    for less, more in itertools.pairwise(points):
-        current = less
-        missing = sorted(more.saved - less.saved)
-        while len(missing) > 1:
-            tried = [(v, prune(problem, complete(problem, current.saved | {v}))) for v in missing]
-            v, best = min(tried, key=lambda pair: (_price(current, pair[1]), pair[0]))
-            missing.remove(v)
-            if best.seconds < current.seconds:
-                found.append(best)
-            current = complete(problem, current.saved | {v})
-    return pareto(found)
-
-
-def _price(before: Selection, after: Selection) -> float:
-    """Seconds gained a byte kept more, negated."""
-    return (after.seconds - before.seconds) / max(after.kept_bytes - before.kept_bytes, 1)
 
 
 def pareto(points: list[Selection]) -> list[Selection]:

@@ -21,9 +21,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from remat_plan.graph.records import Op
-from remat_plan.planning.baselines import is_product
 from remat_plan.planning.runs import make_run
-from remat_plan.planning.saving import plain_segment
+from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment
 from remat_plan.planning.strategies.chains import equal_groups, is_alone, one_segment
 from remat_plan.planning.strategies.records import Found, Schedule, Task
 
@@ -48,7 +47,7 @@ def find_each_block(task: Task) -> Found:
 
 def find_dots(task: Task) -> Found:
     """``dots_saveable`` on every block: matrix products and convolutions are kept."""
-    return _on_blocks(task, _products(task.graph.ops, is_any_product))
+    return _on_blocks(task, _products(task.graph.ops, is_product))
 
 
 def find_dots_no_batch(task: Task) -> Found:
@@ -56,14 +55,9 @@ def find_dots_no_batch(task: Task) -> Found:
     return _on_blocks(task, _products(task.graph.ops, is_plain_dot))
 
 
-def is_any_product(op: Op) -> bool:
-    """Whether an equation is a matrix product or a convolution."""
-    return is_product(op, True)
-
-
 def is_plain_dot(op: Op) -> bool:
     """Whether an equation is a matrix product without batch dimensions."""
-    return op.primitive == "dot_general" and is_product(op, False)
+    return op.primitive == "dot_general" and is_unbatched_product(op)
 
 
 def _products(ops: Iterable[Op], kind: Callable[[Op], bool]) -> tuple[int, ...]:
@@ -79,7 +73,7 @@ def _on_blocks(task: Task, wanted: tuple[int, ...]) -> Found:
 
 def find_speed(task: Task) -> Found:
     """Keep matrix products and convolutions between each two cuts."""
-    products = _products(task.graph.ops, is_any_product)
+    products = _products(task.graph.ops, is_product)
     last = len(task.graph.ops)
     pairs = itertools.pairwise(task.cuts.positions)
     schedule = tuple(one_segment(task, s, e, plain=e == last, wanted=products) for s, e in pairs)
