@@ -31,6 +31,7 @@ slow: $(VENV)/.installed-test ## Run the tests that take minutes
 
 lint: $(VENV)/.installed-dev ## Check style
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 format: $(VENV)/.installed-dev ## Repair style
 	$(BIN)/ruff check --fix .
