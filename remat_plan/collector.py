@@ -1,7 +1,7 @@
 """Python's garbage collector, paused while a plan is made.
 
 In and out: nothing. Planning makes millions of small tuples and no cycles of its own; beside the many objects that
-JAX keeps, looking through them all again and again takes the collector a quarter of the time.
+JAX keeps, the collector would look through them all again and again.
 """
 
 from __future__ import annotations

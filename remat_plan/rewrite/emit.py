@@ -183,7 +183,7 @@ def planned_loop(graph: Graph, op: Op, plan: LoopPlan) -> PlannedLoop:
     """Return a scan of a graph under a plan: operands to outputs."""
     loop = loop_of(graph, op)
     free, last = free_ops(loop.body), last_uses(loop.body)
-    # With barriers, though a loop could do without: XLA:CPU needs less memory for some bodies, and hardly ever more.
+    # With barriers, as jax.checkpoint has them by default: a loop could do without, but not every body then fits.
     steps = [(s.count, Emitter(loop.body, s.schedule, free, last)) for s in plan.stretches]
     return PlannedLoop(loop, plan.groups, tuple(steps))
 
