@@ -35,9 +35,10 @@ _CONFIRMATIONS = 4
 """How often a plan found with fast compiles may turn out too large."""
 
 _LONG_OPS = 4000
+"""Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
+
 _FEW_MEASURES = 4
-"""Longer programs, whose predictions take a second each, are predicted at so many points; uniform schedules are not
-judged beside."""
+"""So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
 
 _DOUBT = 1.1
 _UNIFORM_COMPILES = 3
@@ -201,9 +202,7 @@ class Session(Scores):
             schedule = curve.schedule(point)
             return self.compiled_bytes(schedule, self.fast) if verify else self.timeline(schedule).peak_bytes
 
-        long = len(self.program.graph.ops) > _LONG_OPS and not verify
-        most = _FEW_MEASURES if long else MAX_MEASURES
-        return search(curve.limits, owned, budget_bytes, measure, start, most)
+        return search(curve.limits, owned, budget_bytes, measure, start, MAX_MEASURES if verify else _FEW_MEASURES)
 
     def over_budget(
         self, budget_bytes: int, tried: Tried, verify: bool, uniform: Sequence[Schedule] = ()

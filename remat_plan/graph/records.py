@@ -52,6 +52,7 @@ class Op:
         differentiated: whether a cotangent reaches this equation in the backward pass.
         kind: number of the class of equal equations (same primitive, parameters, types, literals, activity).
         effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once.
+        reads: the operands that are values (literals left out).
     """
 
     index: int
@@ -62,16 +63,15 @@ class Op:
     differentiated: bool
     kind: int
     effectful: bool
+    reads: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads", tuple([v for v in self.operands if v >= 0]))
 
     @property
     def primitive(self) -> str:
         """Name of the JAX primitive."""
         return self.eqn.primitive.name
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """The operands that are values (literals left out)."""
-        return tuple(v for v in self.operands if v >= 0)
 
 
 @dataclass(frozen=True, slots=True)
