@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import collector
+from remat_plan.graph.build import build
 from remat_plan.graph.call import positions
 from remat_plan.plan import Plan
 from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import Strategies, check_settings, lookup, make_settings
-from remat_plan.program import trace_program
+from remat_plan.program import trace_loss, trace_program
 from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
@@ -137,8 +138,8 @@ def analyze(
         >>> analysis.needed_bytes  # the output of tanh, from which 1 - y*y can be made
         128
     """
-    program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, "keep")
-    return analyze_graph(program.graph)
+    traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
+    return analyze_graph(build(traced.jaxpr, traced.call.differentiated, keep_remat=True, merge=False))
 
 
 @collector.paused()

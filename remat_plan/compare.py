@@ -75,7 +75,7 @@ def compare(
     session = Session(program, resolve(target), Progress("remat_plan", progress))
     with session.progress:
         rows = tuple(_row(session, request, budget) for request in requests for budget in _budgets(request, parsed))
-        baseline = session.peak(program.plain, verify and not session.mapped)
+        baseline = session.baseline_bytes(verify and not session.mapped)
     return Comparison(rows, session.device, verify and not session.mapped, baseline)
 
 

@@ -19,6 +19,7 @@ import jax
 from remat_plan import _compat, collector
 from remat_plan.graph.build import build
 from remat_plan.graph.call import Call, check_loss, make_call, make_function_call
+from remat_plan.graph.dissolve import evaluate
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import free_ops, last_uses
@@ -53,15 +54,11 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """One function traced on one set of arguments; see ``Traced`` for the attributes that it shares."""
+class Program(Traced):
+    """One call, traced, and its graph; see ``Traced``."""
 
-    call: Call
     graph: Graph
     fingerprint: Fingerprint
-    output_tree: Any
-    is_loss: bool
-    cotangents: tuple[jax.ShapeDtypeStruct, ...]
 
     @property
     def plain(self) -> tuple[Segment, ...]:
@@ -122,7 +119,8 @@ def make_program(traced: Traced, existing: str) -> Program:
         existing: what becomes of the user's own ``jax.checkpoint`` regions: ``"replan"`` or ``"keep"``.
     """
     graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=existing == "keep")
-    return Program(traced.call, graph, fingerprint(graph), traced.output_tree, traced.is_loss, traced.cotangents)
+    shared = traced.call, traced.jaxpr, traced.output_tree, traced.is_loss, traced.cotangents
+    return Program(*shared, graph, fingerprint(graph))
 
 
 def trace_program(
@@ -146,6 +144,13 @@ def trace_program(
 def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = True) -> Emitter:
     """Return a graph under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``."""
     return Emitter(graph, schedule, free_ops(graph), last_uses(graph), prevent_cse)
+
+
+def run_plain(program: Program, values: Sequence[Any]) -> list[Any]:
+    """Run a program on flat values as JAX has it: no equation merged, checkpointed regions only where they are kept."""
+    if program.graph.keep_remat:
+        return _compat.as_function(program.jaxpr)(*values)
+    return evaluate(*_compat.open_jaxpr(program.jaxpr), values)
 
 
 def run_schedule(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Any:

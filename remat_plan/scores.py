@@ -16,7 +16,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.uses import free_ops
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.whole_step import StepProgram
-from remat_plan.program import Program, make_emitter
+from remat_plan.program import Program, make_emitter, run_plain
 from remat_plan.report.progress import Progress
 from remat_plan.rewrite.segments import Segment
 from remat_plan.verify.compile import compile_memory
@@ -24,6 +24,9 @@ from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
 Schedule = tuple[Segment, ...]
+
+AS_IT_IS: Schedule = ()
+"""Stands for the function as JAX has it, with the equations that are merged for planning."""
 
 _AGREEMENT = 0.005
 """The share by which two evaluations of a schedule may differ and count as equal."""
@@ -49,19 +52,21 @@ class Scores:
         self.tracing = False
         self._compiled: dict[tuple[Schedule, bool], int] = {}
         constants = [c for _, c in program.graph.constants]
+        self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
         self.mapped = is_mapped(program.graph)
 
     def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
+        if schedule == AS_IT_IS:
+            return self.kind(lambda *values: run_plain(self.program, values), self.program.call.differentiated)
         emitter = make_emitter(self.program.graph, schedule)
         n = len(self.program.call.leaves)
-        kind = GradientStep if self.program.is_loss else PullbackStep
         if not self.promoted:
-            return kind(lambda *values: emitter(values), self.program.call.differentiated)
+            return self.kind(lambda *values: emitter(values), self.program.call.differentiated)
         moving = (*self.program.call.differentiated, *(False for _ in self.extra))
-        return kind(lambda *values: emitter(values[:n], values[n:]), moving)
+        return self.kind(lambda *values: emitter(values[:n], values[n:]), moving)
 
     @property
     def structs(self) -> tuple[Any, ...]:
@@ -107,6 +112,12 @@ class Scores:
     def peak(self, schedule: Schedule, verify: bool) -> int:
         """The peak that counts: compiled, or predicted without verification."""
         return self.compiled_bytes(schedule) if verify else self.timeline(schedule).peak_bytes
+
+    def baseline_bytes(self, verify: bool) -> int:
+        """The peak of the function as it is: where equations were merged for planning, the compiled one is of all."""
+        if not verify or self.promoted or not self.program.graph.merged:
+            return self.peak(self.program.plain, verify)
+        return self.compiled_bytes(AS_IT_IS)
 
     def overhead(self, schedule: Schedule) -> float:
         """Recomputed seconds over plain seconds, by the evaluator."""

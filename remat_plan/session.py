@@ -250,9 +250,14 @@ class Session(Scores):
                 "by itself, so peaks are predictions"
             )
         self.progress.say("measuring the plain step")
-        baseline = self.peak(identity, verify)
+        baseline = self.baseline_bytes(verify)
         budget_bytes = budget.resolve(baseline, self.target.device_memory_bytes) if budget is not None else None
-        if budget_bytes is not None and baseline <= budget_bytes and may_stay_plain(strategy, task):
+        if (
+            budget_bytes is not None
+            and may_stay_plain(strategy, task)
+            and baseline <= budget_bytes
+            and self.peak(identity, verify) <= budget_bytes
+        ):
             schedule: Schedule = identity
             notes.append("the budget is met without recomputing anything: the function is left as it is")
         else:

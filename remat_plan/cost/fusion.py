@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, Step, can_write_in_place
+from remat_plan.cost.steps import Program, Step, can_write_in_place
+from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 _FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
 _CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)

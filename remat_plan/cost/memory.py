@@ -29,7 +29,8 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind, trip_count
 from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, Program, RegionCost, Step
+from remat_plan.cost.steps import Program, RegionCost, Step
+from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
 @dataclass(frozen=True, slots=True)

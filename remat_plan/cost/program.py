@@ -25,9 +25,9 @@ from remat_plan.cost.layout import (
     long_rows,
 )
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
-from remat_plan.cost.steps import MATRIX_PRIMITIVES, NO_REGION, Program, Step, can_write_in_place
+from remat_plan.cost.steps import NO_REGION, Program, Step, can_write_in_place
 
-__all__ = ["MATRIX_PRIMITIVES", "Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
+__all__ = ["Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
 
 
 class Lowering:

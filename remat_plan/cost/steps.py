@@ -11,7 +11,6 @@ from typing import Any
 from remat_plan.cost.backend import GENERIC, FusionModel
 from remat_plan.cost.rules import MOVES, Kind
 
-MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
 _IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
 
 

@@ -7,10 +7,12 @@ Out: ``Graph`` with activity (what carries tangents and cotangents) and needs pe
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, flatten
+from remat_plan.graph.merge import merge_equal
 from remat_plan.graph.needs import Need, find_need
 from remat_plan.graph.records import Graph, Op, Value
 
@@ -54,15 +56,19 @@ def _class_key(eqn: Any, text: str, operands: tuple[int, ...], literals: list[An
     return eqn.primitive.name, text, ins, active
 
 
-def build(closed: Any, differentiated: tuple[bool, ...], keep_remat: bool = False) -> Graph:
+def build(closed: Any, differentiated: tuple[bool, ...], keep_remat: bool = False, merge: bool = True) -> Graph:
     """Build the graph of a closed jaxpr.
 
     Args:
         closed: ``jax.make_jaxpr`` of the function on flat arguments.
         differentiated: which flat arguments gradients are taken of.
         keep_remat: leave the user's own ``jax.checkpoint`` regions whole.
+        merge: take equal equations as one.
     """
     flat = flatten(closed, keep_remat)
+    count = len(flat.eqns)
+    if merge:
+        flat = merge_equal(flat)
     tangent = {v for v, d in zip(flat.inputs, differentiated, strict=True) if d}
     texts = Texts()
     classes: dict[Any, int] = {}
@@ -78,7 +84,8 @@ def build(closed: Any, differentiated: tuple[bool, ...], keep_remat: bool = Fals
         rows.append((kind, active))
         tangent.update(o for o, a in zip(item.outputs, needs[kind].active_outputs, strict=True) if a)
     reached = _reached(flat, needs, rows, tangent)
-    return _graph(flat, needs, rows, reached, differentiated, keep_remat)
+    graph = _graph(flat, needs, rows, reached, differentiated)
+    return replace(graph, keep_remat=keep_remat, merged=count - len(flat.eqns))
 
 
 def _reached(flat: Flat, needs: list[Need], rows: list[tuple[int, tuple[bool, ...]]], tangent: set[int]) -> set[int]:
@@ -97,7 +104,6 @@ def _graph(
     rows: list[tuple[int, tuple[bool, ...]]],
     reached: set[int],
     differentiated: tuple[bool, ...],
-    keep_remat: bool,
 ) -> Graph:
     producer = [-1] * len(flat.avals)
     names = [""] * len(flat.avals)
@@ -120,5 +126,4 @@ def _graph(
         outputs=flat.outputs,
         needs=tuple(needs),
         active=tuple(i in reached for i in range(len(flat.avals))),
-        keep_remat=keep_remat,
     )

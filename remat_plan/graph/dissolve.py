@@ -32,12 +32,12 @@ def dissolved(eqn: Any) -> Any:
     """Return a scan without checkpointed regions in its body."""
     body, consts = _compat.open_jaxpr(eqn.params["jaxpr"])
     structs = [_compat.struct(v.aval) for v in body.invars]
-    made = jax.make_jaxpr(lambda *args: _evaluate(body, consts, args))(*structs)
+    made = jax.make_jaxpr(lambda *args: evaluate(body, consts, args))(*structs)
     return eqn.replace(params={**eqn.params, "jaxpr": made})
 
 
-def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Run a jaxpr, with what checkpointed regions and inlined calls hold in their place."""
+def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Run an open jaxpr on values, with what checkpointed regions and inlined calls hold in their place."""
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
@@ -45,7 +45,7 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         name = eqn.primitive.name
         inner = _compat.call_jaxpr(eqn) if name in (*_compat.REMAT_CALLS, *_compat.INLINE_CALLS) else None
         if inner is not None and is_to_dissolve(eqn):
-            results = _evaluate(*_compat.open_jaxpr(inner), values)
+            results = evaluate(*_compat.open_jaxpr(inner), values)
         elif name == "scan" and holds_remat(eqn.params["jaxpr"]):
             results = _compat.bind(dissolved(eqn), values)
         else:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"})
+"""Products and convolutions."""
+
 TAG_PREFIX = "remat_plan:"
 """How the names begin that a plan gives to the values it saves."""
 
@@ -88,6 +91,7 @@ class Graph:
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         active: per value, whether it carries a tangent and a cotangent.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
+        merged: how many equations were left out since they repeat another.
         bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
     """
 
@@ -101,4 +105,5 @@ class Graph:
     needs: tuple[Any, ...]
     active: tuple[bool, ...]
     keep_remat: bool = False
+    merged: int = 0
     bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -11,9 +11,8 @@ from typing import Any
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import region_cost
-from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.solve.min_cut import SegmentProblem

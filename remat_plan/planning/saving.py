@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from remat_plan.cost.program import MATRIX_PRIMITIVES
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.rewrite.segments import Segment
 

@@ -19,6 +19,7 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.loops import loop_of
+from remat_plan.graph.merge import identity
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.rewrite.loops import PlannedLoop
@@ -134,15 +135,15 @@ class Emitter:
             if index in self.free:
                 continue
             op = self.graph.ops[index]
-            identity = _identity(op.eqn)
-            if identity is None:
+            name = identity(op.eqn)
+            if name is None:
                 return None
             operands = tuple(
                 ("lit",) if v < 0 else number[v] if v in number else ("free", self.free_keys[v]) for v in op.operands
             )
             for v in op.outputs:
                 number[v] = len(number)
-            rows.append((op.kind, identity, operands))
+            rows.append((op.kind, name, operands))
         shape = _shape_of(segment, segment.start, number)
         return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
 
@@ -153,27 +154,15 @@ def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
     return segment.kind, segment.start - origin, segment.end - origin, saved, children, segment.loop
 
 
-def _identity(eqn: Any) -> Any | None:
-    """Primitive and parameters as a key; None where functions hidden in them (custom derivatives) forbid comparing."""
-    if any(callable(v) and not isinstance(v, type) for v in eqn.params.values()) or _compat.sub_jaxprs(eqn.params):
-        return None
-    key = (eqn.primitive, tuple(sorted(eqn.params.items(), key=lambda item: item[0])))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
 def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
     """Return numbers of the values made from literals only: equal for those made in the same way."""
     keys: dict[int, int] = {}
     known: dict[Any, int] = {}
     for index in sorted(free):
         op = graph.ops[index]
-        identity = _identity(op.eqn)
+        name = identity(op.eqn)
         operands = tuple(keys[v] if v >= 0 else -1 for v in op.operands)
-        made = index if identity is None else (op.kind, identity, operands)
+        made = index if name is None else (op.kind, name, operands)
         for position, v in enumerate(op.outputs):
             keys[v] = known.setdefault((made, position), len(known))
     return keys
