@@ -18,8 +18,8 @@ from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
-_APART = frozenset({"optimization_barrier"})
-"""Equations whose purpose is not to be merged."""
+_APART = frozenset({"optimization_barrier", "rng_uniform"})
+"""Equations whose purpose is not to be merged, or that give other numbers each time."""
 
 
 def identity(eqn: Any) -> Any | None:

@@ -58,6 +58,8 @@ def test_effects_barriers_and_names_are_respected():
     assert primitives(loud, X).count("debug_print") + primitives(loud, X).count("debug_callback") == 2
     barrier = jax.lax.optimization_barrier
     assert primitives(lambda x: barrier(x) + barrier(x), X).count("optimization_barrier") == 2
+    drawn = primitives(lambda a: jax.lax.rng_uniform(a, 1.0, (3,)) - jax.lax.rng_uniform(a, 1.0, (3,)), 0.0)
+    assert drawn.count("rng_uniform") == 2
     name = jax.ad_checkpoint.checkpoint_name
     assert primitives(lambda x: name(x, "a") + name(x, "b"), X).count("name") == 2
 
