@@ -15,7 +15,7 @@ from remat_plan import collector
 from remat_plan.by_name import Family, Request, fastest_within, find_schedules, least_peak, make_task, may_stay_plain
 from remat_plan.plan import NO_BUDGET, Plan
 from remat_plan.planning.certificate import least_overhead
-from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints
+from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.records import Found as SchedulesFound
 from remat_plan.planning.strategies.registry import check_settings, lookup
@@ -24,6 +24,7 @@ from remat_plan.report.decisions import decide
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import below_minimum, nothing_to_do
 from remat_plan.report.trace import reduce_timeline
+from remat_plan.rewrite.segments import emptied
 from remat_plan.scores import Schedule, Scores
 from remat_plan.units import Budget, BudgetError
 from remat_plan.verify.search import MAX_MEASURES, Found, search
@@ -41,8 +42,11 @@ _FEW_MEASURES = 4
 """So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
 
 _DOUBT = 1.1
-_UNIFORM_COMPILES = 3
-"""Uniform schedules are compiled that are predicted up to this share over the budget, and at most so many."""
+_OTHER_COMPILES = 3
+"""Schedules beside the curves are compiled if predicted up to this share over the budget, and at most so many."""
+
+_LOW_POINTS = (0, 1, 2, 4, 8, 16)
+"""Points of a curve that are tried without what their segments save, where no point fits."""
 
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more."""
@@ -104,10 +108,10 @@ class Session(Scores):
         fitting = [curve.schedule(found.point) for curve, found in tried if found.point is not None]
         if fitting:
             return min(fitting, key=lambda s: self.timeline(s).seconds)
-        uniform = self.uniform_schedules(by)
-        if faster := self.faster_ones(uniform, budget_bytes, inf):
+        others = (*self.uniform_schedules(by), *self.lean_schedules(by))
+        if faster := self.faster_ones(others, budget_bytes, inf):
             return faster[0]
-        raise self.over_budget(budget_bytes, tried, False, uniform)
+        raise self.over_budget(budget_bytes, tried, False, others)
 
     def find_compiled(self, budget_bytes: int, by: Request) -> tuple[Schedule, int]:
         """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest.
@@ -129,16 +133,18 @@ class Session(Scores):
                 chosen = min(fitting, key=lambda s: self.timeline(s).seconds)
                 seconds = self.timeline(chosen).seconds
                 break
-        uniform = self.uniform_schedules(by)
-        others = self.faster_ones(uniform, int(_DOUBT * budget_bytes), seconds)[:_UNIFORM_COMPILES]
-        if chosen is None and uniform:
-            others.append(self.smallest(uniform))
+        judged = self.uniform_schedules(by)
+        if chosen is None:
+            judged += self.lean_schedules(by)
+        others = self.faster_ones(judged, int(_DOUBT * budget_bytes), seconds)[:_OTHER_COMPILES]
+        if chosen is None and judged:
+            others.append(self.smallest(judged))
         count = sum(len(found.measured) for _, found in tried)
         for number, other in enumerate(others):
             if self.compiled_bytes(other, self.fast) <= budget_bytes:
                 return other, count + number + 1
         if chosen is None:
-            raise self.over_budget(budget_bytes, tried, True, uniform)
+            raise self.over_budget(budget_bytes, tried, True, judged)
         return chosen, count + len(others)
 
     def curves(self, by: Request) -> tuple[Curve, ...]:
@@ -159,6 +165,18 @@ class Session(Scores):
         by_hand = [find_schedules(name, task) for name in ("each_block", "dots", "dots_no_batch", "memory")]
         known = [*self.planner_for(by.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
         return tuple(dict.fromkeys(known))
+
+    def lean_schedules(self, by: Request) -> tuple[Schedule, ...]:
+        """The low end of a curve with nothing saved by segments that stand alone, for budgets below the curve.
+
+        Constants that the reader of a saved value needs at full size may be there from the start of the program. The
+        dynamic program cannot see that far ahead.
+        """
+        planner = self.planner_for(by.constraints)
+        if by.strategy != "auto" or planner.cuts.limits != NO_LIMITS or len(self.program.graph.ops) > _LONG_OPS:
+            return ()
+        curve = planner.curves[0]
+        return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
 
     def find_confirmed(self, budget_bytes: int, verify: bool, by: Request) -> tuple[Schedule, int]:
         """``find``, with the compiler's default options having the last word where the search compiles fast.
@@ -205,14 +223,14 @@ class Session(Scores):
         return search(curve.limits, owned, budget_bytes, measure, start, MAX_MEASURES if verify else _FEW_MEASURES)
 
     def over_budget(
-        self, budget_bytes: int, tried: Tried, verify: bool, uniform: Sequence[Schedule] = ()
+        self, budget_bytes: int, tried: Tried, verify: bool, judged: Sequence[Schedule] = ()
     ) -> BudgetError:
         """The error of a budget below the least peak that was reached."""
         curve, found = min(tried, key=lambda row: row[1].least[1])
         point, least = found.least
         schedule = curve.schedule(point)
-        if uniform:
-            other = self.smallest(uniform)
+        if judged:
+            other = self.smallest(judged)
             peak = self.compiled_bytes(other, self.fast) if verify else self.timeline(other).peak_bytes
             if peak < least:
                 least, schedule = peak, other

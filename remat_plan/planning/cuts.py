@@ -22,7 +22,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 
-GAIN = 1.0
+GAIN = 0.5
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
 
 LONG = 6

@@ -6,7 +6,7 @@ In: nothing. Out: ``Segment``, what a plan stores and ``rewrite.emit`` executes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_plan.graph.records import Graph
@@ -98,6 +98,15 @@ class Segment:
         children = tuple(Segment.from_data(c) for c in data.get("children", ()))
         loop = LoopPlan.from_data(data["loop"]) if "loop" in data else None
         return Segment(data["start"], data["end"], data["kind"], tuple(data.get("saved", ())), children, loop)
+
+
+def emptied(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return a schedule whose segments save nothing; those inside others stay as they are.
+
+    >>> emptied((Segment(0, 4, "save", (2,)), Segment(4, 9, "plain")))[0].saved
+    ()
+    """
+    return tuple(replace(s, saved=()) if s.kind == "save" else s for s in segments)
 
 
 def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
