@@ -121,16 +121,23 @@ class Session(Scores):
         """
         starts = []
         for curve in self.curves(by):
-            predicted = self.search(curve, self.owned_bytes, budget_bytes, False, None)
-            point = self.look_around(curve, predicted, budget_bytes)
+            point = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
+            if point is not None:
+                point = self.look_around(curve, point, budget_bytes)
             starts.append((inf if point is None else self.timeline(curve.schedule(point)).seconds, curve, point))
-        chosen, seconds, tried = None, inf, []
+        chosen, seconds, tried, count = None, inf, [], 0
         for _, curve, start in sorted(starts, key=lambda row: row[0]):
             found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
+            count += len(found.measured)
             if found.point is not None:
-                fitting = [curve.schedule(p) for p, peak in found.measured if peak <= budget_bytes]
-                chosen = min(fitting, key=lambda s: self.timeline(s).seconds)
+                fitting = [p for p, peak in found.measured if peak <= budget_bytes]
+                best = min(fitting, key=lambda p: self.timeline(curve.schedule(p)).seconds)
+                near = self.look_around(curve, best, self.timeline(curve.schedule(best)).peak_bytes)
+                if near != best:
+                    count += 1
+                    best = near if self.compiled_bytes(curve.schedule(near), self.fast) <= budget_bytes else best
+                chosen = curve.schedule(best)
                 seconds = self.timeline(chosen).seconds
                 break
         judged = self.uniform_schedules(by)
@@ -139,7 +146,6 @@ class Session(Scores):
         others = self.faster_ones(judged, int(_DOUBT * budget_bytes), seconds)[:_OTHER_COMPILES]
         if chosen is None and judged:
             others.append(self.smallest(judged))
-        count = sum(len(found.measured) for _, found in tried)
         for number, other in enumerate(others):
             if self.compiled_bytes(other, self.fast) <= budget_bytes:
                 return other, count + number + 1
@@ -194,14 +200,15 @@ class Session(Scores):
             goal = int(goal * budget_bytes / self.compiled_bytes(schedule) * 0.99)
         raise self.budget_error(schedule, self.compiled_bytes(schedule), budget_bytes, verify)
 
-    def look_around(self, curve: Curve, found: Found, budget_bytes: int) -> int | None:
-        """Of the schedules around a found point, the fastest that fits: peaks do not follow limits exactly."""
-        if found.point is None:
-            return None
+    def look_around(self, curve: Curve, point: int, limit_bytes: int) -> int:
+        """Of the schedules at a point and above, the fastest predicted to be within a limit.
+
+        Peaks do not follow the bytes that schedules were made for exactly.
+        """
         last = len(curve.limits) - 1
-        reach = sorted({min(found.point + step, last) for step in _AROUND})
-        fitting = [p for p in reach if self.timeline(curve.schedule(p)).peak_bytes <= budget_bytes]
-        return min(fitting, key=lambda p: (self.timeline(curve.schedule(p)).seconds, p), default=found.point)
+        reach = sorted({min(point + step, last) for step in _AROUND})
+        fitting = [p for p in reach if self.timeline(curve.schedule(p)).peak_bytes <= limit_bytes]
+        return min(fitting, key=lambda p: (self.timeline(curve.schedule(p)).seconds, p), default=point)
 
     def faster_ones(self, schedules: Sequence[Schedule], budget_bytes: int, seconds: float) -> list[Schedule]:
         """Of some schedules those that fit and take less than ``seconds``, by the evaluator, the fastest first."""
