@@ -104,29 +104,28 @@ class Session(Scores):
         Raises:
             BudgetError: nothing fits.
         """
-        tried = [(curve, self.search(curve, self.owned_bytes, budget_bytes, False, None)) for curve in self.curves(by)]
-        fitting = [curve.schedule(found.point) for curve, found in tried if found.point is not None]
-        if fitting:
-            return min(fitting, key=lambda s: self.timeline(s).seconds)
+        tried = []
+        for curve in self.curves(budget_bytes, by):
+            found = self.search(curve, self.owned_bytes, budget_bytes, False, None)
+            if found.point is not None:
+                return curve.schedule(found.point)
+            tried.append((curve, found))
         others = (*self.uniform_schedules(by), *self.lean_schedules(by))
         if faster := self.faster_ones(others, budget_bytes, inf):
             return faster[0]
         raise self.over_budget(budget_bytes, tried, False, others)
 
     def find_compiled(self, budget_bytes: int, by: Request) -> tuple[Schedule, int]:
-        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest.
+        """``find`` with the compiler's word.
 
         Raises:
             BudgetError: nothing fits.
         """
-        starts = []
-        for curve in self.curves(by):
-            point = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
-            if point is not None:
-                point = self.look_around(curve, point, budget_bytes)
-            starts.append((inf if point is None else self.timeline(curve.schedule(point)).seconds, curve, point))
         chosen, seconds, tried, count = None, inf, [], 0
-        for _, curve, start in sorted(starts, key=lambda row: row[0]):
+        for curve in self.curves(budget_bytes, by):
+            start = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
+            if start is not None:
+                start = self.look_around(curve, start, budget_bytes)
             found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
             count += len(found.measured)
@@ -153,9 +152,10 @@ class Session(Scores):
             raise self.over_budget(budget_bytes, tried, True, judged)
         return chosen, count + len(others)
 
-    def curves(self, by: Request) -> tuple[Curve, ...]:
-        """The curves of schedules to choose from."""
-        return self.planner_for(by.constraints).curves
+    def curves(self, budget_bytes: int, by: Request) -> list[Curve]:
+        """The curves of schedules to choose from, the one first that promises the least seconds for a budget."""
+        room = budget_bytes - self.owned_bytes
+        return sorted(self.planner_for(by.constraints).curves, key=lambda curve: curve.promised_seconds(room))
 
     @property
     def owned_bytes(self) -> int:

@@ -5,7 +5,9 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from math import inf
 
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
@@ -34,6 +36,11 @@ class Curve:
         self.limits = tuple(p * table.quantum_bytes for p in self.points)
         self.seconds = tuple(float(table.costs[p]) for p in self.points)
         self._schedules: dict[int, tuple[Segment, ...]] = {}
+
+    def promised_seconds(self, limit_bytes: int) -> float:
+        """What the dynamic program believes that its schedule for so many bytes costs; ``inf`` if it has none."""
+        point = bisect_right(self.limits, limit_bytes) - 1
+        return self.seconds[point] if point >= 0 else inf
 
     def schedule(self, point: int) -> tuple[Segment, ...]:
         """The segments of a point."""
