@@ -116,16 +116,19 @@ class Session(Scores):
         raise self.over_budget(budget_bytes, tried, False, others)
 
     def find_compiled(self, budget_bytes: int, by: Request) -> tuple[Schedule, int]:
-        """``find`` with the compiler's word.
+        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest.
 
         Raises:
             BudgetError: nothing fits.
         """
-        chosen, seconds, tried, count = None, inf, [], 0
+        starts = []
         for curve in self.curves(budget_bytes, by):
             start = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
             if start is not None:
                 start = self.look_around(curve, start, budget_bytes)
+            starts.append((inf if start is None else self.timeline(curve.schedule(start)).seconds, curve, start))
+        chosen, seconds, tried, count = None, inf, [], 0
+        for _, curve, start in sorted(starts, key=lambda row: row[0]):
             found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
             count += len(found.measured)
