@@ -22,7 +22,7 @@ from remat_plan.graph.call import Call, check_loss, make_call, make_function_cal
 from remat_plan.graph.dissolve import evaluate
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
-from remat_plan.planning.cuts import free_ops, last_uses
+from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.rewrite.segments import Segment
 

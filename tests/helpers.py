@@ -11,8 +11,9 @@ import numpy as np
 
 from remat_plan._compat import open_jaxpr, sub_jaxprs
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.graph.uses import free_ops
 from remat_plan.planning.builder import Rules
-from remat_plan.planning.cuts import find_cuts, free_ops
+from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.program import Program, make_emitter, trace_program

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from remat_plan import _compat
 from remat_plan.cost.memory import Timeline, evaluate_program
 from remat_plan.cost.program import Program, live_steps
+from remat_plan.graph.uses import last_uses
 from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
-from remat_plan.planning.cuts import last_uses
 from remat_plan.rewrite.segments import Segment, interface
 
 

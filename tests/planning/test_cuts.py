@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.planning.cuts import find_cuts, free_ops, last_uses, needed_values
+from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.planning.cuts import find_cuts, needed_values
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from tests.helpers import CPU, traced
 from tests.zoo import ZOO

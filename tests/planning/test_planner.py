@@ -9,9 +9,10 @@ import pytest
 from jax import lax
 
 from remat_plan.cost.memory import evaluate
+from remat_plan.graph.uses import free_ops
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
-from remat_plan.planning.cuts import find_cuts, free_ops
+from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import op_seconds
 from remat_plan.program import make_emitter

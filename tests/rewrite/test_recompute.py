@@ -12,7 +12,7 @@ import remat_plan as rp
 from remat_plan import _compat
 from remat_plan.cost.rules import eqn_flops
 from remat_plan.graph.flatten import flatten
-from remat_plan.planning.cuts import free_ops
+from remat_plan.graph.uses import free_ops
 from remat_plan.program import make_emitter
 from remat_plan.report.decisions import decide
 from remat_plan.rewrite.save_output import run_tagged

@@ -17,7 +17,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from remat_plan.planning.cuts import Cuts, frontiers, last_uses
+from remat_plan.graph.uses import last_uses
+from remat_plan.planning.cuts import Cuts, frontiers
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.planning.strategies.chains import is_alone, one_segment
 from remat_plan.planning.strategies.records import MILP_MOST_OPS, Found, Schedule, Task

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
-from remat_plan.planning.cuts import frontiers, last_uses
+from remat_plan.graph.uses import last_uses
+from remat_plan.planning.cuts import frontiers
 from remat_plan.planning.limits import check_names, known_names, named_values, with_aliases
 from remat_plan.planning.runs import SMALL_SHARE
 from remat_plan.planning.saving import may_nest
