@@ -35,6 +35,10 @@ EARLY_SHARE = 0.05
 _MAX_HULL = 12
 _MAX_SINGLE = 8
 _MAX_MERGED = 4
+_MAX_LONG = 2
+_LONG_RUN = 48
+"""Merged runs of more equations get only the two ends of their hull: what lies between, the choices of the single
+blocks in them make as well, and profiling takes as long as the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ class _Profiler:
         ]
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
-        points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
+        most = _MAX_SINGLE if single else _MAX_MERGED if len(run.ops) <= _LONG_RUN else _MAX_LONG
+        points = _spread(min_cut.hull(problem, _MAX_HULL if most > _MAX_LONG else 2), most)
         chosen = {p.saved: p for p in points}
         for point in points:
             other = _pulled_back(self.graph, run, problem, point)
