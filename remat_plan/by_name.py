@@ -1,7 +1,7 @@
 """Choosing among the schedules of a strategy that was asked for by name.
 
-In: a ``Task``, the evaluator and the compiler of a session, a budget or none. Out: the schedule to use, or
-``BudgetError``.
+In: a ``Task``, the evaluator and the compiler of a session, a budget or none. Out: an ``Outcome``: the schedule to
+use, or the one that comes closest.
 
 All schedules are judged by the evaluator. With a budget, the one that recomputes the fewest seconds within it is
 searched for as on any curve, by compiling; without one, the least peak is taken. A strategy with one schedule has that
@@ -42,6 +42,21 @@ class Request:
     settings: Settings = NO_SETTINGS
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search came to.
+
+    Attributes:
+        schedule: the one to use; where none fits, the one with the least peak.
+        peak_bytes: its peak in the words of the search: predicted, or compiled with the options that it compiles with.
+        advice: what else to try where it does not fit.
+    """
+
+    schedule: Schedule
+    peak_bytes: int
+    advice: str = ""
+
+
 class Scorer(Protocol):
     """What judges schedules: a session."""
 
@@ -57,14 +72,8 @@ class Scorer(Protocol):
         """Search the points of a family for the one to use."""
         ...
 
-    def over_budget(self, budget_bytes: int, tried: Sequence[tuple[Any, Searched]], verify: bool) -> Exception:
-        """The error of a budget that no point meets."""
-        ...
-
-    def budget_error(
-        self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str = ""
-    ) -> Exception:
-        """The error of a budget below ``least``, the peak of ``schedule``."""
+    def least(self, tried: Sequence[tuple[Any, Searched]], verify: bool) -> Outcome:
+        """The schedule with the least peak of searches that found nothing."""
         ...
 
 
@@ -133,21 +142,14 @@ def least_peak(found: Found | None, scorer: Scorer) -> Schedule:
     return found.schedules[0] if len(found.schedules) == 1 else rank(found.schedules, scorer).schedules[0]
 
 
-def fastest_within(found: Found, scorer: Scorer, budget_bytes: int, verify: bool) -> tuple[Schedule, int]:
-    """The schedule with the fewest recomputed seconds that fits, and how many were compiled for it.
-
-    Raises:
-        BudgetError: none fits.
-    """
+def fastest_within(found: Found, scorer: Scorer, budget_bytes: int, verify: bool) -> Outcome:
+    """The schedule with the fewest recomputed seconds that fits, or else the one with the least peak."""
     if len(found.schedules) == 1:
         (schedule,) = found.schedules
-        peak = scorer.peak(schedule, verify)
-        if peak > budget_bytes:
-            raise scorer.budget_error(schedule, peak, budget_bytes, verify, _ADVICE)
-        return schedule, int(verify)
+        return Outcome(schedule, scorer.peak(schedule, verify), _ADVICE)
     family = rank(found.schedules, scorer)
     fitting = [p for p, limit in enumerate(family.limits) if limit + family.owned_bytes <= budget_bytes]
     result = scorer.search(family, family.owned_bytes, budget_bytes, verify, max(fitting, default=0))
     if result.point is None:
-        raise scorer.over_budget(budget_bytes, [(family, result)], verify)
-    return family.schedules[result.point], len(result.measured) if verify else 0
+        return scorer.least([(family, result)], verify)
+    return Outcome(family.schedules[result.point], dict(result.measured)[result.point])

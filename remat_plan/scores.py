@@ -51,6 +51,7 @@ class Scores:
         self._traced: dict[Schedule, Timeline] = {}
         self.tracing = False
         self._compiled: dict[tuple[Schedule, bool], int] = {}
+        self.judged: set[Schedule] = set()  # by the compiler, for one plan
         constants = [c for _, c in program.graph.constants]
         self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
@@ -103,6 +104,7 @@ class Scores:
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
         key = schedule, fast
+        self.judged.add(schedule)
         if key not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
             memory = compile_memory(self.step(schedule), self.structs, self.target, fast=fast)

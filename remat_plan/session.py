@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from math import inf
 
 from remat_plan import collector
-from remat_plan.by_name import Family, Request, fastest_within, find_schedules, least_peak, make_task, may_stay_plain
+from remat_plan.by_name import (
+    Family,
+    Outcome,
+    Request,
+    fastest_within,
+    find_schedules,
+    least_peak,
+    make_task,
+    may_stay_plain,
+)
 from remat_plan.plan import NO_BUDGET, Plan
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
@@ -32,8 +41,12 @@ from remat_plan.verify.targets import Target
 
 Tried = Sequence[tuple[Curve | Family, Found]]
 
-_CONFIRMATIONS = 4
-"""How often a plan found with fast compiles may turn out too large."""
+_ROUNDS = 4
+"""So many searches are made for one budget: what one compiles shows where the next has to look."""
+
+_SLACK = 0.03
+_NOTHING_TO_GAIN = 0.005
+"""A plan found with fast compiles is not improved if it is so close to the budget, or recomputes so little."""
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -50,6 +63,18 @@ _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more."""
+
+
+def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:
+    """The goal of the next search, after one came to a schedule that is not what was wanted.
+
+    Args:
+        goal: of that search.
+        found_bytes, peak_bytes: the schedule's peak in the words of the search, and the one that counts.
+        budget_bytes: what the peak that counts has to be within.
+    """
+    scaled = int(budget_bytes * found_bytes / peak_bytes * (1.0 if peak_bytes <= budget_bytes else 0.99))
+    return max(scaled, found_bytes) if found_bytes > goal else scaled
 
 
 class Session(Scores):
@@ -80,64 +105,51 @@ class Session(Scores):
             self._found[request] = find_schedules(request.strategy, task)
         return self._found[request]
 
-    def find(self, budget_bytes: int, verify: bool, by: Request) -> tuple[Schedule, int]:
-        """Find the schedule with the least recomputation whose peak is within the budget.
+    def find(self, budget_bytes: int, verify: bool, by: Request) -> Outcome:
+        """Find the schedule with the least recomputation whose peak is within the budget, or else the least peak.
 
         The evaluator chooses among the planner's curves and where on them to begin; with ``verify`` the compiler
         then corrects.
 
-        Returns:
-            The schedule, and how many were compiled for it.
-
         Raises:
-            BudgetError: nothing fits.
+            BudgetError: nothing is computed, so nothing can be recomputed.
         """
         if not self.program.graph.ops:
             raise nothing_to_do(self.program.graph, self.peak(self.program.plain, verify), budget_bytes)
         if (found := self.found(by)) is not None:
             return fastest_within(found, self, budget_bytes, verify)
-        return self.find_compiled(budget_bytes, by) if verify else (self.find_predicted(budget_bytes, by), 0)
+        return self.find_compiled(budget_bytes, by) if verify else self.find_predicted(budget_bytes, by)
 
-    def find_predicted(self, budget_bytes: int, by: Request) -> Schedule:
-        """``find`` by predictions alone.
-
-        Raises:
-            BudgetError: nothing fits.
-        """
+    def find_predicted(self, budget_bytes: int, by: Request) -> Outcome:
+        """``find`` by predictions alone."""
         tried = []
         for curve in self.curves(budget_bytes, by):
             found = self.search(curve, self.owned_bytes, budget_bytes, False, None)
             if found.point is not None:
-                return curve.schedule(found.point)
+                return self.outcome(curve.schedule(found.point), False)
             tried.append((curve, found))
         others = (*self.uniform_schedules(by), *self.lean_schedules(by))
         if faster := self.faster_ones(others, budget_bytes, inf):
-            return faster[0]
-        raise self.over_budget(budget_bytes, tried, False, others)
+            return self.outcome(faster[0], False)
+        return self.least(tried, False, others)
 
-    def find_compiled(self, budget_bytes: int, by: Request) -> tuple[Schedule, int]:
-        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest.
-
-        Raises:
-            BudgetError: nothing fits.
-        """
+    def find_compiled(self, budget_bytes: int, by: Request) -> Outcome:
+        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest."""
         starts = []
         for curve in self.curves(budget_bytes, by):
             start = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
             if start is not None:
                 start = self.look_around(curve, start, budget_bytes)
             starts.append((inf if start is None else self.timeline(curve.schedule(start)).seconds, curve, start))
-        chosen, seconds, tried, count = None, inf, [], 0
+        chosen, seconds, tried = None, inf, []
         for _, curve, start in sorted(starts, key=lambda row: row[0]):
             found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
-            count += len(found.measured)
             if found.point is not None:
                 fitting = [p for p, peak in found.measured if peak <= budget_bytes]
                 best = min(fitting, key=lambda p: self.timeline(curve.schedule(p)).seconds)
                 near = self.look_around(curve, best, self.timeline(curve.schedule(best)).peak_bytes)
                 if near != best:
-                    count += 1
                     best = near if self.compiled_bytes(curve.schedule(near), self.fast) <= budget_bytes else best
                 chosen = curve.schedule(best)
                 seconds = self.timeline(chosen).seconds
@@ -148,12 +160,15 @@ class Session(Scores):
         others = self.faster_ones(judged, int(_DOUBT * budget_bytes), seconds)[:_OTHER_COMPILES]
         if chosen is None and judged:
             others.append(self.smallest(judged))
-        for number, other in enumerate(others):
+        for other in others:
             if self.compiled_bytes(other, self.fast) <= budget_bytes:
-                return other, count + number + 1
-        if chosen is None:
-            raise self.over_budget(budget_bytes, tried, True, judged)
-        return chosen, count + len(others)
+                return self.outcome(other, True)
+        return self.least(tried, True, judged) if chosen is None else self.outcome(chosen, True)
+
+    def outcome(self, schedule: Schedule, verify: bool) -> Outcome:
+        """A schedule with its peak in the words of a search."""
+        peak = self.compiled_bytes(schedule, self.fast) if verify else self.timeline(schedule).peak_bytes
+        return Outcome(schedule, peak)
 
     def curves(self, budget_bytes: int, by: Request) -> list[Curve]:
         """The curves of schedules to choose from, the one first that promises the least seconds for a budget."""
@@ -187,21 +202,34 @@ class Session(Scores):
         curve = planner.curves[0]
         return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
 
-    def find_confirmed(self, budget_bytes: int, verify: bool, by: Request) -> tuple[Schedule, int]:
+    def find_confirmed(self, budget_bytes: int, verify: bool, by: Request) -> Schedule:
         """``find``, with the compiler's default options having the last word where the search compiles fast.
+
+        Where nothing fits, or fast compiles are far off, a search for another goal may find what the first one missed.
 
         Raises:
             BudgetError: nothing fits.
         """
-        goal, count = budget_bytes, 0
-        schedule = self.program.plain
-        for _ in range(_CONFIRMATIONS):
-            schedule, compiled = self.find(goal, verify, by)
-            count += compiled
-            if not verify or self.compiled_bytes(schedule) <= budget_bytes:
-                return schedule, count
-            goal = int(goal * budget_bytes / self.compiled_bytes(schedule) * 0.99)
-        raise self.budget_error(schedule, self.compiled_bytes(schedule), budget_bytes, verify)
+        goal, advice = budget_bytes, ""
+        peaks: dict[Schedule, int] = {}
+        for _ in range(_ROUNDS):
+            outcome = self.find(goal, verify, by)
+            if outcome.schedule in peaks:
+                break
+            advice = outcome.advice
+            peak = peaks[outcome.schedule] = self.peak(outcome.schedule, verify)
+            if peak <= budget_bytes and self.is_close(outcome.schedule, peak / budget_bytes, verify):
+                break
+            goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
+        if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
+            return min(fitting, key=lambda s: self.timeline(s).seconds)
+        least = min(peaks, key=peaks.__getitem__)
+        raise self.budget_error(least, peaks[least], budget_bytes, verify, advice)
+
+    def is_close(self, schedule: Schedule, share: float, verify: bool) -> bool:
+        """Whether no other search would find a better schedule than this one (its peak: a share of the budget)."""
+        fast = verify and self.fast
+        return not fast or share >= 1 - _SLACK or self.overhead(schedule) <= _NOTHING_TO_GAIN
 
     def look_around(self, curve: Curve, point: int, limit_bytes: int) -> int:
         """Of the schedules at a point and above, the fastest predicted to be within a limit.
@@ -232,29 +260,19 @@ class Session(Scores):
 
         return search(curve.limits, owned, budget_bytes, measure, start, MAX_MEASURES if verify else _FEW_MEASURES)
 
-    def over_budget(
-        self, budget_bytes: int, tried: Tried, verify: bool, judged: Sequence[Schedule] = ()
-    ) -> BudgetError:
-        """The error of a budget below the least peak that was reached."""
+    def least(self, tried: Tried, verify: bool, judged: Sequence[Schedule] = ()) -> Outcome:
+        """The schedule with the least peak of searches that found nothing, and of others that were judged."""
         curve, found = min(tried, key=lambda row: row[1].least[1])
-        point, least = found.least
-        schedule = curve.schedule(point)
-        if judged:
-            other = self.smallest(judged)
-            peak = self.compiled_bytes(other, self.fast) if verify else self.timeline(other).peak_bytes
-            if peak < least:
-                least, schedule = peak, other
-        if verify and self.fast:
-            least = max(least, self.compiled_bytes(schedule))
-        if not isinstance(curve, Family) and curve.cuts.limits.forbidden:
-            return self.budget_error(schedule, least, budget_bytes, verify)
-        if (plain := self.peak(self.program.plain, verify)) < least:
-            least, schedule = plain, self.program.plain
-        return self.budget_error(schedule, least, budget_bytes, verify)
+        least = self.outcome(curve.schedule(found.least[0]), verify)
+        if judged and (other := self.outcome(self.smallest(judged), verify)).peak_bytes < least.peak_bytes:
+            least = other
+        bound = not isinstance(curve, Family) and curve.cuts.limits.forbidden
+        if bound or self.baseline_bytes(verify) >= least.peak_bytes:
+            return least
+        plain = Outcome(self.program.plain, self.peak(self.program.plain, verify))
+        return min(least, plain, key=lambda outcome: outcome.peak_bytes)
 
-    def budget_error(
-        self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str = ""
-    ) -> BudgetError:
+    def budget_error(self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str) -> BudgetError:
         """The error that names ``least``, the peak of ``schedule``, as what can be had."""
         timeline = self.traced(schedule)  # its equations have the user's source lines
         return below_minimum(self.program.graph, timeline, least, budget_bytes, verify, self.device, advice)
@@ -292,8 +310,9 @@ class Session(Scores):
             if budget_bytes is None:
                 schedule = least_peak(self.found(request), self)
             else:
-                schedule, compiled = self.find_confirmed(budget_bytes, verify, request)
-                notes += [f"{compiled} schedules were compiled"] if verify else []
+                self.judged.clear()
+                schedule = self.find_confirmed(budget_bytes, verify, request)
+                notes += [f"{len(self.judged)} schedules were compiled"] if verify else []
             if (found := self.found(request)) is not None:
                 notes += [f"source: {strategy.source}", *found.notes]
         if not self.tracing and not self.agrees(schedule):
