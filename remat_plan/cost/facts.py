@@ -13,30 +13,45 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import FusionModel
-from remat_plan.cost.layout import SMALL_BYTES, library_role
+from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
 
 
+_BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose"})
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an equation whatever it is applied to.
 
-    ``inner`` is the jaxpr of a call, which is inlined; ``narrow`` tells for each operand of an element-wise equation
-    whether it is broadcast (None for literals); ``key`` is None where the equation equals no other one.
+    Attributes:
+        eqn, name: the equation and its primitive's name.
+        inner: the jaxpr of a call, which is inlined; None otherwise.
+        kind: how it fuses.
+        narrow: per operand of an element-wise equation, whether it is broadcast (None for literals).
+        fills: per operand that is broadcast, the number of what tells such broadcasts apart (see ``FactBook.number``).
+        out_bytes: of its results.
+        flops, region: what it costs.
+        library: whether a library call may take it in (1) or starts with it (2).
+        key: the number of what tells equations on equal inputs apart; None where it equals no other one.
+        by_name: whether lowering treats its primitive in a way of its own.
     """
 
     eqn: Any  # kept, so that its id stays its own
+    name: str
     inner: Any
     kind: Kind
-    narrow: tuple[bool | None, ...]
-    out_bytes: tuple[int, ...]
-    flops: float
-    library: int
-    region: RegionCost
-    key: tuple[Any, ...] | None
+    narrow: tuple[bool | None, ...] = ()
+    fills: tuple[int | None, ...] = ()
+    out_bytes: tuple[int, ...] = ()
+    flops: float = 0.0
+    library: int = 0
+    region: RegionCost = NO_REGION
+    key: int | None = None
+    by_name: bool = False
 
 
 class FactBook:
@@ -45,6 +60,7 @@ class FactBook:
     def __init__(self, region_cost: Callable[[Any], RegionCost], model: FusionModel):
         self.region_cost, self.model = region_cost, model
         self._known: dict[int, Facts] = {}
+        self._numbers: dict[Any, int] = {}
 
     def of(self, eqn: Any) -> Facts:
         """The facts of an equation."""
@@ -53,15 +69,25 @@ class FactBook:
             found = self._known[id(eqn)] = self._learn(eqn)
         return found
 
+    def number(self, key: Any) -> int | None:
+        """A number for what tells steps on the same values apart, equal for equal keys.
+
+        None if it cannot be hashed: such a step is taken as unlike any other.
+        """
+        try:
+            return self._numbers.setdefault(key, len(self._numbers))
+        except TypeError:
+            return None
+
     def _learn(self, eqn: Any) -> Facts:
         name = eqn.primitive.name
         if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
             inner = _compat.call_jaxpr(eqn)
             if inner is not None:
-                return Facts(eqn, inner, Kind.REGION, (), (), 0.0, 0, NO_REGION, None)
+                return Facts(eqn, name, inner, Kind.REGION)
         kind = kind_of(eqn)
         if kind in (Kind.ALIAS, Kind.BARRIER):
-            return Facts(eqn, None, kind, (), (), 0.0, 0, NO_REGION, None)
+            return Facts(eqn, name, None, kind)
         out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
         narrow: tuple[bool | None, ...] = ()
         if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
@@ -70,9 +96,47 @@ class FactBook:
                 [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
             )
         library = library_role(eqn, is_float) if self.model.library_clusters else 0
-        inside = self.region_cost(eqn) if kind == Kind.REGION else NO_REGION
-        key = None if kind == Kind.REGION or eqn.effects else equal_key(eqn)
-        return Facts(eqn, None, kind, narrow, out, eqn_flops(eqn), library, inside, key)
+        return Facts(
+            eqn,
+            name,
+            None,
+            self._kind(eqn, kind, narrow),
+            narrow,
+            tuple([self._fill(eqn, atom, n, library) for atom, n in zip(eqn.invars, narrow, strict=False)]),
+            out,
+            eqn_flops(eqn),
+            library,
+            self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
+            None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
+            name in _BY_NAME,
+        )
+
+    def _kind(self, eqn: Any, kind: Kind, narrow: tuple[bool | None, ...]) -> Kind:
+        """How an equation fuses on this backend."""
+        name = eqn.primitive.name
+        if name == "div" and narrow and narrow[1] is not False:
+            kind = Kind.CHEAP  # a division by a broadcast becomes a multiplication with its reciprocal
+        if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
+            return Kind.EXPENSIVE
+        if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
+            return Kind.OPAQUE
+        return kind
+
+    def is_half(self, aval: Any) -> bool:
+        """Tell whether a type is widened to 32 bits by this backend."""
+        return self.model.widens and is_float(aval) and aval.dtype.itemsize == 2
+
+    def _fill(self, eqn: Any, atom: Any, narrow: bool | None, library: int) -> int | None:
+        """What tells the broadcast of an operand apart; a literal's matters to library calls only."""
+        aval = eqn.outvars[0].aval
+        size = _compat.aval_bytes(aval)
+        if narrow:
+            return self.number(("broadcast_in_dim", aval.shape, size))
+        if narrow is None and library:
+            item = getattr(atom.val, "item", None)
+            value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
+            return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
+        return None
 
 
 def is_float(aval: Any) -> bool:

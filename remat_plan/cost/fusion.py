@@ -118,23 +118,21 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
     steps, model = program.steps, program.model
     cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
-    groups: list[frozenset[int]] = [frozenset()] * len(steps)
+    consumes = [c < 0 and step.kind in _CONSUMERS for c, step in zip(cluster, steps, strict=True)]
+    groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
-        own = frozenset((index,))
-        groups[index] = own
-        if cluster[index] >= 0:
-            groups[index] = frozenset((cluster[index],))
-            continue
-        if step.kind not in _FUSIBLE:
+        if cluster[index] >= 0 or step.kind not in _FUSIBLE:
             continue
         users = links.users[index]
-        takers = [u for u in users if u >= 0 and cluster[u] < 0 and steps[u].kind in _CONSUMERS]
+        takers = [u for u in users if u >= 0 and consumes[u]]
         if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
             takers = [u for u in takers if steps[u].primitive != "broadcast_in_dim"]
         if not takers:
             continue
-        roots = groups[takers[0]].union(*[groups[u] for u in takers[1:]])
+        roots = groups[takers[0]]
+        if len(takers) > 1:
+            roots = roots.union(*[groups[u] for u in takers[1:]])
         if len(roots) > 1 and (step.kind != Kind.CHEAP or (len(roots) > model.max_copies and step.reads)):
             continue
         if len(takers) == len(users):
@@ -142,21 +140,21 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
         elif step.kind == Kind.CHEAP:
             others = [u for u in users if u not in takers]
             if step.unary or (model.layout_copies and all(u >= 0 and _reshapes(steps[u]) for u in others)):
-                groups[index] = roots | own
+                groups[index] |= roots
     return groups
 
 
-def _keeps(steps: list[Step], links: _Links, groups: list[frozenset[int]]) -> dict[int, set[int]]:
+def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int]]:
     """Return for each kernel what it reads otherwise than element by element, on the way to its result."""
-    keeps: dict[int, set[int]] = {}
+    keeps: dict[int, set[int]] = {root: set() for group in groups for root in group}
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         straight = can_write_in_place(step)
         for root in groups[index]:
-            kept = keeps.setdefault(root, set())
+            kept = keeps[root]
             if step.kind == Kind.OPAQUE and straight:  # an update: of its first operand
                 kept.update(step.reads[1:])
-            elif not straight or (index != root and any(w in kept for w in step.writes)):
+            elif not straight or (index != root and not kept.isdisjoint(step.writes)):
                 kept.update(step.reads)
     return keeps
 
@@ -166,26 +164,22 @@ def fuse(program: Program) -> list[Kernel]:
     steps = program.steps
     links = _Links(program)
     groups = _groups(program, links)
-    keeps = _keeps(steps, links, groups)
-    reads: dict[int, set[int]] = {}
-    matrix: dict[int, float] = {}
-    vector: dict[int, float] = {}
+    keeps = _keeps(steps, groups)
+    reads: dict[int, set[int]] = {root: set() for root in keeps}
+    matrix, vector = dict.fromkeys(keeps, 0.0), dict.fromkeys(keeps, 0.0)
+    sizes = dict.fromkeys(keeps, 0)
     library: set[int] = set()
-    sizes: dict[int, int] = {}
+    maker = links.maker
     for index, step in enumerate(steps):
-        outside = [(r, groups[m] if (m := links.maker[r]) >= 0 else frozenset()) for r in step.reads]
+        work = matrix if step.primitive in MATRIX_PRIMITIVES else vector
         for root in groups[index]:
-            sizes[root] = sizes.get(root, 0) + 1
-            if root not in reads:
-                reads[root], matrix[root], vector[root] = set(), 0.0, 0.0
+            sizes[root] += 1
+            work[root] += step.flops
             inside = reads[root]
-            for value, makers in outside:
-                if root not in makers:
+            for value in step.reads:
+                made = maker[value]
+                if made < 0 or root not in groups[made]:
                     inside.add(value)
-            if step.primitive in MATRIX_PRIMITIVES:
-                matrix[root] += step.flops
-            else:
-                vector[root] += step.flops
             if step.library == 2:
                 library.add(root)
     return [

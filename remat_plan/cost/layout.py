@@ -10,6 +10,7 @@ seen.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +27,9 @@ _LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 SMALL_BYTES = 4 * 4096
 
 
+@functools.cache
 def dot_operand_order(
-    shape: Sequence[int], batch: Sequence[int], contract: Sequence[int], contract_last: bool
+    shape: tuple[int, ...], batch: tuple[int, ...], contract: tuple[int, ...], contract_last: bool
 ) -> tuple[int, ...] | None:
     """Return the permutation a dot's operand is copied into, or None when it is read in place.
 

@@ -72,8 +72,10 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     if program.model.breadth_first:
         kernels = breadth_first(kernels, len(program.sizes))
     sizes, home = program.sizes, program.storage
-    reads = [tuple(dict.fromkeys(home.get(v, v) for v in k.reads)) for k in kernels]
-    kept = [frozenset([home.get(v, v) for v in k.keeps]) for k in kernels]
+    reads, kept = [k.reads for k in kernels], [k.keeps for k in kernels]
+    if home:
+        reads = [tuple(dict.fromkeys([home.get(v, v) for v in values])) for values in reads]
+        kept = [frozenset([home.get(v, v) for v in values]) for values in kept]
     outputs = {home.get(v, v) for v in program.outputs}
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)

@@ -17,14 +17,13 @@ from dataclasses import replace
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.facts import FactBook, Facts, equal_key, is_float
+from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import (
     contracts_last,
     conv_orders,
     dot_operand_order,
-    long_rows,
 )
-from remat_plan.cost.rules import MOVES, Kind, eqn_flops
+from remat_plan.cost.rules import Kind, eqn_flops
 from remat_plan.cost.steps import NO_REGION, Program, Step, can_write_in_place
 
 __all__ = ["Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
@@ -51,29 +50,47 @@ class Lowering:
         return len(self.sizes) - 1
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
+        """Lower the equations of a jaxpr; ``env`` holds what they read and receives their results."""
         for eqn in jaxpr.eqns:
-            self.equation(eqn, env)
+            operands = [None if _compat.is_literal(a) else env[a] for a in eqn.invars]
+            env.update(zip(eqn.outvars, self.equation(self.facts.of(eqn), operands), strict=False))
 
-    def equation(self, eqn: Any, env: dict[Any, int]) -> None:
-        """Lower one equation; ``env`` holds its operands and receives its results."""
-        facts = self.facts.of(eqn)
+    def equation(self, facts: Facts, operands: Sequence[int | None]) -> Sequence[int]:
+        """Lower one equation.
+
+        Args:
+            facts: of the equation.
+            operands: the numbers of what it reads; None for literals.
+
+        Returns:
+            The numbers of its results.
+        """
+        kind, eqn = facts.kind, facts.eqn
         if facts.inner is not None:
-            self.call(eqn, facts.inner, env)
-        else:
-            self.step(facts, env)
+            return self.call(facts, operands)
+        if kind == Kind.ALIAS:
+            sources = operands[-1:] if len(eqn.outvars) == 1 else operands
+            return [self.new(v.aval) if s is None else s for v, s in zip(eqn.outvars, sources, strict=False)]
+        reads = [r for r in operands if r is not None]
+        if kind == Kind.BARRIER:
+            behind = self.barrier(eqn, reads)
+            return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
+        if facts.by_name and (found := self.by_name(facts, reads)) is not None:
+            return found
+        return self.step(facts, operands, reads)
 
-    def call(self, eqn: Any, inner: Any, env: dict[Any, int]) -> None:
-        body, _ = _compat.open_jaxpr(inner)
-        sub: dict[Any, int] = {v: self.new(v.aval) for v in body.constvars}
-        reads = [None if _compat.is_literal(a) else env[a] for a in eqn.invars]
-        if eqn.params.get("differentiated", False) and eqn.params.get("prevent_cse", False):
-            behind = self.barrier(eqn, [r for r in reads if r is not None])
-            reads = [None if r is None else behind[r] for r in reads]
-        for var, read in zip(body.invars, reads, strict=True):
-            sub[var] = self.new(var.aval) if read is None else read
-        self.run(body, sub)
-        for outer, atom in zip(eqn.outvars, body.outvars, strict=True):
-            env[outer] = self.new(outer.aval) if _compat.is_literal(atom) else sub[atom]
+    def call(self, facts: Facts, operands: Sequence[int | None]) -> list[int]:
+        """Inline a call."""
+        body, _ = _compat.open_jaxpr(facts.inner)
+        env: dict[Any, int] = {v: self.new(v.aval) for v in body.constvars}
+        params = facts.eqn.params
+        if params.get("differentiated", False) and params.get("prevent_cse", False):
+            behind = self.barrier(facts.eqn, [r for r in operands if r is not None])
+            operands = [None if r is None else behind[r] for r in operands]
+        for var, read in zip(body.invars, operands, strict=True):
+            env[var] = self.new(var.aval) if read is None else read
+        self.run(body, env)
+        return [self.new(a.aval) if _compat.is_literal(a) else env[a] for a in body.outvars]
 
     def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
         behind = {}
@@ -83,17 +100,15 @@ class Lowering:
         self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, NO_REGION, eqn))
         return behind
 
-    def emit(self, key: Any, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
+    def emit(self, key: int | None, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
         """Add a step, or return what an equal step wrote; ``key`` tells steps on the same values apart."""
-        full_key = (step.primitive, step.reads, key)
-        try:
-            seen = self.seen.get(full_key) if key is not None else None
-        except TypeError:  # a parameter that cannot be hashed: taken as unlike any other
-            seen, key = None, None
-        if seen is not None:
+        full_key = (key, step.reads)
+        if key is not None and (seen := self.seen.get(full_key)) is not None:
             self.made_by[seen[0]].equations += 1
             return seen
-        step.writes = tuple([self.allocate(size) for size in out_bytes])
+        first = len(self.sizes)
+        self.sizes += out_bytes
+        step.writes = tuple(range(first, first + len(out_bytes)))
         for write in step.writes:
             self.made_by[write] = step
         self.steps.append(step)
@@ -101,88 +116,64 @@ class Lowering:
             self.seen[full_key] = step.writes
         return step.writes
 
-    def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: Any, size: int, library: int = 0) -> int:
+    def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""
         return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
 
-    def step(self, facts: Facts, env: dict[Any, int]) -> None:
-        eqn, kind = facts.eqn, facts.kind
-        name = eqn.primitive.name
-        if kind == Kind.ALIAS:
-            operands = eqn.invars[-1:] if len(eqn.outvars) == 1 else eqn.invars
-            for var, atom in zip(eqn.outvars, operands, strict=False):
-                env[var] = self.new(var.aval) if _compat.is_literal(atom) else env[atom]
-            return
-        reads = [env[a] for a in eqn.invars if not _compat.is_literal(a) and a in env]
-        if kind == Kind.BARRIER:
-            behind = self.barrier(eqn, reads)
-            for var, atom in zip(eqn.outvars, eqn.invars, strict=True):
-                env[var] = self.new(var.aval) if _compat.is_literal(atom) else behind[env[atom]]
-            return
-        out = facts.out_bytes
+    def copy(self, eqn: Any, read: int, order: Sequence[int], size: int) -> int:
+        """Add a copy into another layout."""
+        return self.move(eqn, "layout_copy", (read,), self.facts.number(("layout_copy", tuple(order))), size)
+
+    def by_name(self, facts: Facts, reads: list[int]) -> Sequence[int] | None:
+        """Lower an equation that XLA makes something else of; None if it does not here."""
+        eqn, name, out = facts.eqn, facts.name, facts.out_bytes
         if name == "split":
-            for index, var in enumerate(eqn.outvars):
-                env[var] = self.move(eqn, "slice", tuple(reads), (index, *equal_key(eqn)), out[index])
-            return
+            keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
+            return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
         if name == "select_and_scatter_add" and self.model.index_pooling:
-            env[eqn.outvars[0]] = self.pooling_gradient(eqn, reads, out[0])
-            return
+            return (self.pooling_gradient(eqn, reads, out[0]),)
         if name == "add_any" and (into := self.scatter_into(reads)) is not None:
-            env[eqn.outvars[0]] = into
-            return
+            return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
-            env[eqn.outvars[0]] = reads[0]
-            return
+            return reads[:1]
+        return None
+
+    def step(self, facts: Facts, operands: Sequence[int | None], reads: list[int]) -> tuple[int, ...]:
+        """Add the step of an equation, with the broadcasts and copies that it reads."""
         library = facts.library
+        full = len(reads)
         if facts.narrow:
-            kind, reads, full = self.broadcast_operands(facts, env, bool(library))
-        else:
-            full = len(reads)
-        if self.model.widens and kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
-            kind = Kind.EXPENSIVE
-        if self.model.layout_copies and name == "dot_general" and len(reads) == 2:
-            reads, canonical = self.dot_operands(eqn, reads)
+            reads, full = self.broadcast_operands(facts, operands)
+        if self.model.layout_copies and facts.name == "dot_general" and len(reads) == 2:
+            reads, canonical = self.dot_operands(facts.eqn, reads)
             library = int(library and canonical)
-        if self.model.layout_copies and name == "conv_general_dilated":
-            env[eqn.outvars[0]] = self.convolution(facts, reads)
-            return
-        if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
-            kind = Kind.OPAQUE
+        if self.model.layout_copies and facts.name == "conv_general_dilated":
+            return (self.convolution(facts, reads),)
+        out = facts.out_bytes
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
-        made = Step(tuple(reads), (), kind, name, facts.flops, facts.region, eqn, library, unary)
-        for var, value in zip(eqn.outvars, self.emit(facts.key, made, out), strict=True):
-            env[var] = value
+        made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
+        return self.emit(facts.key, made, out)
 
-    def is_half(self, aval: Any) -> bool:
-        return self.model.widens and is_float(aval) and aval.dtype.itemsize == 2
-
-    def broadcast_operands(self, facts: Facts, env: dict[Any, int], library: bool) -> tuple[Kind, list[int], int]:
+    def broadcast_operands(self, facts: Facts, operands: Sequence[int | None]) -> tuple[list[int], int]:
         """Make the broadcasts of an element-wise equation explicit; count the other operands.
 
         XLA writes a scalar operand as a full-size broadcast too. It is computed inside whatever fuses it, but
-        a library call reads it from memory when somebody else does also. A division by a broadcast becomes a
-        multiplication with its reciprocal.
+        a library call reads it from memory when somebody else does also.
         """
-        eqn, kind, size = facts.eqn, facts.kind, facts.out_bytes[0]
-        shape = eqn.outvars[0].aval.shape
+        size = facts.out_bytes[0]
         reads = []
         full = 0
-        for position, (atom, narrow) in enumerate(zip(eqn.invars, facts.narrow, strict=True)):
-            if narrow is None:
-                if library:
-                    item = getattr(atom.val, "item", None)
-                    value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
-                    reads.append(self.move(eqn, "broadcast_in_dim", (), (repr(value), shape, size), size, 1))
+        for operand, narrow, key in zip(operands, facts.narrow, facts.fills, strict=True):
+            if operand is None:
+                if facts.library:
+                    reads.append(self.move(facts.eqn, "broadcast_in_dim", (), key, size, 1))
             elif narrow:
-                reads.append(self.move(eqn, "broadcast_in_dim", (env[atom],), (shape, size), size, 1))
+                reads.append(self.move(facts.eqn, "broadcast_in_dim", (operand,), key, size, 1))
             else:
-                reads.append(env[atom])
-                source = self.made_by.get(env[atom])
+                reads.append(operand)
+                source = self.made_by.get(operand)
                 full += source is None or source.primitive != "broadcast_in_dim"
-                continue
-            if position == 1 and eqn.primitive.name == "div":
-                kind = Kind.CHEAP
-        return kind, reads, full
+        return reads, full
 
     def folds_into_dot(self, value: int, eqn: Any) -> bool:
         """Tell whether a transpose is only the other operand order of the product before it."""
@@ -207,10 +198,10 @@ class Lowering:
             if source is not None and source.primitive == "transpose" and len(source.eqn.invars) == 1:
                 back = source.eqn.params["permutation"]
                 read, shape = source.reads[0], source.eqn.invars[0].aval.shape
-                contracted, batched = [back[d] for d in contracted], [back[d] for d in batched]
+                contracted, batched = tuple([back[d] for d in contracted]), tuple([back[d] for d in batched])
             order = dot_operand_order(shape, batched, contracted, contract_last=side == 0)
             if order is not None:
-                read = self.move(eqn, "layout_copy", (read,), order, self.sizes[read])
+                read = self.copy(eqn, read, order, self.sizes[read])
             if side == 0:
                 canonical = order is not None or contracts_last(shape, contracted)
             found.append(read)
@@ -222,24 +213,25 @@ class Lowering:
         odd = conv_orders(eqn)
         spec = eqn.params["dimension_numbers"]
         orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
-        width = 2 if self.is_half(eqn.outvars[0].aval) else 1
+        width = 2 if self.facts.is_half(eqn.outvars[0].aval) else 1
         if len(reads) == 2:
             reads = [
-                self.move(eqn, "layout_copy", (read,), order, width * self.sizes[read]) if bad or width > 1 else read
+                self.copy(eqn, read, order, width * self.sizes[read]) if bad or width > 1 else read
                 for read, order, bad in zip(reads, orders, odd, strict=False)
             ]
         made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn)
         result = self.emit(facts.key, made, (width * out_bytes,))[0]
         if not odd[2] and width == 1:
             return result
-        return self.move(eqn, "layout_copy", (result,), tuple(spec.out_spec), out_bytes)
+        return self.copy(eqn, result, spec.out_spec, out_bytes)
 
     def scatter_into(self, reads: list[int]) -> int | None:
         """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""
         for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
             scatter = self.made_by.get(value)
             if scatter is not None and scatter.primitive == "pool_scatter":
-                return self.emit((), replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],))[0]
+                key = self.facts.number("pool_scatter")
+                return self.emit(key, replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],))[0]
         return None
 
     def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
@@ -253,16 +245,22 @@ class Lowering:
         rank = len(full.shape)
         index_bytes = 4 * full.size
         shape = full.shape
+        number = self.facts.number
         indices = [
-            self.emit((d, shape), Step((), (), Kind.OPAQUE, "iota", 0.0, NO_REGION, eqn), (index_bytes,))[0]
+            self.emit(
+                number(("iota", d, shape)), Step((), (), Kind.OPAQUE, "iota", 0.0, NO_REGION, eqn), (index_bytes,)
+            )
             for d in range(rank)
         ]
-        found = Step((reads[1], *indices), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
-        parts = self.emit(equal_key(eqn), found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
-        where = self.move(eqn, "concatenate", parts[1:], (), 4 * pooled.size * rank)
-        zeros = self.move(eqn, "broadcast_in_dim", (), (shape, out_bytes), out_bytes)
+        found = Step(
+            (reads[1], *[i for (i,) in indices]), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), NO_REGION, eqn
+        )
+        key = number(("reduce_window", *equal_key(eqn)))
+        parts = self.emit(key, found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
+        where = self.move(eqn, "concatenate", parts[1:], number("pool_indices"), 4 * pooled.size * rank)
+        zeros = self.move(eqn, "broadcast_in_dim", (), number(("pool_zeros", shape, out_bytes)), out_bytes)
         made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
-        return self.emit((), made, (out_bytes,))[0]
+        return self.emit(number("pool_scatter"), made, (out_bytes,))[0]
 
 
 def lower(jaxpr: Any, facts: FactBook) -> Program:

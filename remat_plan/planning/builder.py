@@ -10,10 +10,11 @@ No tracing happens here.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from remat_plan import _compat
 from remat_plan.cost.backend import model_for
+from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import fact_book
 from remat_plan.cost.program import Lowering
@@ -36,17 +37,66 @@ class Backward:
         flat: the VJP of one of them; see ``Need.vjp``.
         outputs: which of its outputs the backward pass reads.
         n_operands, n_outputs: how many it has.
+        book: the facts of equations.
+
+    Attributes:
+        eqns: the backward equations where outputs are there already.
+        linearized, transposed: where they are not: those that make them and the residuals, those that follow.
+        loose: numbers that no equation makes, with their types: constants.
     """
 
-    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int):
+    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
         self.primal_inputs = flat.inputs[:n_operands]
         self.cotangents = flat.inputs[n_operands:]
         self.primal_outputs = flat.outputs[:n_outputs]
         self.gradients = flat.outputs[n_outputs:]
         self.outputs = outputs
         available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
-        self.eqns = _until(flat.eqns, self.gradients, available)
-        self.linearized, self.transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
+        linearized, transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
+        self.eqns = _with_facts(_until(flat.eqns, self.gradients, available), book)
+        self.linearized, self.transposed = _with_facts(linearized, book), _with_facts(transposed, book)
+        made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
+        read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
+        self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
+
+
+class FactEqn(NamedTuple):
+    """An equation of a flattened VJP: its facts, the numbers of its operands (negative: literals) and outputs."""
+
+    facts: Facts
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def _with_facts(eqns: list[FlatEqn], book: FactBook) -> list[FactEqn]:
+    return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
+
+
+class Wiring(NamedTuple):
+    """How the backward equations of one operation are connected: (number in the rule, value) each.
+
+    Attributes:
+        reads: its operands.
+        cotangents: its outputs that may carry one.
+        outputs: those of its outputs that the backward pass reads.
+        gradients: its operands that are given one.
+    """
+
+    reads: tuple[tuple[int, int], ...]
+    cotangents: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    gradients: tuple[tuple[int, int], ...]
+
+
+def _wire(rule: Backward, op: Op) -> Wiring:
+    floats = [v for v, var in zip(op.outputs, op.eqn.outvars, strict=True) if _compat.is_float(var.aval)]
+    moving = [v for v, a in zip(op.operands, op.active, strict=True) if a]
+    return Wiring(
+        tuple(zip(rule.primal_inputs, op.reads, strict=True)),
+        tuple(zip(rule.cotangents, floats, strict=True)),
+        tuple([(rule.primal_outputs[j], op.outputs[j]) for j in rule.outputs if rule.primal_outputs[j] >= 0]),
+        tuple(zip(rule.gradients, moving, strict=True)),
+    )
 
 
 def _until(eqns: list[FlatEqn], wanted: tuple[int, ...], available: set[int]) -> list[FlatEqn]:
@@ -78,8 +128,8 @@ class Rules:
         self._backwards: dict[int, Backward] = {}
         self._inside: dict[int, Rules] = {}
         self._loops: dict[tuple[int, LoopPlan], Backward] = {}
-        self._floats: dict[int, tuple[bool, ...]] = {}
-        self._additions: dict[Any, _Addition] = {}
+        self._wirings: dict[tuple[int, int], Wiring] = {}
+        self._additions: dict[Any, Facts] = {}
 
     def inside(self, op: Op) -> Rules:
         """The rules of the body of a scan."""
@@ -95,7 +145,7 @@ class Rules:
         """The backward equations of an operation."""
         if op.kind not in self._backwards:
             need = self.graph.needs[op.kind]
-            self._backwards[op.kind] = Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs))
+            self._backwards[op.kind] = Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
         return self._backwards[op.kind]
 
     def loop(self, op: Op, plan: LoopPlan) -> Backward:
@@ -104,19 +154,20 @@ class Rules:
         if key not in self._loops:
             run = planned_loop(self.graph, op, plan)
             flat = trace_vjp(run, op.eqn, op.operands, self.graph.literals, op.active)
-            self._loops[key] = Backward(flat, (), len(op.reads), len(op.outputs))
+            self._loops[key] = Backward(flat, (), len(op.reads), len(op.outputs), self.facts)
         return self._loops[key]
 
-    def floats(self, op: Op) -> tuple[bool, ...]:
-        """Which outputs of an operation may carry a cotangent."""
-        if op.kind not in self._floats:
-            self._floats[op.kind] = tuple(_compat.is_float(v.aval) for v in op.eqn.outvars)
-        return self._floats[op.kind]
+    def wiring(self, rule: Backward, op: Op) -> Wiring:
+        """How a rule is connected to the values around an operation."""
+        key = op.index, id(rule)  # rules are kept, so their ids stay their own
+        if key not in self._wirings:
+            self._wirings[key] = _wire(rule, op)
+        return self._wirings[key]
 
-    def addition(self, aval: Any) -> Any:
-        """An equation that adds two cotangents of one type."""
+    def addition(self, aval: Any) -> Facts:
+        """The facts of an equation that adds two cotangents of one type."""
         if aval not in self._additions:
-            self._additions[aval] = _Addition(aval)
+            self._additions[aval] = self.facts.of(_Addition(aval))
         return self._additions[aval]
 
 
@@ -179,9 +230,8 @@ class ProgramBuilder:
 
     def linearize_by(self, rule: Backward, op: Op) -> None:
         """Run the forward equations of a rule and keep what its backward equations read."""
-        env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
-        for eqn in rule.linearized:
-            self.flat_step(eqn, env)
+        env = {number: self.buffer(v) for number, v in self.rules.wiring(rule, op).reads}
+        self.lower(rule, rule.linearized, env)
         for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
             if v not in self.buffers:
                 self.buffers[v] = env[number] if number >= 0 else self.scalar(self.graph.values[v])
@@ -189,55 +239,42 @@ class ProgramBuilder:
 
     def forward(self, op: Op) -> None:
         """Run one operation; outputs that have a number already (they are saved) keep it."""
-        saved = {v: self.buffers[v] for v in op.outputs if v in self.buffers}
-        env: dict[Any, int] = {}
-        for atom, v in zip(op.eqn.invars, op.operands, strict=True):
-            if not _compat.is_literal(atom):
-                env[atom] = self.buffer(v) if v >= 0 else self.scalar(atom)
-        self.state.equation(op.eqn, env)
-        for var, v in zip(op.eqn.outvars, op.outputs, strict=True):
-            self.buffers[v] = saved.get(v, env[var])
+        buffers = self.buffers
+        operands = [self.buffer(v) if v >= 0 else None for v in op.operands]
+        made = self.state.equation(self.rules.facts.of(op.eqn), operands)
+        for v, number in zip(op.outputs, made, strict=True):
+            if v not in buffers:
+                buffers[v] = number
 
     def backward(self, op: Op) -> None:
         """Run the backward equations of one operation and add to the cotangents of its operands."""
         if op.index in self.residuals:
             rule, env = self.residuals.pop(op.index)
-            eqns = rule.transposed
+            wiring, eqns = self.rules.wiring(rule, op), rule.transposed
         else:
             rule = self.rules.backward(op)
-            eqns = rule.eqns
-            env = {number: self.buffer(v) for number, v in zip(rule.primal_inputs, op.reads, strict=True)}
-        outputs = [v for v, a in zip(op.outputs, self.rules.floats(op), strict=True) if a]
-        for number, v in zip(rule.cotangents, outputs, strict=True):
+            wiring, eqns = self.rules.wiring(rule, op), rule.eqns
+            env = {number: self.buffer(v) for number, v in wiring.reads}
+        for number, v in wiring.cotangents:
             if v in self.cotangents:
                 env[number] = self.cotangents[v]
             else:
-                env[number] = self.scalar(SimpleNamespace(aval=self.graph.values[v].aval))  # zero: folded away
-        for j in rule.outputs:
-            number = rule.primal_outputs[j]
-            if number >= 0 and number not in env:
-                env[number] = self.buffer(op.outputs[j])
-        for eqn in eqns:
-            self.flat_step(eqn, env)
-        moving = [v for v, a in zip(op.operands, op.active, strict=True) if a]
-        for v, number in zip(moving, rule.gradients, strict=True):
+                env[number] = self.scalar(self.graph.values[v])  # zero: folded away
+        for number, v in wiring.outputs:
+            if number not in env:
+                env[number] = self.buffer(v)
+        self.lower(rule, eqns, env)
+        for number, v in wiring.gradients:
             self.accumulate(v, env.get(number))
 
-    def flat_step(self, eqn: FlatEqn, env: dict[int, int]) -> None:
-        """Lower one equation of a flattened VJP."""
-        sub: dict[Any, int] = {}
-        for atom, number in zip(eqn.eqn.invars, eqn.operands, strict=True):
-            if _compat.is_literal(atom):
-                continue
-            if number < 0:
-                sub[atom] = self.scalar(atom)
-                continue
+    def lower(self, rule: Backward, eqns: list[FactEqn], env: dict[int, int]) -> None:
+        """Lower equations of a rule; ``env`` holds what they read and receives their results."""
+        for number, aval in rule.loose:
             if number not in env:
-                env[number] = self.scalar(atom)
-            sub[atom] = env[number]
-        self.state.equation(eqn.eqn, sub)
-        for var, number in zip(eqn.eqn.outvars, eqn.outputs, strict=True):
-            env[number] = sub[var]
+                env[number] = self.scalar(SimpleNamespace(aval=aval))
+        equation = self.state.equation
+        for facts, operands, outputs in eqns:
+            env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
 
     def accumulate(self, value: int, gradient: int | None) -> None:
         """Add a gradient to a value's cotangent."""
@@ -245,9 +282,6 @@ class ProgramBuilder:
             return
         if value in self.cotangents:
             addition = self.rules.addition(self.graph.values[value].aval)
-            left, right = addition.invars
-            env = {left: self.cotangents[value], right: gradient}
-            self.state.equation(addition, env)
-            self.cotangents[value] = env[addition.outvars[0]]
+            self.cotangents[value] = self.state.equation(addition, [self.cotangents[value], gradient])[0]
         else:
             self.cotangents[value] = gradient
