@@ -18,8 +18,6 @@ from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
-
-
 _BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose"})
 
 
@@ -101,14 +99,14 @@ class FactBook:
             name,
             None,
             self._kind(eqn, kind, narrow),
-            narrow,
-            tuple([self._fill(eqn, atom, n, library) for atom, n in zip(eqn.invars, narrow, strict=False)]),
-            out,
-            eqn_flops(eqn),
-            library,
-            self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
-            None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
-            name in _BY_NAME,
+            narrow=narrow,
+            fills=tuple([self._fill(eqn, atom, n, library) for atom, n in zip(eqn.invars, narrow, strict=False)]),
+            out_bytes=out,
+            flops=eqn_flops(eqn),
+            library=library,
+            region=self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
+            key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
+            by_name=name in _BY_NAME,
         )
 
     def _kind(self, eqn: Any, kind: Kind, narrow: tuple[bool | None, ...]) -> Kind:
