@@ -11,15 +11,15 @@ from benchmarks.models import MODELS
 
 ALL = ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
-  budgets        6 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 10 minutes)
+  budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
   stock          our plan at the memory of each stock jax.checkpoint policy: never slower?   (about 20 minutes)
   strategies     every strategy on 4 models, and memory against length on a chain            (about 15 minutes)
   planning_time  seconds to plan against seconds to compile: GPT-2 and 1000 layers            (about 2 minutes)
   gradients      gradients of planned and plain steps against float64 (small models; runs)    (about 2 minutes)
   decorating     seconds to trace a decorated GPT-2 in Flax Linen against the plain one     (about 3 minutes)
   loops          rp.scan against Equinox's checkpointed scan; a loop of 1,000,000 steps       (about 5 minutes; runs)
-  targets        GPT-2 and ResNet-50 planned for an H100 and a TPU v5e that are not here      (an hour; needs
-                 the extras cuda12 and tpu)
+  targets        GPT-2 and ResNet-50 planned for an H100 and a TPU v5e that are not here      (two hours, with
+                 --timeout 9000; needs the extras cuda12 and tpu)
 
 Nothing but `gradients` and `loops` runs a model: steps are compiled and their memory is read. No accelerator is used.
 
