@@ -37,8 +37,8 @@ _MAX_SINGLE = 8
 _MAX_MERGED = 4
 _MAX_LONG = 2
 _LONG_RUN = 48
-"""Merged runs of more equations get only the two ends of their hull: what lies between, the choices of the single
-blocks in them make as well, and profiling takes as long as the run."""
+"""Merged runs of more equations get only the two ends of their hull: what lies between, the single blocks in them offer
+too, and profiling takes the longer the longer the run is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,10 @@ class _Profiler:
         ]
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
-        most = _MAX_SINGLE if single else _MAX_MERGED if len(run.ops) <= _LONG_RUN else _MAX_LONG
-        points = _spread(min_cut.hull(problem, _MAX_HULL if most > _MAX_LONG else 2), most)
+        if single or len(run.ops) <= _LONG_RUN:
+            points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
+        else:
+            points = min_cut.hull(problem, _MAX_LONG)
         chosen = {p.saved: p for p in points}
         for point in points:
             other = _pulled_back(self.graph, run, problem, point)
