@@ -216,11 +216,6 @@ def source_line(eqn: Any) -> tuple[str, int, str]:
     return (first.file_name, first.start_line, first.function_name) if first else ("", 0, "")
 
 
-def named_policy(names: Sequence[str]) -> Callable[..., Any]:
-    """Return the checkpoint policy that saves exactly the values tagged with these names."""
-    return jax.checkpoint_policies.save_only_these_names(*names)
-
-
 def drops_checkpoint_barriers() -> bool:
     """Tell whether XLA:CPU of this jaxlib undoes ``jax.checkpoint`` in unrolled code (jaxlib <= 0.11.0)."""
     return jaxlib_version() < (0, 11, 1)

@@ -24,6 +24,7 @@ from remat_plan.graph.call import positions
 from remat_plan.plan import Plan
 from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import check_settings, lookup, make_settings
+from remat_plan.policies import guarded
 from remat_plan.program import Program, Traced, check_existing, trace_function, trace_loss
 from remat_plan.report.progress import Progress
 from remat_plan.reuse import Emissions
@@ -259,6 +260,7 @@ def checkpoint(
     """
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, others)
+        policy = guarded(policy)
         given = {"static_argnums": static_argnums, "static_argnames": static_argnames}
         others.update({name: value for name, value in given.items() if value != ()})
         if fun is None:

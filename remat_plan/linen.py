@@ -28,6 +28,7 @@ from remat_plan import _compat
 from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
 from remat_plan.graph.call import positions, struct_of
 from remat_plan.loops.scan import scan
+from remat_plan.policies import guarded
 
 try:
     import flax.linen as nn
@@ -94,8 +95,8 @@ def remat(
     lifting = {"variables": variables, "rngs": rngs}
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, planning)
-        given = {"policy": policy, "prevent_cse": prevent_cse, "static_argnums": static_argnums, "methods": methods}
-        make = functools.partial(_whole, options={**lifting, **given})
+        given = {"policy": guarded(policy), "prevent_cse": prevent_cse, "static_argnums": static_argnums}
+        make = functools.partial(_whole, options={**lifting, **given, "methods": methods})
     else:
         check_alone(policy, budget, strategy, {})
         if methods is not None and (

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
+from remat_plan.policies import guarded
 
 try:
     from flax import nnx
@@ -82,7 +83,7 @@ def remat(
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, planning)
         static = static_argnums if isinstance(static_argnums, int) else tuple(static_argnums)
-        make = functools.partial(nnx.remat, policy=policy, prevent_cse=prevent_cse, static_argnums=static)
+        make = functools.partial(nnx.remat, policy=guarded(policy), prevent_cse=prevent_cse, static_argnums=static)
     else:
         check_alone(policy, budget, strategy, {})
         request = make_request(budget, strategy, (), False, static_argnums, **planning)

@@ -22,6 +22,7 @@ from remat_plan.graph.loops import loop_of
 from remat_plan.graph.merge import identity
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.policies import named_policy
 from remat_plan.rewrite.loops import PlannedLoop
 from remat_plan.rewrite.save_output import run_tagged, tagged
 from remat_plan.rewrite.segments import LoopPlan, Segment, interface
@@ -183,7 +184,7 @@ class _Body:
     def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
         self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
         self.names = {v: f"{emitter.prefix}{i}" for i, v in enumerate(segment.saved)}
-        self.policy = _compat.named_policy(list(self.names.values())) if self.names else None
+        self.policy = named_policy(list(self.names.values()))
         self.__name__ = f"segment_{segment.start}_{segment.end}"
 
     def __call__(self, *args: Any) -> list[Any]:

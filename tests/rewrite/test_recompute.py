@@ -13,6 +13,7 @@ from remat_plan import _compat
 from remat_plan.cost.rules import eqn_flops
 from remat_plan.graph.flatten import flatten
 from remat_plan.graph.uses import free_ops
+from remat_plan.policies import named_policy
 from remat_plan.program import make_emitter
 from remat_plan.report.decisions import decide
 from remat_plan.rewrite.save_output import run_tagged
@@ -127,7 +128,7 @@ def test_saved_outputs_are_not_made_again(op):
         return jnp.sum(jnp.sin(y))
 
     x = jnp.array([0.5, 1.0, 2.0])
-    saved = jax.checkpoint(segment, policy=_compat.named_policy(["kept"]))
+    saved = jax.checkpoint(segment, policy=named_policy(["kept"]))
     recomputed = jax.checkpoint(segment)
     for run, expected in ((saved, 1), (recomputed, 2)):
         closed = jax.make_jaxpr(jax.value_and_grad(run))(x)
