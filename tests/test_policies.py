@@ -78,8 +78,11 @@ class Own:
 def test_objects_keep_their_class():
     policy = Own(("a",))
     made = guarded(policy)
-    assert isinstance(made, Own) and made.names is policy.names and type(guarded(policy)) is type(made)
-    assert made(cubed_p, self=1, prim="a") is False and type(policy) is Own
+    assert isinstance(made, Own)
+    assert made.names is policy.names
+    assert type(guarded(policy)) is type(made)
+    assert made(cubed_p, self=1, prim="a") is False
+    assert type(policy) is Own
     kind = type(POLICIES.save_only_these_names("a"))
     assert isinstance(named_policy(["a"]), kind) or kind is type(own), "jax 0.10 tells them by their class"
 
@@ -90,5 +93,6 @@ def test_what_cannot_go_wrong_is_left_alone():
         assert guarded(policy) is policy
     assert named_policy([]) is None
     one, two = guarded(POLICIES.dots_saveable), guarded(POLICIES.dots_saveable)
-    assert one == two and hash(one) == hash(two)
+    assert one == two
+    assert hash(one) == hash(two)
     assert one != guarded(POLICIES.dots_with_no_batch_dims_saveable)

@@ -129,7 +129,7 @@ class FactBook:
         aval = eqn.outvars[0].aval
         size = _compat.aval_bytes(aval)
         if narrow:
-            return self.number(("broadcast_in_dim", aval.shape, size))
+            return self.number(("broadcast_in_dim", atom.aval.shape, aval.shape, size))
         if narrow is None and library:
             item = getattr(atom.val, "item", None)
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
@@ -148,7 +148,10 @@ def _is_float(dtype: Any) -> bool:
 
 
 def equal_key(eqn: Any) -> tuple[Any, ...]:
-    """Return what tells equations on equal inputs apart: literals, parameters, result types."""
-    literals = tuple([repr(a) for a in eqn.invars if _compat.is_literal(a)])
+    """Return what tells equations on equal inputs apart: literals, the shapes in which they read, parameters, results.
+
+    The same value read in another shape is another input: which elements ``v[:2]`` takes depends on it.
+    """
+    operands = tuple([repr(a) if _compat.is_literal(a) else getattr(a.aval, "shape", None) for a in eqn.invars])
     aval = eqn.outvars[0].aval if eqn.outvars else None
-    return (literals, getattr(aval, "shape", None), getattr(aval, "dtype", None), *eqn.params.values())
+    return (operands, getattr(aval, "shape", None), getattr(aval, "dtype", None), *eqn.params.values())

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Program, Step, can_write_in_place
 from remat_plan.graph.records import MATRIX_PRIMITIVES
@@ -107,11 +108,17 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
     return [result[o] if o >= 0 else _NOBODY for o in owner]
 
 
-def _reshapes(step: Step) -> bool:
-    """Tell whether a product reads its operands through a reshape to matrices, a reader that fuses."""
-    if step.primitive != "dot_general" or step.eqn.params["dimension_numbers"][1][0]:
+def _reshapes(step: Step, made: Step) -> bool:
+    """Tell whether a product reads what a step made through a reshape to a matrix, a reader that fuses.
+
+    What counts is the shape that was made: of reshapes between it and the matrix, XLA leaves one, or none.
+    """
+    sizes = dot_sizes(step.eqn) if step.primitive == "dot_general" else None
+    if sizes is None:
         return False
-    return any(len(a.aval.shape) > 2 for a in step.eqn.invars)
+    shape, places = made.eqn.outvars[0].aval.shape, [i for i, v in enumerate(step.reads) if v in made.writes]
+    matrices = [sizes[i : i + 2] for i in places]
+    return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
 
 
 def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
@@ -139,7 +146,7 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
             groups[index] = roots
         elif step.kind == Kind.CHEAP:
             others = [u for u in users if u not in takers]
-            if step.unary or (model.layout_copies and all(u >= 0 and _reshapes(steps[u]) for u in others)):
+            if step.unary or (model.layout_copies and all(u >= 0 and _reshapes(steps[u], step) for u in others)):
                 groups[index] |= roots
     return groups
 

@@ -11,6 +11,7 @@ seen.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +51,43 @@ def dot_operand_order(
     leading = sorted(real)[:count] == [d for d in batch if shape[d] != 1]
     one_each = all(len([d for d in dims if shape[d] != 1]) <= 1 for dims in (free, contract))
     return None if leading and one_each else tuple(wanted)
+
+
+def as_matrix(
+    shape: tuple[int, ...], batch: tuple[int, ...], contract: tuple[int, ...]
+) -> tuple[tuple[int, int], int] | None:
+    """Return the matrix that a dot's operand is after a reshape, and its contracted dimension; None if it is none.
+
+    >>> as_matrix((8, 512, 768), (), (2,))
+    ((4096, 768), 1)
+    >>> as_matrix((8, 512, 768), (0,), (2,))
+    """
+    free = tuple([d for d in range(len(shape)) if d not in batch and d not in contract])
+    for place, parts in enumerate(((contract, free), (free, contract))):
+        real = [d for d in (*parts[0], *parts[1]) if shape[d] != 1]
+        if real == sorted(real) and all(shape[d] == 1 for d in batch):
+            first, second = [math.prod([shape[d] for d in dims]) for dims in parts]
+            return (first, second), place
+    return None
+
+
+def dot_sizes(eqn: Any) -> tuple[int, int, int] | None:
+    """Return (rows, contracted, columns) of a product as one product of matrices; None where it is a batch of them.
+
+    >>> import jax, jax.numpy as jnp
+    >>> x, w = jnp.ones((8, 512, 768)), jnp.ones((768, 64))
+    >>> dot_sizes(jax.make_jaxpr(jnp.matmul)(x, w).eqns[-1])
+    (4096, 768, 64)
+    """
+    contract, batch = eqn.params["dimension_numbers"]
+    shapes = [a.aval.shape for a in eqn.invars]
+    if any(shapes[0][d] != 1 for d in batch[0]):
+        return None
+    rows, columns = [
+        math.prod([shape[d] for d in range(len(shape)) if d not in (*contract[side], *batch[side])])
+        for side, shape in enumerate(shapes)
+    ]
+    return rows, math.prod([shapes[0][d] for d in contract[0]]), columns
 
 
 def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:

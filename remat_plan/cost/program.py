@@ -19,9 +19,11 @@ from typing import Any
 from remat_plan import _compat
 from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import (
+    as_matrix,
     contracts_last,
     conv_orders,
     dot_operand_order,
+    dot_sizes,
 )
 from remat_plan.cost.rules import Kind, eqn_flops
 from remat_plan.cost.steps import NO_REGION, Program, Step, can_write_in_place
@@ -30,7 +32,12 @@ __all__ = ["Lowering", "Program", "Step", "can_write_in_place", "live_steps", "l
 
 
 class Lowering:
-    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones)."""
+    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
+
+    A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
+    ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
+    dimensions. ``turned`` are the products that stand for their transposes too.
+    """
 
     def __init__(self, facts: FactBook):
         self.steps: list[Step] = []
@@ -39,6 +46,7 @@ class Lowering:
         self.pinned: set[int] = set()
         self.seen: dict[Any, tuple[int, ...]] = {}
         self.made_by: dict[int, Step] = {}
+        self.turned: set[int] = set()
         self.facts = facts
         self.model = facts.model
 
@@ -120,9 +128,9 @@ class Lowering:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""
         return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
 
-    def copy(self, eqn: Any, read: int, order: Sequence[int], size: int) -> int:
-        """Add a copy into another layout."""
-        return self.move(eqn, "layout_copy", (read,), self.facts.number(("layout_copy", tuple(order))), size)
+    def copy(self, eqn: Any, read: int, shape: tuple[int, ...], order: Sequence[int], size: int) -> int:
+        """Add a copy into another layout, of a value that is read in this shape."""
+        return self.move(eqn, "layout_copy", (read,), self.facts.number(("layout_copy", shape, tuple(order))), size)
 
     def by_name(self, facts: Facts, reads: list[int]) -> Sequence[int] | None:
         """Lower an equation that XLA makes something else of; None if it does not here."""
@@ -176,17 +184,27 @@ class Lowering:
         return reads, full
 
     def folds_into_dot(self, value: int, eqn: Any) -> bool:
-        """Tell whether a transpose is only the other operand order of the product before it."""
+        """Tell whether a transpose is only the other operand order of the product before it.
+
+        It is where the value is read as the product's matrix, or, of a product turned already, as its transpose.
+        """
         source = self.made_by.get(value)
-        if source is None or source.primitive != "dot_general" or len(eqn.outvars[0].aval.shape) != 2:
+        sizes = dot_sizes(source.eqn) if source is not None and source.primitive == "dot_general" else None
+        if source is None or sizes is None:
+            return False
+        rows, _, columns = sizes
+        shape = eqn.invars[0].aval.shape
+        if shape != (rows, columns) and (value not in self.turned or shape != (columns, rows)):
             return False
         source.library = 0
+        self.turned.add(value)
         return True
 
     def dot_operands(self, eqn: Any, reads: list[int]) -> tuple[list[int], bool]:
         """Return what a dot reads, copied where needed, and whether a library call can take the dot in.
 
-        A transpose before a dot is folded into it: the order is found on what was transposed.
+        A transpose before a dot is folded into it: the order is found on what was transposed. A reshape between
+        them must go: it does where the dot's matrix is just what the transpose made.
         """
         contract, batch = eqn.params["dimension_numbers"]
         found = []
@@ -195,13 +213,18 @@ class Lowering:
             read, shape = reads[side], eqn.invars[side].aval.shape
             contracted, batched = contract[side], batch[side]
             source = self.made_by.get(read)
-            if source is not None and source.primitive == "transpose" and len(source.eqn.invars) == 1:
+            if source is not None and source.primitive == "transpose":
+                made = source.eqn.outvars[0].aval.shape
+                matrix = as_matrix(shape, batched, contracted)
+                if shape != made and matrix == (made, 1 - side):
+                    shape, batched, contracted = made, (), (matrix[1],)
+            if source is not None and source.primitive == "transpose" and source.eqn.outvars[0].aval.shape == shape:
                 back = source.eqn.params["permutation"]
                 read, shape = source.reads[0], source.eqn.invars[0].aval.shape
                 contracted, batched = tuple([back[d] for d in contracted]), tuple([back[d] for d in batched])
             order = dot_operand_order(shape, batched, contracted, contract_last=side == 0)
             if order is not None:
-                read = self.copy(eqn, read, order, self.sizes[read])
+                read = self.copy(eqn, read, shape, order, self.sizes[read])
             if side == 0:
                 canonical = order is not None or contracts_last(shape, contracted)
             found.append(read)
@@ -216,14 +239,14 @@ class Lowering:
         width = 2 if self.facts.is_half(eqn.outvars[0].aval) else 1
         if len(reads) == 2:
             reads = [
-                self.copy(eqn, read, order, width * self.sizes[read]) if bad or width > 1 else read
-                for read, order, bad in zip(reads, orders, odd, strict=False)
+                self.copy(eqn, read, atom.aval.shape, order, width * self.sizes[read]) if bad or width > 1 else read
+                for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
             ]
         made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn)
         result = self.emit(facts.key, made, (width * out_bytes,))[0]
         if not odd[2] and width == 1:
             return result
-        return self.copy(eqn, result, spec.out_spec, out_bytes)
+        return self.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, out_bytes)
 
     def scatter_into(self, reads: list[int]) -> int | None:
         """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""

@@ -58,8 +58,8 @@ REGIONS = frozenset(
 )
 
 MOVES = frozenset(
-    "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split unstack layout_copy zeros_like "
-    "empty".split()
+    "broadcast_in_dim iota slice pad rev concatenate reshape transpose dynamic_slice split unstack layout_copy "
+    "zeros_like empty".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
@@ -81,6 +81,8 @@ def warn_once(key: str, message: str) -> None:
 def kind_of(eqn: Any) -> Kind:
     """Return the fusion kind of an equation."""
     name = eqn.primitive.name
+    if name == "reshape" and eqn.params.get("dimensions") is not None:
+        return Kind.CHEAP  # it transposes first
     if name in ALIASES:
         return Kind.ALIAS
     if name == "optimization_barrier":

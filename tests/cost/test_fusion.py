@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 
 from remat_plan.cost.backend import CPU, GENERIC
@@ -16,6 +17,7 @@ from remat_plan.cost.program import lower
 HARDWARE = hardware_for("cpu", "cpu")
 
 X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+W = jax.ShapeDtypeStruct((64, 64), jnp.float32)
 
 
 def kernels(fun, *args, model=GENERIC):
@@ -58,6 +60,25 @@ def test_a_cheap_value_read_by_a_product_too_is_written_for_the_product_only():
     made = kernels(lambda x: ((x + 1) @ x, jnp.sin(x + 1)), X)
     assert [k.step.primitive for k in made] == ["add", "dot_general", "sin"]
     assert made[2].reads == made[0].reads
+
+
+@pytest.mark.parametrize(
+    ("product", "shape", "again"),
+    [
+        (lambda y, w: y @ w, (64, 64), False),
+        (lambda y, w: y @ w, (4, 16, 64), True),
+        (lambda y, w: y.reshape(64, 64) @ w, (4, 16, 64), True),
+        (lambda y, w: jnp.einsum("abc,cd->abd", y.reshape(4, 16, 64), w), (64, 64), False),
+        (lambda y, w: jnp.einsum("abc,cd->abd", w.reshape(4, 16, 64), y), (64, 64), False),
+    ],
+    ids=["matrix", "three", "to_matrix", "there_and_back", "the_other_operand"],
+)
+def test_a_value_reshaped_for_a_product_is_computed_again(product, shape, again):
+    """Else its other reader reads what was written for the product; XLA:CPU's HLO shows the same."""
+    operands = jax.ShapeDtypeStruct(shape, jnp.float32)
+    made = kernels(lambda a, b, w: (product(a * b, w), jnp.sin(a * b)), operands, operands, W, model=CPU)
+    (sine,) = [k for k in made if k.step.primitive == "sin"]
+    assert len(sine.reads) == (2 if again else 1)
 
 
 def test_nothing_fuses_across_a_barrier():

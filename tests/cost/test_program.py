@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from remat_plan import _compat
 from remat_plan.cost.backend import CPU, GENERIC
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.layout import dot_operand_order
-from remat_plan.cost.memory import region_cost
+from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
 
@@ -130,3 +131,96 @@ def test_scatter_into_zeros_then_add_is_one_scatter():
     steps = names(jax.grad(loss), f32(4, 16, 16, 8), model=CPU)
     assert steps.count("pool_scatter") == 1
     assert steps.count("add_any") == 1  # the one of ``x * x``
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda v: (v.reshape(8, 8)[0:2, 0:4], v.reshape(4, 16)[0:2, 0:4]),
+        lambda v: (v.reshape(8, 8).T, v.reshape(2, 32)[:, :8].T, v.reshape(8, 8)[:, :2].T),
+        lambda v: (v.reshape(2, 8, 4).sum((0, 2)), v.reshape(4, 8, 2).sum((0, 2))),
+        lambda v: (jnp.ones((64, 64)) * v[:, None], jnp.ones((64, 64)) * v[None, :]),
+        lambda v: (jnp.broadcast_to(v[:, None], (64, 64)), jnp.broadcast_to(v[None, :], (64, 64))),
+        lambda v: (1.0 - v, v - 1.0),
+    ],
+    ids=["slice", "transpose", "sum", "implicit", "broadcast", "literals"],
+)
+def test_one_value_read_in_two_shapes_is_two_inputs(fun):
+    made = program(fun, f32(64))
+    assert len(set(made.outputs)) == len(made.outputs), "no two are the same"
+
+
+def test_a_value_read_twice_in_one_shape_is_one_input():
+    made = program(lambda v: (v.reshape(8, 8)[0:2], v.reshape(4, 16).reshape(8, 8)[0:2]), f32(64))
+    assert len(set(made.outputs)) == 1
+
+
+def test_a_reshape_that_transposes_first_moves_data():
+    made = program(lambda x: jnp.sin(jnp.ravel(x, order="F")), f32(16, 32))
+    assert [s.primitive for s in made.steps] == ["reshape", "sin"]
+    assert made.steps[0].reads[0] in made.inputs
+
+
+N = 64
+READERS = {
+    "plain": (lambda x, w: x.T @ w, (N, 4096), True),
+    "degenerate": (lambda x, w: jnp.einsum("abc,cd->abd", x.T[:, None, :], w), (N, 4096), True),
+    "split": (lambda x, w: jnp.einsum("abc,cd->abd", x.T.reshape(64, 64, N), w), (N, 4096), True),
+    "columns": (lambda x, w: w.T @ x.T[None].reshape(N, 4096), (4096, N), True),
+    "merged": (lambda x, w: x.transpose(1, 2, 0).reshape(4096, N) @ w, (N, 64, 64), False),
+    "equal_rank": (lambda x, w: x.T.reshape(4096, N) @ w, (4 * N, 1024), False),
+    "batches": (lambda x, w: jnp.einsum("abc,acd->abd", x.T.reshape(64, 64, N), w[None] * X64), (N, 4096), False),
+}
+X64 = jnp.ones((64, 1, 1))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_transpose_folds_into_a_product_if_no_reshape_stays_between(name):
+    fun, shape, folds = READERS[name]
+    made = program(lambda x, w: fun(jnp.tanh(x), w), f32(*shape), f32(N, N), model=CPU)
+    makers = {w: s.primitive for s in made.steps for w in s.writes}
+    (dot,) = [s for s in made.steps if s.primitive == "dot_general"]
+    read = {makers.get(r) for r in dot.reads}
+    assert ("tanh" in read) == folds, "it reads what was transposed"
+    assert ("transpose" in read) == (not folds)
+
+
+@pytest.mark.parametrize(
+    ("fun", "folds"),
+    [
+        (lambda x, w: (x @ w).T, True),
+        (lambda x, w: jnp.sin((x @ w).T).T, True),
+        (lambda x, w: jnp.einsum("abc,cd->abd", x.reshape(8, 32, N), w).reshape(256, N).T, True),
+        (lambda x, w: (x @ w).reshape(64, 4 * N).T, False),
+        (lambda x, w: (x @ w).reshape(N, 256).T, False),
+        (lambda x, w: lax.dot_general(x.reshape(N, 4, N), w, (((2,), (1,)), ((0,), (0,)))).T, False),
+    ],
+    ids=["matrix", "sine", "rows", "reshaped", "rows_for_columns", "batches"],
+)
+def test_a_transpose_of_a_product_is_its_other_order(fun, folds):
+    steps = names(fun, f32(256, N), f32(N, N), model=CPU)
+    assert ("transpose" in steps[: steps.index("dot_general") + 2]) == (not folds)
+
+
+def test_a_product_turned_twice_is_itself():
+    """The gradient of ``w`` in ``x @ w.T``: JAX transposes it for the product and back for ``w.T``."""
+    steps = names(jax.grad(lambda w, x: jnp.sum((x @ w.T) ** 2)), f32(N, 2 * N), f32(256, 2 * N), model=CPU)
+    assert "transpose" not in steps
+
+
+@pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12")
+@pytest.mark.parametrize(
+    ("fun", "shape"),
+    [
+        (lambda w, x: jnp.tanh((x.T @ w).reshape(64, 64 * N).T), (N, 4096)),
+        (lambda w, x: jnp.tanh(jnp.einsum("abc,cd->abd", x, w).reshape(4096, N).T), (64, 64, N)),
+        (lambda w, x: jnp.tanh((jnp.tanh(x).transpose(0, 2, 1).reshape(4096, N)) @ w), (64, N, 64)),
+    ],
+    ids=["reshaped_product", "rows", "merged"],
+)
+def test_peaks_with_reshapes_and_transposes(fun, shape):
+    step = jax.grad(lambda w, x: jnp.sum(fun(w, x) ** 2), argnums=(0, 1))
+    args = f32(N, N), f32(*shape)
+    found = jax.jit(step).lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert evaluate(jax.make_jaxpr(step)(*args), HARDWARE).peak_bytes == pytest.approx(compiled, rel=0.02)
