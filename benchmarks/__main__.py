@@ -6,10 +6,16 @@ import argparse
 import importlib
 from pathlib import Path
 
+from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
 from benchmarks.models import MODELS
 
-ALL = ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
+_MODULES = {
+    name: f"benchmarks.{name}"
+    for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
+}
+_MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures"}
+ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
   stock          our plan at the memory of each stock jax.checkpoint policy: never slower?   (about 20 minutes)
@@ -20,6 +26,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   loops          rp.scan against Equinox's checkpointed scan; a loop of 1,000,000 steps       (about 5 minutes; runs)
   targets        GPT-2 and ResNet-50 planned for an H100 and a TPU v5e that are not here      (two hours, with
                  --timeout 9000; needs the extras cuda12 and tpu)
+  authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
+  structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
 
 Nothing but `gradients` and `loops` runs a model: steps are compiled and their memory is read. No accelerator is used.
 
@@ -39,8 +47,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
-    parser.add_argument("--models", nargs="+", default=(), choices=sorted(MODELS), metavar="model",
-                        help="only these: " + ", ".join(MODELS))  # fmt: skip
+    parser.add_argument("--models", nargs="+", default=(), choices=sorted({*MODELS, *AUTHORS}), metavar="model",
+                        help=f"only these: {', '.join(MODELS)}; of authors: {', '.join(AUTHORS)}")  # fmt: skip
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the models of authors (default small)")
+    parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
                         help="seconds for one child process of planning_time, targets (default 600)")  # fmt: skip
@@ -48,10 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := set(given.names) - set(ALL):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
-    options = Options(tuple(given.models), given.quick, given.timeout, results)
+    options = Options(tuple(given.models), given.quick, given.timeout, results, given.size, tuple(given.policies))
     for name in given.names or ALL:
         print(f"\n== {name}", flush=True)
-        importlib.import_module(f"benchmarks.{name}").run(options)
+        importlib.import_module(_MODULES[name]).run(options)
 
 
 if __name__ == "__main__":

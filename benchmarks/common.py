@@ -40,12 +40,16 @@ class Options:
         quick: tiny models.
         timeout_seconds: for one child process, where a benchmark starts them.
         results: the folder to write to.
+        size: of the models of ``benchmarks.authors``.
+        policies: names of their policies; empty for all.
     """
 
     models: tuple[str, ...] = ()
     quick: bool = False
     timeout_seconds: float = 600.0
     results: Path = RESULTS
+    size: str = "small"
+    policies: tuple[str, ...] = ()
 
     def choose(self, default: Sequence[str]) -> tuple[str, ...]:
         """The models to run, in the order asked for, of those that a benchmark runs by default."""
