@@ -56,7 +56,7 @@ class StepProgram(ProgramBuilder):
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
-        for segment, waits in ordered(self.graph, segments, self.free, self.last):
+        for segment, waits in ordered(self.graph, segments, self.free):
             if segment.kind in ("plain", "loop"):
                 self.forward_pass((segment,))
                 continue
@@ -83,7 +83,7 @@ class StepProgram(ProgramBuilder):
 
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
-        for segment, waits in reversed(ordered(self.graph, segments, self.free, self.last)):
+        for segment, waits in reversed(ordered(self.graph, segments, self.free)):
             if segment.kind in ("plain", "loop"):
                 self.reverse(segment)
             else:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -94,7 +93,7 @@ class Emitter:
         op = self.graph.ops[index]
         args = [self.read(env, v) for v in op.operands]
         if (again or self.late) and starts_early(op):
-            made = start_late(partial(_compat.bind, op.eqn), args)
+            made = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
             env.update((v, tagged(x, names[v]) if v in names else x) for v, x in zip(op.outputs, made, strict=True))
             return
         tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
@@ -107,13 +106,12 @@ class Emitter:
 
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
-        for segment, waits in ordered(self.graph, segments, self.free, self.last):
+        for segment, waits in ordered(self.graph, segments, self.free):
             if segment.loop is not None:
                 op = self.graph.ops[segment.start]
                 args = [self.read(env, v) for v in op.operands]
                 loop = planned_loop(self.graph, op, segment.loop)
-                made = start_late(loop, args) if again or self.late else loop(args)
-                env.update(zip(op.outputs, made, strict=True))
+                env.update(zip(op.outputs, loop(args, late=again or self.late), strict=True))
             elif segment.kind == "plain":
                 for index in range(segment.start, segment.end):
                     if index not in self.free:
