@@ -221,6 +221,18 @@ def drops_checkpoint_barriers() -> bool:
     return jaxlib_version() < (0, 11, 1)
 
 
+@functools.cache
+def cond_forwards_residuals() -> bool:
+    """Tell whether a differentiated ``cond`` keeps its operands as they are (jax 0.10 keeps copies of them)."""
+
+    def linearized(known: bool, x: float) -> Any:
+        return jax.linearize(lambda y: jax.lax.cond(known, lambda z: z * z, jax.numpy.sin, y), x)[0]
+
+    conds = [e for e in jax.make_jaxpr(linearized)(True, 1.0).eqns if e.primitive.name == "cond"]
+    branches = [open_jaxpr(branch)[0] for e in conds for branch in e.params["branches"]]
+    return not any(v in b.invars for b in branches for v in b.outvars if not is_literal(v))
+
+
 def has_shardings(eqn: Any) -> bool:
     """Tell whether a ``jit`` call carries shardings or layouts of its own, which inlining would lose."""
     for key in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):

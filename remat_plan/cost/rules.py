@@ -42,7 +42,8 @@ CHEAP = frozenset(
     "floor ceil round is_finite convert_element_type integer_pow square one_minus_square add_any "
     "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice real imag complex conj "
     "shift_left clz nextafter shift_right_logical shift_right_arithmetic bitcast_convert_type "
-    "population_count split unstack random_wrap random_unwrap zeros_like empty create_token copysign".split()
+    "population_count split unstack random_wrap random_unwrap zeros_like empty empty2 create_token copysign "
+    "platform_index".split()
 )
 EXPENSIVE = frozenset(
     "exp exp2 expm1 log log2 log1p tanh logistic sin cos tan asin acos atan atan2 sinh cosh asinh acosh "
@@ -59,7 +60,7 @@ REGIONS = frozenset(
 
 MOVES = frozenset(
     "broadcast_in_dim iota slice pad rev concatenate reshape transpose dynamic_slice split unstack layout_copy "
-    "zeros_like empty".split()
+    "zeros_like empty empty2".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 

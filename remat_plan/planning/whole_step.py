@@ -21,6 +21,7 @@ from remat_plan.cost.memory import Timeline, evaluate_program
 from remat_plan.cost.program import Program, live_steps
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
+from remat_plan.rewrite.order import ordered
 from remat_plan.rewrite.segments import Segment, interface
 
 
@@ -55,11 +56,11 @@ class StepProgram(ProgramBuilder):
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
-        for segment in segments:
+        for segment, waits in ordered(self.graph, segments, self.free):
             if segment.kind in ("plain", "loop"):
                 self.forward_pass((segment,))
                 continue
-            reads, leaves, through = interface(self.graph, segment, self.free, self.last)
+            reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
             outer = self.buffers
             self.buffers = self.behind_barrier(reads)
             if segment.kind == "nest":
@@ -82,11 +83,11 @@ class StepProgram(ProgramBuilder):
 
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
-        for segment in reversed(segments):
+        for segment, waits in reversed(ordered(self.graph, segments, self.free)):
             if segment.kind in ("plain", "loop"):
                 self.reverse(segment)
             else:
-                self.checkpointed(segment)
+                self.checkpointed(segment, waits)
 
     def reverse(self, segment: Segment) -> None:
         """Run the backward equations of a segment in reverse order."""
@@ -95,9 +96,9 @@ class StepProgram(ProgramBuilder):
             if op.differentiated and any(v in self.cotangents for v in op.outputs):
                 self.backward(op)
 
-    def checkpointed(self, segment: Segment) -> None:
+    def checkpointed(self, segment: Segment, waits: tuple[int, ...]) -> None:
         """Run the backward pass of one segment: behind a barrier, its forward pass again and its backward equations."""
-        reads, leaves, through = interface(self.graph, segment, self.free, self.last)
+        reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
             return

@@ -24,6 +24,7 @@ from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.policies import named_policy
 from remat_plan.rewrite.loops import PlannedLoop
+from remat_plan.rewrite.order import ordered, start_late, starts_early
 from remat_plan.rewrite.save_output import run_tagged, tagged
 from remat_plan.rewrite.segments import LoopPlan, Segment, interface
 
@@ -51,6 +52,8 @@ class Emitter:
     ):
         self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
         self.prevent_cse = prevent_cse
+        # A plain program stays as it is. Where JAX would copy what a loop reads, only recomputed loops are worth it.
+        self.late = _compat.cond_forwards_residuals() and any(s.kind != "plain" for s in self.schedule)
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, free)
         # Names of a planned function inside this one must not be saved by segments around it.
@@ -86,10 +89,14 @@ class Emitter:
         for index in sorted(missing):
             self.equation(index, env, {})
 
-    def equation(self, index: int, env: dict[int, Any], names: dict[int, str]) -> None:
-        """Run one equation, tagging the values in ``names``."""
+    def equation(self, index: int, env: dict[int, Any], names: dict[int, str], *, again: bool = False) -> None:
+        """Run one equation, tagging the values in ``names``; ``again`` where it is recomputed in the backward pass."""
         op = self.graph.ops[index]
         args = [self.read(env, v) for v in op.operands]
+        if (again or self.late) and starts_early(op):
+            made = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
+            env.update((v, tagged(x, names[v]) if v in names else x) for v, x in zip(op.outputs, made, strict=True))
+            return
         tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
         own = set(self.graph.needs[op.kind].outputs) if op.differentiated else set()
         if own & set(tags):
@@ -98,24 +105,24 @@ class Emitter:
         for i, (v, x) in enumerate(zip(op.outputs, _compat.bind(op.eqn, args), strict=True)):
             env[v] = tagged(x, tags[i]) if i in tags else x
 
-    def run(self, segments: Sequence[Segment], env: dict[int, Any]) -> None:
-        """Run segments one after another."""
-        for segment in segments:
+    def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
+        """Run segments one after another; ``again`` where they are inside another segment."""
+        for segment, waits in ordered(self.graph, segments, self.free):
             if segment.loop is not None:
                 op = self.graph.ops[segment.start]
                 args = [self.read(env, v) for v in op.operands]
                 loop = planned_loop(self.graph, op, segment.loop)
-                env.update(zip(op.outputs, loop(args), strict=True))
+                env.update(zip(op.outputs, loop(args, late=again or self.late), strict=True))
             elif segment.kind == "plain":
                 for index in range(segment.start, segment.end):
                     if index not in self.free:
-                        self.equation(index, env, {})
+                        self.equation(index, env, {}, again=again)
             else:
-                self.checkpointed(segment, env)
+                self.checkpointed(segment, waits, env)
 
-    def checkpointed(self, segment: Segment, env: dict[int, Any]) -> None:
-        """Run one segment under ``jax.checkpoint``."""
-        reads, leaves, through = interface(self.graph, segment, self.free, self.last)
+    def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
+        """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
+        reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
         key = self.share_key(segment, reads, leaves, through)
         body = self.shared.get(key) if key is not None else None
         if body is None:
@@ -190,9 +197,9 @@ class _Body:
     def __call__(self, *args: Any) -> list[Any]:
         env: dict[int, Any] = dict(zip(self.reads, args, strict=True))
         if self.segment.kind == "nest":
-            self.emitter.run(self.segment.children, env)
+            self.emitter.run(self.segment.children, env, again=True)
         else:
             for index in range(self.segment.start, self.segment.end):
                 if index not in self.emitter.free:
-                    self.emitter.equation(index, env, self.names)
+                    self.emitter.equation(index, env, self.names, again=True)
         return [self.emitter.read(env, v) for v in self.returns]

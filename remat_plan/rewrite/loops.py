@@ -12,12 +12,14 @@ Stretches copy their rows; groups do not. Source: Chen et al. 2016, arXiv 1604.0
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 
 from remat_plan.graph.loops import Loop
 from remat_plan.loops.nested import nested_scan
+from remat_plan.rewrite.order import start_late
 
 Step = Callable[[Sequence[Any]], list[Any]]
 
@@ -34,11 +36,12 @@ class PlannedLoop:
     def __init__(self, loop: Loop, groups: tuple[int, ...], stretches: tuple[tuple[int, Step], ...]):
         self.loop, self.groups, self.stretches = loop, groups, stretches
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
+    def __call__(self, args: Sequence[Any], *, late: bool = False) -> list[Any]:
         """Run the scan.
 
         Args:
             args: constants, first carry, inputs with one row a step, as the equation has them.
+            late: whether stretches take their memory when they run (see ``rewrite.order``).
 
         Returns:
             The last carry and the stacked outputs.
@@ -56,11 +59,22 @@ class PlannedLoop:
         made: list[list[Any]] = []
         order = list(self.parts(rows))
         for (count, step), part in reversed(order) if loop.reverse else order:
-            body = _Body(step, consts, loop.n_carry)
-            carry, stacked = jax.lax.scan(body, carry, part, count, reverse=loop.reverse)
-            made.append(stacked)
+            run = partial(self.stretch, count, step)
+            operands = [*consts, *carry, *part]
+            outputs = start_late(run, operands) if late else run(*operands)
+            carry = outputs[: loop.n_carry]
+            made.append(outputs[loop.n_carry :])
         pieces = made[::-1] if loop.reverse else made
         return [*carry, *(ys[0] if len(ys) == 1 else jax.numpy.concatenate(ys) for ys in zip(*pieces, strict=True))]
+
+    def stretch(self, count: int, step: Step, *args: Any) -> list[Any]:
+        """Run steps that are run alike: constants, carry and their rows to the next carry and the stacked outputs."""
+        loop = self.loop
+        first_row = loop.n_consts + loop.n_carry
+        body = _Body(step, args[: loop.n_consts], loop.n_carry)
+        carry, rows = list(args[loop.n_consts : first_row]), list(args[first_row:])
+        carry, stacked = jax.lax.scan(body, carry, rows, count, reverse=loop.reverse)
+        return [*carry, *stacked]
 
     def parts(self, rows: Sequence[Any]) -> Iterator[tuple[tuple[int, Step], list[Any]]]:
         """Yield each stretch with its rows."""

@@ -127,7 +127,7 @@ def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
 
 
 def interface(
-    graph: Graph, segment: Segment, free: frozenset[int], last: Sequence[int]
+    graph: Graph, segment: Segment, free: frozenset[int], last: Sequence[int], waits: Sequence[int] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return what a segment reads, what it makes that is used later, and what passes through it.
 
@@ -135,6 +135,7 @@ def interface(
         graph, segment: the program and the segment.
         free: operations that every segment makes for itself.
         last: per value, the last operation that reads it.
+        waits: values that pass through whether the segment reads them or not (see ``rewrite.order``).
     """
     reads: dict[int, None] = {}
     made: list[int] = []
@@ -149,5 +150,9 @@ def interface(
         inside.update(op.outputs)
         made.extend(op.outputs)
     leaves = tuple(v for v in made if last[v] >= segment.end)
-    through = tuple(v for v in reads if last[v] >= segment.end and graph.values[v].producer >= 0 and graph.active[v])
-    return tuple(reads), leaves, through
+    through = dict.fromkeys(
+        v for v in reads if last[v] >= segment.end and graph.values[v].producer >= 0 and graph.active[v]
+    )
+    through.update(dict.fromkeys(waits))
+    reads.update(dict.fromkeys(waits))
+    return tuple(reads), leaves, tuple(through)
