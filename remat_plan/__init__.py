@@ -5,7 +5,7 @@
 ...     for _ in range(8):
 ...         x = jnp.tanh(x @ w)
 ...     return jnp.sum(x)
->>> loss2 = rp.remat(loss, budget="60%")  # same value and gradients, within 60 % of the plain peak
+>>> loss2 = rp.remat(loss, budget="60%")  # same value and gradients, within 60 % of its peak
 """
 
 from __future__ import annotations

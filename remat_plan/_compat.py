@@ -131,6 +131,11 @@ def as_function(closed: Any) -> Callable[..., list[Any]]:
     return jex_core.jaxpr_as_fun(closed)
 
 
+def run_jaxpr(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Run an open jaxpr on flat values, with its constants."""
+    return as_function(jex_core.ClosedJaxpr(jaxpr, list(constants)))(*args)
+
+
 def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
     """Run one equation on values, as ``jax.core.eval_jaxpr`` would, and return its outputs as a list.
 

@@ -19,6 +19,7 @@ from remat_plan.program import trace_loss, trace_program
 from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
 from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
+from remat_plan.scores import Schedule
 from remat_plan.session import Request, Session
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
@@ -53,8 +54,8 @@ def plan(
         fn: a loss function: returns a scalar, or ``(scalar, anything)`` with ``has_aux``.
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is computed).
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
-            an integer, ``"800MB"``, ``"8GiB"``, a share of the plain peak such as ``"60%"``, or ``"device"``.
-            None for the strategies that can do without one (``rp.strategies()`` tells).
+            an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as it is
+            written, or ``"device"``. None for the strategies that can do without one (``rp.strategies()`` tells).
         strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``.
         names: for ``"collection"``: the ``checkpoint_name`` names to keep (by default all).
         counts: for ``"mirror"``: name to how often its values may be computed again, 0 to keep them.
@@ -67,7 +68,8 @@ def plan(
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
-        existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, ``"keep"`` leaves them.
+        existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
+            written where nothing that fits is predicted to be faster; ``"keep"`` plans around them.
         progress: show what is going on after two seconds; by default when stderr is a terminal.
 
     Returns:
@@ -172,9 +174,9 @@ def tradeoff(
             chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
             for number, point in enumerate(chosen):
                 session.progress.say("evaluating schedules", done=number, total=len(chosen))
-                schedule = curve.schedule(min(point, last))
-                found.append(TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule)))
-        found.append(TradeoffPoint(session.timeline(program.plain).peak_bytes, 0.0))
+                found.append(_point(session, curve.schedule(min(point, last))))
+        found.append(_point(session, program.plain))
+        written = _point(session, program.written) if program.has_own_remat else None
 
     static = positions(static_argnums, "static_argnums")
 
@@ -183,7 +185,11 @@ def tradeoff(
         with session.progress:
             return session.make_plan(parse_budget(budget), request, time.perf_counter())
 
-    return Tradeoff(pareto(found), session.device, make)
+    return Tradeoff(pareto(found if written is None else [*found, written]), session.device, make, written)
+
+
+def _point(session: Session, schedule: Schedule) -> TradeoffPoint:
+    return TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule))
 
 
 def compiler_options(target: str | None = None) -> dict[str, str]:

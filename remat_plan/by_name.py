@@ -117,7 +117,7 @@ def find_schedules(name: str, task: Task) -> Found | None:
 
 
 def may_stay_plain(strategy: Strategy, task: Task) -> bool:
-    """Whether a budget above the plain peak means that the function is left as it is."""
+    """Whether a budget above the plain peak means that nothing is recomputed."""
     return strategy.budget != CHECKED and not task.cuts.limits.forbidden
 
 

@@ -75,8 +75,9 @@ def compare(
     session = Session(program, resolve(target), Progress("remat_plan", progress))
     with session.progress:
         rows = tuple(_row(session, request, budget) for request in requests for budget in _budgets(request, parsed))
-        baseline = session.baseline_bytes(verify and not session.mapped)
-    return Comparison(rows, session.device, verify and not session.mapped, baseline)
+        verified = verify and not session.mapped
+        baseline, plain = session.baseline_bytes(verified), session.plain_bytes(verified)
+    return Comparison(rows, session.device, verified, baseline, plain if program.has_own_remat else None)
 
 
 def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:

@@ -17,7 +17,7 @@ from remat_plan.program import Program, Traced, trace_function, trace_loss
 from remat_plan.report.decisions import Decision
 from remat_plan.report.trace import MemoryTrace
 from remat_plan.reuse import Emissions
-from remat_plan.rewrite.segments import Segment, check_cover
+from remat_plan.rewrite.segments import Segment, check_cover, is_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +37,8 @@ class Plan:
         target: the device it is for.
         budget: what was asked for, as text.
         budget_bytes: bytes that the compiled gradient step may need on the device; None without a budget.
-        baseline_peak_bytes: what the step needs without rematerialisation (compiled, or predicted with
-            ``verify=False``).
+        baseline_peak_bytes: what the step of the function as written needs, with ``jax.checkpoint`` regions of its own
+            in place (compiled, or predicted with ``verify=False``); a budget in per cent is of this.
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
         overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
@@ -49,6 +49,10 @@ class Plan:
         before, after: live bytes over the step, plain and planned.
         argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is no
             loss, whose gradient step is its VJP with respect to every array of floating point.
+        plain_peak_bytes: what the step needs where nothing is recomputed, the function's own regions dissolved; None
+            where it has none, so that this is ``baseline_peak_bytes``.
+        written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
+            None where it has no regions of its own.
         planning_seconds: how long it took (not part of the plan's identity).
 
     Example:
@@ -85,6 +89,9 @@ class Plan:
     static_argnums: tuple[int, ...]
     existing: str
     notes: tuple[str, ...] = ()
+    plain_peak_bytes: int | None = None
+    written_overhead: float | None = None
+    written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -101,6 +108,11 @@ class Plan:
     def is_identity(self) -> bool:
         """Whether the budget is met without recomputing anything."""
         return len(self.schedule) == 1 and self.schedule[0].kind == "plain"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the function is left as it was written, with ``jax.checkpoint`` regions of its own in place."""
+        return is_written(self.schedule)
 
     def apply(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``fn`` with this plan in it: same signature, values and derivatives.

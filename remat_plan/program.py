@@ -1,7 +1,7 @@
 """A traced program with everything that is known before planning.
 
 In: a function and its arguments. Out: ``Traced``: the call and its jaxpr; ``Program``: graph, fingerprint and shapes
-of the outputs too; and running it under a schedule.
+of the outputs too; and running it under a schedule (``make_runner``), that of its author included.
 
 Two kinds of functions are traced. A loss (``trace_loss``) returns one scalar, or ``(scalar, aux)``, and its gradient
 step is ``value_and_grad``. Any other function (``trace_function``) is differentiated in every input of floating
@@ -19,14 +19,17 @@ import jax
 from remat_plan import _compat, collector
 from remat_plan.graph.build import build
 from remat_plan.graph.call import Call, check_loss, make_call, make_function_call
-from remat_plan.graph.dissolve import evaluate
+from remat_plan.graph.dissolve import evaluate, holds_remat
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.graph.uses import free_ops, last_uses
-from remat_plan.rewrite.emit import Emitter
-from remat_plan.rewrite.segments import Segment
+from remat_plan.rewrite.emit import Emitter, as_array
+from remat_plan.rewrite.segments import Segment, as_written, is_written
 
 EXISTING = ("replan", "keep")
+
+Runner = Callable[..., list[Any]]
+"""Runs a program: flat arguments, and constants in place of those closed over, to flat outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,16 @@ class Program(Traced):
     def plain(self) -> tuple[Segment, ...]:
         """The schedule that recomputes nothing."""
         return (Segment(0, len(self.graph.ops), "plain"),)
+
+    @property
+    def written(self) -> tuple[Segment, ...]:
+        """The schedule that leaves the function as it was written."""
+        return as_written(len(self.graph.ops))
+
+    @property
+    def has_own_remat(self) -> bool:
+        """Whether ``jax.checkpoint`` regions of the user were dissolved, so that as written it is not the plain one."""
+        return not self.graph.keep_remat and holds_remat(self.jaxpr)
 
 
 def check_existing(existing: str) -> None:
@@ -146,6 +159,26 @@ def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = 
     return Emitter(graph, schedule, free_ops(graph), last_uses(graph), prevent_cse)
 
 
+class _AsWritten:
+    """A program with the user's own ``jax.checkpoint`` regions in place."""
+
+    def __init__(self, traced: Traced):
+        self.jaxpr, self.constants = _compat.open_jaxpr(traced.jaxpr)
+
+    def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
+        """Run it on flat values; the first of ``constants`` replace those of the outermost jaxpr."""
+        given = self.constants if constants is None else constants[: len(self.constants)]
+        return [as_array(x) for x in _compat.run_jaxpr(self.jaxpr, given, args)]
+
+
+def make_runner(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Runner:
+    """Return a program under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``.
+
+    Regions of the user that are left as written keep the ``prevent_cse`` that they were written with.
+    """
+    return _AsWritten(program) if is_written(schedule) else make_emitter(program.graph, schedule, prevent_cse)
+
+
 def run_plain(program: Program, values: Sequence[Any]) -> list[Any]:
     """Run a program on flat values as JAX has it: no equation merged, checkpointed regions only where they are kept."""
     if program.graph.keep_remat:
@@ -155,5 +188,5 @@ def run_plain(program: Program, values: Sequence[Any]) -> list[Any]:
 
 def run_schedule(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Any:
     """Run a program on its own arguments under a schedule and return what the function returns."""
-    emitter = make_emitter(program.graph, schedule, prevent_cse)
-    return jax.tree.unflatten(program.output_tree, emitter(program.call.leaves))
+    run = make_runner(program, schedule, prevent_cse)
+    return jax.tree.unflatten(program.output_tree, run(program.call.leaves))

@@ -23,8 +23,8 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.call import struct_of
 from remat_plan.graph.equal import Source, same_program
-from remat_plan.program import Program, Traced, make_emitter, make_program, run_schedule
-from remat_plan.rewrite.emit import Emitter, as_array
+from remat_plan.program import Program, Runner, Traced, make_program, make_runner, run_schedule
+from remat_plan.rewrite.emit import as_array
 from remat_plan.rewrite.segments import Segment
 
 _MOST = 64
@@ -71,8 +71,8 @@ class Emissions:
         emission = self.find(key, source)
         if emission is None:
             program = make_program(traced, self.existing)
-            emitter = make_emitter(program.graph, self.schedule_of(program), self.prevent_cse)
-            emission = Emission(source, emit(program, emitter, constants))
+            runner = make_runner(program, self.schedule_of(program), self.prevent_cse)
+            emission = Emission(source, emit(program, runner, constants))
             if source.outlives_its_trace():
                 self.keep(key, emission)
         values = map(_as_operand, [*traced.call.leaves, *constants])
@@ -94,13 +94,13 @@ class Emissions:
             self.kept.popitem(last=False)
 
 
-def emit(program: Program, emitter: Emitter, constants: Sequence[Any]) -> Callable[..., list[Any]]:
+def emit(program: Program, runner: Runner, constants: Sequence[Any]) -> Callable[..., list[Any]]:
     """Return an emitted program as a function of flat arguments and of the constants of its outermost jaxpr."""
     count = len(program.call.leaves)
     inner = [value for _, value in program.graph.constants[len(constants) :]]  # flattening meets the outermost first
 
     def run(*values: Any) -> list[Any]:
-        return emitter(values[:count], [*values[count:], *inner])
+        return runner(values[:count], [*values[count:], *inner])
 
     return _compat.as_function(jax.make_jaxpr(run)(*program.call.structs, *map(struct_of, constants)))
 

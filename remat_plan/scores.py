@@ -5,6 +5,7 @@ In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.uses import free_ops
 from remat_plan.planning.builder import Rules
 from remat_plan.planning.whole_step import StepProgram
-from remat_plan.program import Program, make_emitter, run_plain
+from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.report.progress import Progress
-from remat_plan.rewrite.segments import Segment
+from remat_plan.rewrite.segments import Segment, is_written
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -26,9 +27,9 @@ from remat_plan.verify.targets import Target
 Schedule = tuple[Segment, ...]
 
 AS_IT_IS: Schedule = ()
-"""Stands for the function as JAX has it, with the equations that are merged for planning."""
+"""Stands for the plain function as JAX has it, with the equations that are merged for planning."""
 
-_AGREEMENT = 0.005
+AGREEMENT = 0.005
 """The share by which two evaluations of a schedule may differ and count as equal."""
 
 
@@ -52,6 +53,8 @@ class Scores:
         self.tracing = False
         self._compiled: dict[tuple[Schedule, bool], int] = {}
         self.judged: set[Schedule] = set()  # by the compiler, for one plan
+        self.speakers: dict[tuple[int, float], Schedule] = {}  # predicted peak and seconds: see ``judge``
+        self.least_off = inf  # the least compiled peak over its prediction, in the searches for one plan
         constants = [c for _, c in program.graph.constants]
         self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
@@ -62,12 +65,12 @@ class Scores:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
         if schedule == AS_IT_IS:
             return self.kind(lambda *values: run_plain(self.program, values), self.program.call.differentiated)
-        emitter = make_emitter(self.program.graph, schedule)
+        run = make_runner(self.program, schedule)
         n = len(self.program.call.leaves)
         if not self.promoted:
-            return self.kind(lambda *values: emitter(values), self.program.call.differentiated)
+            return self.kind(lambda *values: run(values), self.program.call.differentiated)
         moving = (*self.program.call.differentiated, *(False for _ in self.extra))
-        return self.kind(lambda *values: emitter(values[:n], values[n:]), moving)
+        return self.kind(lambda *values: run(values[:n], values[n:]), moving)
 
     @property
     def structs(self) -> tuple[Any, ...]:
@@ -77,9 +80,10 @@ class Scores:
     def timeline(self, schedule: Schedule) -> Timeline:
         """The evaluator's view of a schedule: of the program that JAX would make of it, put together here.
 
-        With ``tracing`` it is of JAX's own, which takes several times as long.
+        With ``tracing`` it is of JAX's own, which takes several times as long; so it is of the function as written,
+        whose policies only JAX knows.
         """
-        if self.tracing:
+        if self.tracing or is_written(schedule):
             return self.traced(schedule)
         if schedule not in self._timelines:
             step = StepProgram(self.rules, self.free)
@@ -99,7 +103,7 @@ class Scores:
         """Tell whether what was put together for a schedule is what JAX makes of it."""
         made, traced = self.timeline(schedule), self.traced(schedule)
         pairs = ((made.peak_bytes, traced.peak_bytes), (made.seconds, traced.seconds), (made.flops, traced.flops))
-        return all(abs(a - b) <= _AGREEMENT * b for a, b in pairs)
+        return all(abs(a - b) <= AGREEMENT * b for a, b in pairs)
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
@@ -111,12 +115,37 @@ class Scores:
             self._compiled[key] = memory.total_bytes
         return self._compiled[key]
 
+    def judge(self, schedule: Schedule, budget_bytes: int) -> tuple[Schedule, int]:
+        """Compile a schedule in a search, or have another one speak for it, and return the one compiled and its peak.
+
+        Schedules with equal predicted peaks and seconds, to the byte, mostly are one program (what they save
+        differently nothing reads), so the first that was compiled is taken for the others. Where it needs more than
+        the budget although it was predicted to fit, it speaks for itself alone.
+        """
+        speaker = self.introduce(schedule)
+        peak, made = self.compiled_bytes(speaker, self.fast), self.timeline(schedule)
+        self.least_off = min(self.least_off, peak / max(made.peak_bytes, 1))
+        if speaker != schedule and made.peak_bytes <= budget_bytes < peak:
+            return schedule, self.compiled_bytes(schedule, self.fast)
+        return speaker, peak
+
+    def introduce(self, schedule: Schedule) -> Schedule:
+        """Return the schedule that speaks for this one from now on: itself, if it is the first of its kind."""
+        made = self.timeline(schedule)
+        return self.speakers.setdefault((made.peak_bytes, made.seconds), schedule)
+
     def peak(self, schedule: Schedule, verify: bool) -> int:
         """The peak that counts: compiled, or predicted without verification."""
         return self.compiled_bytes(schedule) if verify else self.timeline(schedule).peak_bytes
 
     def baseline_bytes(self, verify: bool) -> int:
-        """The peak of the function as it is: where equations were merged for planning, the compiled one is of all."""
+        """The peak of the function as written, with the user's own ``jax.checkpoint`` regions."""
+        if not self.program.has_own_remat:
+            return self.plain_bytes(verify)
+        return self.peak(self.program.written, verify)
+
+    def plain_bytes(self, verify: bool) -> int:
+        """The peak without recomputation: where equations were merged for planning, the compiled one is of all."""
         if not verify or self.promoted or not self.program.graph.merged:
             return self.peak(self.program.plain, verify)
         return self.compiled_bytes(AS_IT_IS)

@@ -2,7 +2,8 @@
 
 In: ``Program``, target, budget. Out: ``Plan``, or ``BudgetError``.
 
-The evaluator chooses, the compiler corrects; both are asked through ``scores``.
+The evaluator chooses, the compiler corrects (``choosing``); both are asked through ``scores``. Every plan is set
+against the function as its author wrote it, with ``jax.checkpoint`` regions of its own or without.
 """
 
 from __future__ import annotations
@@ -10,36 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import inf
+from typing import TypedDict
 
 from remat_plan import collector
-from remat_plan.by_name import (
-    Family,
-    Outcome,
-    Request,
-    fastest_within,
-    find_schedules,
-    least_peak,
-    make_task,
-    may_stay_plain,
-)
+from remat_plan.by_name import Request, least_peak, make_task, may_stay_plain
+from remat_plan.choosing import DOUBT, Chooser
 from remat_plan.plan import NO_BUDGET, Plan
 from remat_plan.planning.certificate import least_overhead
-from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
-from remat_plan.planning.planner import Curve, Planner
-from remat_plan.planning.strategies.records import Found as SchedulesFound
+from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import check_settings, lookup
-from remat_plan.program import Program
 from remat_plan.report.decisions import decide
-from remat_plan.report.progress import Progress
-from remat_plan.report.shortfall import below_minimum, nothing_to_do
+from remat_plan.report.shortfall import below_minimum
 from remat_plan.report.trace import reduce_timeline
-from remat_plan.rewrite.segments import emptied
-from remat_plan.scores import Schedule, Scores
+from remat_plan.rewrite.segments import is_written
+from remat_plan.scores import AGREEMENT, Schedule
 from remat_plan.units import Budget, BudgetError
-from remat_plan.verify.search import MAX_MEASURES, Found, search
-from remat_plan.verify.targets import Target
-
-Tried = Sequence[tuple[Curve | Family, Found]]
 
 _ROUNDS = 4
 """So many searches are made for one budget: what one compiles shows where the next has to look."""
@@ -48,21 +34,10 @@ _SLACK = 0.03
 _NOTHING_TO_GAIN = 0.005
 """A plan found with fast compiles is not improved if it is so close to the budget, or recomputes so little."""
 
-_LONG_OPS = 4000
-"""Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
-
-_FEW_MEASURES = 4
-"""So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
-
-_DOUBT = 1.1
-_OTHER_COMPILES = 3
-"""Schedules beside the curves are compiled if predicted up to this share over the budget, and at most so many."""
-
-_LOW_POINTS = (0, 1, 2, 4, 8, 16)
-"""Points of a curve that are tried without what their segments save, where no point fits."""
-
-_AROUND = (0, 1, 2, 4, 8, 12)
-"""How far above a found point schedules are tried that may fit although they were planned for more."""
+_LEFT_AS_WRITTEN = (
+    "left as it was written, with jax.checkpoint regions of its own: it fits, and nothing that fits is predicted to be "
+    "faster"
+)
 
 
 def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:
@@ -77,141 +52,33 @@ def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -
     return max(scaled, found_bytes) if found_bytes > goal else scaled
 
 
-class Session(Scores):
+class WrittenFigures(TypedDict, total=False):
+    """What a plan says about a function with ``jax.checkpoint`` regions of its own; see ``Plan``."""
+
+    plain_peak_bytes: int
+    written_overhead: float
+    written_flops: float
+
+
+class Session(Chooser):
     """Plans one program for one target."""
-
-    def __init__(self, program: Program, target: Target, progress: Progress):
-        super().__init__(program, target, progress)
-        self._planners: dict[Constraints, Planner] = {}
-        self._found: dict[Request, SchedulesFound | None] = {}
-
-    @property
-    def planner(self) -> Planner:
-        """The solved chain (solved on first use)."""
-        return self.planner_for(NO_CONSTRAINTS)
-
-    def planner_for(self, constraints: Constraints) -> Planner:
-        """The chain solved under a user's constraints (solved on first use)."""
-        if constraints not in self._planners:
-            self.progress.say("solving")
-            self._planners[constraints] = Planner(self.program.graph, self.rules, constraints)
-        return self._planners[constraints]
-
-    def found(self, request: Request) -> SchedulesFound | None:
-        """The schedules of the strategy that was asked for; None where it is the planner's own search."""
-        if request not in self._found:
-            self.progress.say(f"making schedules by strategy {request.strategy}")
-            task = make_task(self.program.graph, self.hardware, request.constraints, request.settings)
-            self._found[request] = find_schedules(request.strategy, task)
-        return self._found[request]
-
-    def find(self, budget_bytes: int, verify: bool, by: Request) -> Outcome:
-        """Find the schedule with the least recomputation whose peak is within the budget, or else the least peak.
-
-        The evaluator chooses among the planner's curves and where on them to begin; with ``verify`` the compiler
-        then corrects.
-
-        Raises:
-            BudgetError: nothing is computed, so nothing can be recomputed.
-        """
-        if not self.program.graph.ops:
-            raise nothing_to_do(self.program.graph, self.peak(self.program.plain, verify), budget_bytes)
-        if (found := self.found(by)) is not None:
-            return fastest_within(found, self, budget_bytes, verify)
-        return self.find_compiled(budget_bytes, by) if verify else self.find_predicted(budget_bytes, by)
-
-    def find_predicted(self, budget_bytes: int, by: Request) -> Outcome:
-        """``find`` by predictions alone."""
-        tried = []
-        for curve in self.curves(budget_bytes, by):
-            found = self.search(curve, self.owned_bytes, budget_bytes, False, None)
-            if found.point is not None:
-                return self.outcome(curve.schedule(found.point), False)
-            tried.append((curve, found))
-        others = (*self.uniform_schedules(by), *self.lean_schedules(by))
-        if faster := self.faster_ones(others, budget_bytes, inf):
-            return self.outcome(faster[0], False)
-        return self.least(tried, False, others)
-
-    def find_compiled(self, budget_bytes: int, by: Request) -> Outcome:
-        """``find`` with the compiler's word; the curve comes first whose best schedule is predicted to be fastest."""
-        starts = []
-        for curve in self.curves(budget_bytes, by):
-            start = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
-            if start is not None:
-                start = self.look_around(curve, start, budget_bytes)
-            starts.append((inf if start is None else self.timeline(curve.schedule(start)).seconds, curve, start))
-        chosen, seconds, tried = None, inf, []
-        for _, curve, start in sorted(starts, key=lambda row: row[0]):
-            found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
-            tried.append((curve, found))
-            if found.point is not None:
-                fitting = [p for p, peak in found.measured if peak <= budget_bytes]
-                best = min(fitting, key=lambda p: self.timeline(curve.schedule(p)).seconds)
-                near = self.look_around(curve, best, self.timeline(curve.schedule(best)).peak_bytes)
-                if near != best:
-                    best = near if self.compiled_bytes(curve.schedule(near), self.fast) <= budget_bytes else best
-                chosen = curve.schedule(best)
-                seconds = self.timeline(chosen).seconds
-                break
-        judged = self.uniform_schedules(by)
-        if chosen is None:
-            judged += self.lean_schedules(by)
-        others = self.faster_ones(judged, int(_DOUBT * budget_bytes), seconds)[:_OTHER_COMPILES]
-        if chosen is None and judged:
-            others.append(self.smallest(judged))
-        for other in others:
-            if self.compiled_bytes(other, self.fast) <= budget_bytes:
-                return self.outcome(other, True)
-        return self.least(tried, True, judged) if chosen is None else self.outcome(chosen, True)
-
-    def outcome(self, schedule: Schedule, verify: bool) -> Outcome:
-        """A schedule with its peak in the words of a search."""
-        peak = self.compiled_bytes(schedule, self.fast) if verify else self.timeline(schedule).peak_bytes
-        return Outcome(schedule, peak)
-
-    def curves(self, budget_bytes: int, by: Request) -> list[Curve]:
-        """The curves of schedules to choose from, the one first that promises the least seconds for a budget."""
-        room = budget_bytes - self.owned_bytes
-        return sorted(self.planner_for(by.constraints).curves, key=lambda curve: curve.promised_seconds(room))
-
-    @property
-    def owned_bytes(self) -> int:
-        """Bytes of arguments and results, which are in every peak."""
-        plain = self.timeline(self.program.plain)
-        return plain.argument_bytes + plain.output_bytes
-
-    def uniform_schedules(self, by: Request) -> tuple[Schedule, ...]:
-        """Schedules by one rule for all blocks, to be judged beside the planner's."""
-        if by.strategy != "auto" or len(self.program.graph.ops) > _LONG_OPS:
-            return ()
-        task = make_task(self.program.graph, self.hardware, by.constraints, by.settings)
-        by_hand = [find_schedules(name, task) for name in ("each_block", "dots", "dots_no_batch", "memory")]
-        known = [*self.planner_for(by.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
-        return tuple(dict.fromkeys(known))
-
-    def lean_schedules(self, by: Request) -> tuple[Schedule, ...]:
-        """The low end of a curve with nothing saved by segments that stand alone, for budgets below the curve.
-
-        Constants that the reader of a saved value needs at full size may be there from the start of the program. The
-        dynamic program cannot see that far ahead.
-        """
-        planner = self.planner_for(by.constraints)
-        if by.strategy != "auto" or planner.cuts.limits != NO_LIMITS or len(self.program.graph.ops) > _LONG_OPS:
-            return ()
-        curve = planner.curves[0]
-        return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
 
     def find_confirmed(self, budget_bytes: int, verify: bool, by: Request) -> Schedule:
         """``find``, with the compiler's default options having the last word where the search compiles fast.
 
         Where nothing fits, or fast compiles are far off, a search for another goal may find what the first one missed.
+        The function as written is a candidate like any other, whose peak is known.
 
         Raises:
             BudgetError: nothing fits.
         """
         goal, advice = budget_bytes, ""
         peaks: dict[Schedule, int] = {}
+        if self.may_stay_written(by):
+            written = self.program.written
+            peaks[written] = self.baseline_bytes(verify)
+            if peaks[written] <= budget_bytes and not self.may_be_beaten(written, budget_bytes, by):
+                return written
         for _ in range(_ROUNDS):
             outcome = self.find(goal, verify, by)
             if outcome.schedule in peaks:
@@ -222,55 +89,32 @@ class Session(Scores):
                 break
             goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
         if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
-            return min(fitting, key=lambda s: self.timeline(s).seconds)
+            return self.fastest(fitting)
         least = min(peaks, key=peaks.__getitem__)
         raise self.budget_error(least, peaks[least], budget_bytes, verify, advice)
+
+    def may_stay_written(self, by: Request) -> bool:
+        """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
+        return by.strategy == "auto" and by.constraints == NO_CONSTRAINTS and self.program.has_own_remat
+
+    def may_be_beaten(self, written: Schedule, budget_bytes: int, by: Request) -> bool:
+        """Whether any schedule that may fit is predicted to be faster than the function as written."""
+        limit = int(DOUBT * budget_bytes)
+        others = (self.find_predicted(limit, by).schedule, *self.uniform_schedules(by), *self.lean_schedules(by))
+        return bool(self.faster_ones(others, limit, (1 - AGREEMENT) * self.timeline(written).seconds))
+
+    def fastest(self, schedules: Sequence[Schedule]) -> Schedule:
+        """Of schedules that fit the fastest predicted; the function as written unless another is clearly faster."""
+        best = min(schedules, key=lambda s: self.timeline(s).seconds)
+        written = self.program.written
+        if written in schedules and self.timeline(best).seconds > (1 - AGREEMENT) * self.timeline(written).seconds:
+            return written
+        return best
 
     def is_close(self, schedule: Schedule, share: float, verify: bool) -> bool:
         """Whether no other search would find a better schedule than this one (its peak: a share of the budget)."""
         fast = verify and self.fast
         return not fast or share >= 1 - _SLACK or self.overhead(schedule) <= _NOTHING_TO_GAIN
-
-    def look_around(self, curve: Curve, point: int, limit_bytes: int) -> int:
-        """Of the schedules at a point and above, the fastest predicted to be within a limit.
-
-        Peaks do not follow the bytes that schedules were made for exactly.
-        """
-        last = len(curve.limits) - 1
-        reach = sorted({min(point + step, last) for step in _AROUND})
-        fitting = [p for p in reach if self.timeline(curve.schedule(p)).peak_bytes <= limit_bytes]
-        return min(fitting, key=lambda p: (self.timeline(curve.schedule(p)).seconds, p), default=point)
-
-    def faster_ones(self, schedules: Sequence[Schedule], budget_bytes: int, seconds: float) -> list[Schedule]:
-        """Of some schedules those that fit and take less than ``seconds``, by the evaluator, the fastest first."""
-        fitting = [s for s in schedules if self.timeline(s).peak_bytes <= budget_bytes]
-        faster = [s for s in fitting if self.timeline(s).seconds < seconds]
-        return sorted(faster, key=lambda s: self.timeline(s).seconds)
-
-    def smallest(self, schedules: Sequence[Schedule]) -> Schedule:
-        """Of some schedules the one with the least peak, by the evaluator."""
-        return min(schedules, key=lambda s: self.timeline(s).peak_bytes)
-
-    def search(self, curve: Curve | Family, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
-        """Search one curve for the point whose peak is close to the budget and within it."""
-
-        def measure(point: int) -> int:
-            schedule = curve.schedule(point)
-            return self.compiled_bytes(schedule, self.fast) if verify else self.timeline(schedule).peak_bytes
-
-        return search(curve.limits, owned, budget_bytes, measure, start, MAX_MEASURES if verify else _FEW_MEASURES)
-
-    def least(self, tried: Tried, verify: bool, judged: Sequence[Schedule] = ()) -> Outcome:
-        """The schedule with the least peak of searches that found nothing, and of others that were judged."""
-        curve, found = min(tried, key=lambda row: row[1].least[1])
-        least = self.outcome(curve.schedule(found.least[0]), verify)
-        if judged and (other := self.outcome(self.smallest(judged), verify)).peak_bytes < least.peak_bytes:
-            least = other
-        bound = not isinstance(curve, Family) and curve.cuts.limits.forbidden
-        if bound or self.baseline_bytes(verify) >= least.peak_bytes:
-            return least
-        plain = Outcome(self.program.plain, self.peak(self.program.plain, verify))
-        return min(least, plain, key=lambda outcome: outcome.peak_bytes)
 
     def budget_error(self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str) -> BudgetError:
         """The error that names ``least``, the peak of ``schedule``, as what can be had."""
@@ -295,26 +139,29 @@ class Session(Scores):
                 "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled "
                 "by itself, so peaks are predictions"
             )
-        self.progress.say("measuring the plain step")
-        baseline = self.baseline_bytes(verify)
+        self.progress.say("measuring the function as it is")
+        baseline, plain = self.baseline_bytes(verify), self.plain_bytes(verify)
         budget_bytes = budget.resolve(baseline, self.target.device_memory_bytes) if budget is not None else None
-        if (
-            budget_bytes is not None
-            and may_stay_plain(strategy, task)
-            and baseline <= budget_bytes
-            and self.peak(identity, verify) <= budget_bytes
-        ):
-            schedule: Schedule = identity
-            notes.append("the budget is met without recomputing anything: the function is left as it is")
+        self.speakers.clear()
+        self.least_off = inf
+        if may_stay_plain(strategy, task):
+            self.introduce(identity)
+        if self.may_stay_written(request):
+            self.introduce(self.program.written)
+        if budget_bytes is None:
+            schedule = least_peak(self.found(request), self)
+            notes += self.source_notes(request)
+        elif may_stay_plain(strategy, task) and plain <= budget_bytes and self.peak(identity, verify) <= budget_bytes:
+            written = [self.program.written] if self.may_stay_written(request) and baseline <= budget_bytes else []
+            schedule = self.fastest([identity, *written])
+            notes.append(_LEFT_AS_WRITTEN if schedule in written else self.plain_note)
         else:
-            if budget_bytes is None:
-                schedule = least_peak(self.found(request), self)
-            else:
-                self.judged.clear()
-                schedule = self.find_confirmed(budget_bytes, verify, request)
-                notes += [f"{len(self.judged)} schedules were compiled"] if verify else []
-            if (found := self.found(request)) is not None:
-                notes += [f"source: {strategy.source}", *found.notes]
+            self.judged.clear()
+            schedule = self.find_confirmed(budget_bytes, verify, request)
+            notes += [_LEFT_AS_WRITTEN] if is_written(schedule) else self.faster_note(schedule, baseline, budget_bytes)
+            searched = len(self.judged - {self.program.written})
+            notes += [f"{searched} schedules were compiled"] if verify and searched else []
+            notes += self.source_notes(request)
         if not self.tracing and not self.agrees(schedule):
             self.tracing = True
             return self.make_plan(budget, request, started)
@@ -327,6 +174,7 @@ class Session(Scores):
             budget=budget.text if budget is not None else NO_BUDGET,
             budget_bytes=budget_bytes,
             baseline_peak_bytes=baseline,
+            **self.written_figures(plain),
             predicted_peak_bytes=after.peak_bytes,
             compiled_peak_bytes=self.compiled_bytes(schedule) if verify else None,
             overhead=overhead,
@@ -345,3 +193,34 @@ class Session(Scores):
             notes=tuple(notes),
             planning_seconds=time.perf_counter() - started,
         )
+
+    @property
+    def plain_note(self) -> str:
+        """Why the plan recomputes nothing."""
+        own = "the function's own jax.checkpoint regions are left out"
+        left = own if self.program.has_own_remat else "the function is left as it is"
+        return f"the budget is met without recomputing anything: {left}"
+
+    def faster_note(self, schedule: Schedule, baseline_bytes: int, budget_bytes: int) -> list[str]:
+        """What a plan gains where the function as written would fit too."""
+        if not self.program.has_own_remat or baseline_bytes > budget_bytes:
+            return []
+        gain = 1 - self.timeline(schedule).seconds / self.timeline(self.program.written).seconds
+        text = f"the function as written is within the budget too; this plan is predicted to be {gain:.1%} faster"
+        return [text] if gain > 0 else []
+
+    def source_notes(self, request: Request) -> list[str]:
+        """What a strategy by name has to say; nothing for the planner's own search."""
+        found = self.found(request)
+        return [] if found is None else [f"source: {lookup(request.strategy).source}", *found.notes]
+
+    def written_figures(self, plain_bytes: int) -> WrittenFigures:
+        """The figures of a plan for a function with ``jax.checkpoint`` regions of its own; none for any other."""
+        if not self.program.has_own_remat:
+            return {}
+        written = self.program.written
+        return {
+            "plain_peak_bytes": plain_bytes,
+            "written_overhead": self.overhead(written),
+            "written_flops": self.timeline(written).flops,
+        }

@@ -24,7 +24,7 @@ _UNITS = {
     "tib": 2**40,
 }
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
-_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", a share of the plain peak such as "60%", or "device"'
+_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", a share of the present peak such as "60%", or "device"'
 
 DEVICE_MARGIN = 0.05
 """Share of the device's memory that budget="device" leaves free (the runtime and fragmentation need some)."""
@@ -70,7 +70,7 @@ class Budget:
         """Return the budget in bytes.
 
         Args:
-            baseline_bytes: the plain peak, for fractions.
+            baseline_bytes: the peak of the function as written, for fractions.
             device_bytes: memory of the device, for ``"device"``.
 
         Raises:
@@ -111,7 +111,9 @@ def parse_budget(budget: Any) -> Budget:
     if not math.isfinite(number) or number <= 0:
         raise ValueError(f"budget={budget!r}: a budget must be a positive, finite number of bytes.")
     if number < 1:
-        raise ValueError(f'budget={budget!r}: less than one byte. For a share of the plain peak write "{number:.0%}".')
+        raise ValueError(
+            f'budget={budget!r}: less than one byte. For a share of the present peak write "{number:.0%}".'
+        )
     return Budget(str(int(number)), size_bytes=int(number))
 
 

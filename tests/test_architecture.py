@@ -34,9 +34,10 @@ MAY_IMPORT = {
     "plan": {"_compat", "units", "graph", "report", "rewrite", "program", "reuse"},
     "by_name": {"units", "graph", "cost", "planning", "rewrite", "verify"},
     "scores": {*("_compat", "graph", "cost", "planning", "rewrite", "verify", "report", "program")},
+    "choosing": {*("planning", "rewrite", "verify", "report", "program", "by_name", "scores")},
     "session": {
-        *("_compat", "units", "collector", "graph", "cost", "planning", "rewrite", "verify"),
-        *("report", "program", "plan", "by_name", "scores"),
+        *("units", "collector", "planning", "rewrite", "report"),
+        *("plan", "by_name", "scores", "choosing"),
     },
     "functions": {
         *("_compat", "units", "policies", "graph", "planning", "rewrite", "verify", "report"),

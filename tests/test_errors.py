@@ -30,7 +30,7 @@ MUCH = 10**9
         (float("nan"), ValueError, "must be a positive, finite number of bytes"),
         (float("inf"), ValueError, "must be a positive, finite number of bytes"),
         (10**400, ValueError, "must be a positive, finite number of bytes"),
-        (0.6, ValueError, 'For a share of the plain peak write "60%"'),
+        (0.6, ValueError, 'For a share of the present peak write "60%"'),
         ("12 bananas", ValueError, "budget='12 bananas' is not understood"),
         ("-5GB", ValueError, "is not understood"),
         ("", ValueError, "is not understood"),

@@ -1,5 +1,6 @@
 """What a session measures and what it tries where the curves end."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -9,9 +10,11 @@ import pytest
 import remat_plan as rp
 from benchmarks.common import raw_step
 from benchmarks.models import small
+from remat_plan import scores
 from remat_plan.by_name import Request
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
+from remat_plan.rewrite.segments import Segment
 from remat_plan.session import Session, next_goal
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
@@ -129,3 +132,66 @@ def test_the_least_peak_reported_can_be_planned(factor):
 )
 def test_the_next_search_is_for_what_the_last_one_showed(goal, found, peak, wanted):
     assert next_goal(goal, found, peak, 100) == wanted
+
+
+def scanned_rnn(w, xs):
+    def step(h, x):
+        z = jax.nn.sigmoid(h @ w[0] + x)
+        return z * h + (1 - z) * jnp.tanh(h @ w[1] + x), None
+
+    return jnp.mean(jax.lax.scan(step, jnp.zeros(xs.shape[1:]), xs)[0] ** 2)
+
+
+RNN = (jax.ShapeDtypeStruct((32, 32), "float32"),) * 2, jax.ShapeDtypeStruct((200, 32, 32), "float32")
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """The peaks of all programs that are compiled from here on."""
+    peaks = []
+    original = scores.compile_memory
+
+    def counted(*args, **kwargs):
+        memory = original(*args, **kwargs)
+        peaks.append(memory.total_bytes)
+        return memory
+
+    monkeypatch.setattr(scores, "compile_memory", counted)
+    return peaks
+
+
+@pytest.mark.parametrize("budget", ["75%", "50%", "30%"])
+def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget):
+    """The next point of the curve needs a third more, as the evaluator knows: the plain step and the plan are enough."""
+    plan = rp.plan(scanned_rnn, *RNN, budget=budget, target="cpu")
+    assert compiles == [plan.baseline_peak_bytes, plan.compiled_peak_bytes]
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+
+
+def halves(session):
+    """Two schedules of one program: plain in one part, and in two."""
+    count = len(session.program.graph.ops)
+    return (Segment(0, count, "plain"),), (Segment(0, count // 2, "plain"), Segment(count // 2, count, "plain"))
+
+
+def test_equal_schedules_are_compiled_once(compiles):
+    session = session_of(small("gpt2"))
+    one, other = halves(session)
+    assert session.judge(one, 10**12) == session.judge(other, 10**12)
+    assert session.judge(other, 10**12)[0] == one
+    assert len(compiles) == 1
+
+
+def test_who_is_refuted_speaks_for_itself():
+    class Refuted(FastSession):
+        def compiled_bytes(self, schedule, fast=False):
+            return 200 if len(schedule) == 1 else 90
+
+        def timeline(self, schedule):
+            return dataclasses.replace(super().timeline(schedule), live_bytes=(95,))
+
+    session = Refuted(1.0)
+    one, other = halves(session)
+    assert session.judge(one, 100) == (one, 200)
+    assert session.judge(other, 100) == (other, 90), "predicted to fit, and it does"
+    assert session.judge(other, 80) == (one, 200), "predicted not to fit: nothing is refuted"

@@ -81,7 +81,7 @@ def _check_budgets(options: argparse.Namespace) -> None:
         InputError: with the text of the parser of budgets.
     """
     if options.command == "plan" and options.budget is None and options.strategy == "auto":
-        raise InputError("plan needs a budget.", "Say --budget 60% (of the plain peak), 8GiB, or device.")
+        raise InputError("plan needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device.")
     budget = getattr(options, "budget", None)
     for text in budget if isinstance(budget, list) else [budget]:
         try:

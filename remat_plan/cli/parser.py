@@ -33,7 +33,7 @@ It may return a third thing, a dict with argnums, has_aux, static_argnums or kwa
 _EXAMPLES = """\
 examples:
     remat-plan analyze train.py:problem                      what plain JAX keeps, by bytes and source line
-    remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the plain peak
+    remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the present peak
     remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
     remat-plan plan train.py:problem --budget 70% --target gpu:h100
     remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
@@ -114,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     tradeoff = add("tradeoff", "peak memory against overhead, the whole curve", "")
     compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
 
-    plan.add_argument("--budget", metavar="B", help='bytes ("800MB", "8GiB"), a share of the plain peak, "device"')
+    plan.add_argument("--budget", metavar="B", help='bytes ("800MB", "8GiB"), a share of the present peak, "device"')
     plan.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto); see below")
     compare.add_argument(
         "--budget", metavar="B,...", type=_texts, action="extend", default=[], help="budgets (default: 75%%,50%%,25%%)"

@@ -51,7 +51,9 @@ class Comparison:
         rows: in the order asked for.
         target: the device.
         verified: whether peaks are compiled; else they are predicted.
-        baseline_peak_bytes: of the plain step.
+        baseline_peak_bytes: of the function as written, which shares are of.
+        plain_peak_bytes: of the plain step, where the function has ``jax.checkpoint`` regions of its own; else None, as
+            it is the baseline.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -69,6 +71,7 @@ class Comparison:
     target: str
     verified: bool
     baseline_peak_bytes: int
+    plain_peak_bytes: int | None = None
 
     @property
     def footnotes(self) -> tuple[str, ...]:
@@ -95,6 +98,7 @@ class Comparison:
             "target": self.target,
             "verified": self.verified,
             "baseline_peak_bytes": self.baseline_peak_bytes,
+            "plain_peak_bytes": self.plain_peak_bytes,
             "rows": rows,
         }
         return json.dumps(data, sort_keys=True)

@@ -25,7 +25,8 @@ class Decision:
     Attributes:
         count: how many equal segments follow each other.
         depth: 0 at the top level, one more inside each nested checkpoint.
-        kind: ``"plain"``, ``"save"``, ``"nest"``, ``"loop"`` (the rows below, one deeper, are of one step of a scan).
+        kind: that of the segment. Below a ``"loop"`` the rows, one deeper, are of one step of the scan; of a
+            ``"written"`` one it is not told what the user's own regions keep and run again.
         equations: (first, one past the last) of the first of them.
         source: where its dearest equations stand, ``file.py:first-last``.
         kept_bytes: bytes kept for the backward pass, of one of them (values that leave it not counted).

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from remat_plan.report.points import comparison_cells, comparison_title, share_header, tradeoff_title
 from remat_plan.report.rows import (
     Entry,
     Fact,
     analysis_facts,
     analysis_title,
     budget_text,
-    comparison_cells,
-    comparison_title,
     memory_high,
     number_of,
     plan_entries,
@@ -25,7 +24,6 @@ from remat_plan.report.rows import (
     plan_title,
     residual_groups,
     shares,
-    tradeoff_title,
 )
 from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.units import format_bytes
@@ -42,7 +40,7 @@ ENTRIES = 60
 BEFORE, AFTER = "#d97706", "#3b82f6"
 _COLUMNS = 100
 _ACTION = 60
-_NUMBERS = ("bytes", "keeps", "recomputes", "peak", "of plain", "overhead", "FLOPs", "budget")
+_NUMBERS = ("bytes", "keeps", "recomputes", "peak", "of plain", "of written", "overhead", "FLOPs", "budget")
 _COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
 """One for each strategy, in turn; all can be told from white and from black."""
 _PAGE = """<!doctype html>
@@ -130,18 +128,19 @@ def analysis_html(analysis: Analysis) -> str:
 def tradeoff_html(curve: Tradeoff) -> str:
     """The curve, and its points as a table."""
     points = curve.points
-    plain = max((p.peak_bytes for p in points), default=1) or 1
+    share = share_header(curve.written is not None)
+    largest, baseline = max((p.peak_bytes for p in points), default=1) or 1, curve.baseline_peak_bytes
     rows = [
         [
             _number(format_bytes(p.peak_bytes)),
-            _bar(p.peak_bytes, plain, f"{p.peak_bytes / plain:.1%} of plain"),
-            _number(f"{p.peak_bytes / plain:.1%}"),
+            _bar(p.peak_bytes, largest, f"{p.peak_bytes / baseline:.1%} {share}"),
+            _number(f"{p.peak_bytes / baseline:.1%}"),
             _number(f"{p.overhead:.1%}"),
         ]
         for p in points
     ]
     title = tradeoff_title(curve)
-    parts = [_table(["peak", "", "of plain", "overhead"], rows, 0)]
+    parts = [_table(["peak", "", share, "overhead"], rows, 0)]
     if points:
         parts.insert(0, _curve(curve, title))
     return _fragment(title, *parts)
@@ -157,7 +156,8 @@ def comparison_html(comparison: Comparison) -> str:
         told = f'<td title="{escape(row.problem)}">{escape(remark)}</td>'
         numbers = [_number(peak), bar, _number(share), _number(overhead), _number(flops)]
         rows.append([_cell(escape(strategy)), _number(budget), *numbers, told])
-    header = ["strategy", "budget", "peak", "", "of plain", "overhead", "FLOPs", ""]
+    of = share_header(comparison.plain_peak_bytes is not None)
+    header = ["strategy", "budget", "peak", "", of, "overhead", "FLOPs", ""]
     notes = [f'<div class="small">{escape(text)}</div>' for text in comparison.footnotes]
     chart = _scatter(comparison) if any(row.plan is not None for row in comparison.rows) else []
     return _fragment(

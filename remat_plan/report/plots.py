@@ -79,6 +79,9 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     if peaks:
         label = f"plain step: {format_bytes(peaks[-1])}"
         ax.plot(peaks[-1:], overheads[-1:], "o", color=BEFORE, clip_on=False, zorder=3, label=label)
+    if curve.written is not None:
+        label = f"as written: {format_bytes(curve.written.peak_bytes)}"
+        ax.plot(curve.written.peak_bytes, curve.written.overhead, "s", color=OWNED, clip_on=False, label=label)
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     ax.set_xlabel("peak memory of the gradient step (predicted)")
@@ -109,7 +112,8 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
         peaks, overheads = zip(*sorted(found), strict=True)
         marker = _MARKERS[number % len(_MARKERS)]
         ax.plot(peaks, overheads, marker=marker, markersize=5, linewidth=1.2, clip_on=False, label=name)
-    label = f"plain step: {format_bytes(comparison.baseline_peak_bytes)}"
+    word = "plain step" if comparison.plain_peak_bytes is None else "as written"
+    label = f"{word}: {format_bytes(comparison.baseline_peak_bytes)}"
     ax.axvline(comparison.baseline_peak_bytes, color=OWNED, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
     word = "compiled" if comparison.verified else "predicted"
     ax.set_xlim(left=0)

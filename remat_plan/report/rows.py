@@ -1,7 +1,7 @@
 """What a plan or an analysis has to say, as rows; ``text`` and ``html`` only lay them out.
 
-In: ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``. Out: ``Fact`` (label, figure, share, remark), ``Entry`` (a
-line of the table of decisions, equal groups folded), ``ResidualGroup`` (equal residuals together), titles, cells.
+In: ``Plan``, ``Analysis``. Out: ``Fact`` (label, figure, share, remark), ``Entry`` (a line of the table of decisions,
+equal groups folded), ``ResidualGroup`` (equal residuals together), titles. Curves and comparisons are in ``points``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from remat_plan.units import format_bytes
 if TYPE_CHECKING:
     from remat_plan.plan import Plan
     from remat_plan.report.analysis import Analysis, Residual
-    from remat_plan.report.comparison import Comparison, ComparisonRow
     from remat_plan.report.decisions import Decision
     from remat_plan.report.trace import MemoryTrace
-    from remat_plan.report.tradeoff import Tradeoff
     from remat_plan.rewrite.segments import Segment
 
 
@@ -46,7 +44,7 @@ def number_of(count: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of a summary; ``share`` is of the plain step."""
+    """One line of a summary; ``share`` is of the baseline: for peaks the function as written, else the plain step."""
 
     label: str
     figure: str
@@ -74,14 +72,21 @@ def budget_text(plan: Plan) -> str:
 
 def plan_facts(plan: Plan) -> list[Fact]:
     """The figures of a plan: peaks, overhead, gap, FLOPs."""
-    verified = plan.compiled_peak_bytes is not None
-    plain = plan.baseline_peak_bytes
+    word = "compiled" if plan.compiled_peak_bytes is not None else "predicted"
+    baseline = plan.baseline_peak_bytes
 
     def peak(label: str, size_bytes: int, remark: str = "") -> Fact:
-        return Fact(label, format_bytes(size_bytes), size_bytes / max(plain, 1), remark)
+        return Fact(label, format_bytes(size_bytes), size_bytes / max(baseline, 1), remark)
 
+    if plan.plain_peak_bytes is None:
+        before = [peak("plain peak", baseline, word)]
+    else:
+        before = [
+            peak("peak as written", baseline, f"{word}; with jax.checkpoint regions of its own"),
+            peak("plain peak", plan.plain_peak_bytes, f"{word}; without them"),
+        ]
     facts = [
-        peak("plain peak", plain, "compiled" if verified else "predicted"),
+        *before,
         _budget_fact(plan),
         peak("predicted peak", plan.predicted_peak_bytes),
     ]
@@ -98,9 +103,21 @@ def plan_facts(plan: Plan) -> list[Fact]:
     return [
         *facts,
         Fact("overhead", "", plan.overhead, "recomputed seconds over seconds of the plain step (predicted)"),
+        *_written_facts(plan),
         Fact("gap", "", plan.gap, f"at most this much above what any schedule within {within} needs"),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
         Fact("FLOPs, planned", format_flops(plan.step_flops), flops),
+    ]
+
+
+def _written_facts(plan: Plan) -> list[Fact]:
+    """Seconds and FLOPs of the function as written, where it has ``jax.checkpoint`` regions of its own."""
+    if plan.written_overhead is None or plan.written_flops is None:
+        return []
+    share = plan.written_flops / plan.plain_flops if plan.plain_flops else None
+    return [
+        Fact("overhead as written", "", plan.written_overhead, "the same of the function as written (predicted)"),
+        Fact("FLOPs, as written", format_flops(plan.written_flops), share),
     ]
 
 
@@ -129,6 +146,8 @@ class Entry:
             return f"{self.count} times:"
         if self.decision.kind == "plain":
             return "left as it is"
+        if self.decision.kind == "written":
+            return "left as written, with jax.checkpoint regions of its own"
         if self.decision.kind == "nest":
             return "checkpoint around:"
         if self.decision.kind == "loop":
@@ -151,14 +170,14 @@ class Entry:
     @property
     def kept(self) -> str:
         """Bytes that one of them keeps."""
-        if self.decision is None or self.decision.kind == "nest":
+        if self.decision is None or self.decision.kind in ("nest", "written"):
             return ""
         return "-" if self.decision.kind == "plain" else format_bytes(self.decision.kept_bytes)
 
     @property
     def recomputed(self) -> str:
         """FLOPs that one of them runs again."""
-        if self.decision is None:
+        if self.decision is None or self.decision.kind == "written":
             return ""
         return format_flops(self.decision.recomputed_flops) if self.decision.recomputed_flops else "-"
 
@@ -311,30 +330,3 @@ def analysis_facts(analysis: Analysis) -> list[Fact]:
         Fact("really needed", format_bytes(needed), share, remark),
         Fact("arguments", format_bytes(analysis.argument_bytes), None, "there all the time"),
     ]
-
-
-def tradeoff_title(curve: Tradeoff) -> str:
-    """What the curve is of."""
-    return f"Peak against overhead for {curve.target}: {number_of(len(curve.points), 'schedule')}, predicted"
-
-
-def comparison_title(comparison: Comparison, counted: str) -> str:
-    """What is compared; ``counted`` says how many."""
-    plain = format_bytes(comparison.baseline_peak_bytes)
-    return f"Strategies and budgets for {comparison.target}: {counted}; plain peak {plain}"
-
-
-def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, ...]:
-    """Strategy, budget, peak, its share of plain, overhead, FLOPs over plain, remark."""
-    budget = row.budget or "-"
-    if row.plan is None or row.peak_bytes is None:
-        least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
-        return (row.strategy, budget, "-", "-", "-", "-", least)
-    plan = row.plan
-    share = row.peak_bytes / max(comparison.baseline_peak_bytes, 1)
-    flops = f"{plan.step_flops / plan.plain_flops:.1%}" if plan.plain_flops else "-"
-    remark = "left as it is" if plan.is_identity else ""
-    return (
-        *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
-        *(f"{plan.overhead:.1%}", flops, remark),
-    )

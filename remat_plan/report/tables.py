@@ -11,20 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from remat_plan.report.points import comparison_cells, comparison_title, share_header, tradeoff_title
 from remat_plan.report.rows import (
     Entry,
     Fact,
     ResidualGroup,
     analysis_facts,
     analysis_title,
-    comparison_cells,
-    comparison_title,
     number_of,
     plan_entries,
     plan_facts,
     plan_title,
     residual_groups,
-    tradeoff_title,
 )
 from remat_plan.units import format_bytes
 
@@ -95,7 +93,7 @@ def plan_table(plan: Plan) -> Table:
     entries = plan_entries(plan)
     left = len(entries) - ENTRIES
     footnotes = [f"... and {left} more rows"] if left > 0 else []
-    if not plan.is_identity:
+    if not (plan.is_identity or plan.is_written):
         footnotes.append("Bytes and FLOPs are of one block; what enters a block is kept beside what it keeps.")
     if any(s.kind == "nest" for s in plan.schedule):
         footnotes.append("What blocks below 'checkpoint around' keep is there only while that part is run again.")
@@ -160,21 +158,22 @@ def _rest(groups: Sequence[ResidualGroup], what: str) -> list[str]:
 
 def tradeoff_table(curve: Tradeoff) -> Table:
     """The points of a trade-off curve, with a bar for the peak."""
-    plain = max((p.peak_bytes for p in curve.points), default=1) or 1
+    baseline = curve.baseline_peak_bytes
+    largest = max((p.peak_bytes for p in curve.points), default=1) or 1
     lines = [
         Line(
             (
                 format_bytes(p.peak_bytes),
-                f"{p.peak_bytes / plain:.1%}",
+                f"{p.peak_bytes / baseline:.1%}",
                 f"{p.overhead:.1%}",
-                "#" * round(_BAR * p.peak_bytes / plain),
+                "#" * round(_BAR * p.peak_bytes / largest),
             )
         )
         for p in curve.points
     ]
     columns = (
         Column("peak", ">"),
-        Column("of plain", ">"),
+        Column(share_header(curve.written is not None), ">"),
         Column("overhead", ">"),
         Column("peak", "<", flexible=True, is_bar=True),
     )
@@ -187,7 +186,7 @@ def comparison_table(comparison: Comparison) -> Table:
         Column("strategy", "<", most=24),
         Column("budget", ">", most=16),
         Column("peak", ">"),
-        Column("of plain", ">"),
+        Column(share_header(comparison.plain_peak_bytes is not None), ">"),
         Column("overhead", ">"),
         Column("FLOPs", ">"),
         Column("", "<", flexible=True),

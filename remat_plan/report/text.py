@@ -34,10 +34,10 @@ def summary_line(plan: Plan) -> str:
     """One line: peak before and after, budget, overhead."""
     peak = plan.compiled_peak_bytes if plan.compiled_peak_bytes is not None else plan.predicted_peak_bytes
     word = "compiled" if plan.compiled_peak_bytes is not None else "predicted"
-    return (
-        f"{format_bytes(plan.baseline_peak_bytes)} -> {format_bytes(peak)} {word}, budget "
-        f"{budget_text(plan)}, overhead {plan.overhead:.1%}"
-    )
+    before = format_bytes(plan.baseline_peak_bytes)
+    if plan.plain_peak_bytes is not None:
+        before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
+    return f"{before} -> {format_bytes(peak)} {word}, budget {budget_text(plan)}, overhead {plan.overhead:.1%}"
 
 
 def plan_text(plan: Plan) -> str:

@@ -26,17 +26,24 @@ class TradeoffPoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tradeoff:
-    """Peak bytes against overhead, from least memory to most; the last point is the plain step.
+    """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
 
     Attributes:
         points: predicted by the evaluator; no point is beaten by another in both.
         target: the device.
         planner: makes a plan for a budget, from the same solve.
+        written: the function as written, where it has ``jax.checkpoint`` regions of its own; else None.
     """
 
     points: tuple[TradeoffPoint, ...]
     target: str
     planner: Callable[..., Any]
+    written: TradeoffPoint | None = None
+
+    @property
+    def baseline_peak_bytes(self) -> int:
+        """What shares (and budgets in per cent) are of: the function as written."""
+        return max((p.peak_bytes for p in (self.points if self.written is None else (self.written,))), default=1) or 1
 
     def plan(self, budget: Any, *, verify: bool = True) -> Any:
         """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again."""
@@ -45,7 +52,9 @@ class Tradeoff:
     def to_json(self) -> str:
         """Return the points as JSON text."""
         points = [asdict(point) for point in self.points]
-        return json.dumps({"kind": "tradeoff", "target": self.target, "points": points}, sort_keys=True)
+        written = None if self.written is None else asdict(self.written)
+        data = {"kind": "tradeoff", "target": self.target, "points": points, "written": written}
+        return json.dumps(data, sort_keys=True)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the curve (needs matplotlib)."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from remat_plan.graph.records import Graph
 
-KINDS = ("plain", "save", "nest", "loop")
+KINDS = ("plain", "save", "nest", "loop", "written")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,10 @@ class Segment:
 
     Attributes:
         start, end: equation numbers.
-        kind: ``"plain"`` (left as it is), ``"save"`` (one ``jax.checkpoint`` that saves ``saved``), ``"nest"``
-            (one ``jax.checkpoint`` that saves nothing, around ``children``) or ``"loop"`` (a scan, run as ``loop``
-            tells).
+        kind: ``"plain"`` (no ``jax.checkpoint``), ``"save"`` (one ``jax.checkpoint`` that saves ``saved``), ``"nest"``
+            (one ``jax.checkpoint`` that saves nothing, around ``children``), ``"loop"`` (a scan, run as ``loop``
+            tells) or ``"written"`` (the whole program as the user wrote it, with its own ``jax.checkpoint`` regions;
+            such a segment stands alone, since those regions need not lie between two equations of the flat program).
         saved: numbers of the values that are kept (``"save"`` only).
         children: segments inside (``"nest"`` only), covering the same equations.
         loop: of the one equation, a scan (``"loop"`` only).
@@ -109,6 +110,20 @@ def emptied(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(replace(s, saved=()) if s.kind == "save" else s for s in segments)
 
 
+def as_written(count: int) -> tuple[Segment, ...]:
+    """Return the schedule that leaves a program of ``count`` equations as its author wrote it."""
+    return (Segment(0, count, "written"),)
+
+
+def is_written(segments: Sequence[Segment]) -> bool:
+    """Tell whether a schedule leaves the program as its author wrote it.
+
+    >>> is_written(as_written(7))
+    True
+    """
+    return len(segments) == 1 and segments[0].kind == "written"
+
+
 def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
     """Raise ``ValueError`` unless segments follow each other from equation ``start`` to ``end``, at every level."""
     position = start
@@ -120,7 +135,11 @@ def check_cover(segments: Sequence[Segment], start: int, end: int) -> None:
         if (segment.kind == "loop") != (segment.loop is not None):
             raise ValueError(f"segment {segment.kind!r} {segment.start}..{segment.end} must be a loop with its plan")
         position = segment.end
+        if segment.kind == "written" and len(segments) > 1:
+            raise ValueError("a segment that is left as written must be the only one")
         if segment.kind == "nest":
+            if is_written(segment.children):
+                raise ValueError("a segment that is left as written must not be inside another one")
             check_cover(segment.children, segment.start, segment.end)
     if position != end:
         raise ValueError(f"segments end at equation {position} instead of {end}")

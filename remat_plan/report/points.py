@@ -1,0 +1,56 @@
+"""What a curve or a comparison has to say, as titles and cells; ``text`` and ``html`` only lay them out.
+
+In: ``Tradeoff``, ``Comparison``. Out: titles, headers, cells. Shares are of the function as written, which is the plain
+one unless it has ``jax.checkpoint`` regions of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remat_plan.report.rows import number_of
+from remat_plan.units import format_bytes
+
+if TYPE_CHECKING:
+    from remat_plan.report.comparison import Comparison, ComparisonRow
+    from remat_plan.report.tradeoff import Tradeoff
+
+
+def share_header(has_own_remat: bool) -> str:
+    """What stands above shares of the peak: of what they are."""
+    return "of written" if has_own_remat else "of plain"
+
+
+def tradeoff_title(curve: Tradeoff) -> str:
+    """What the curve is of."""
+    title = f"Peak against overhead for {curve.target}: {number_of(len(curve.points), 'schedule')}, predicted"
+    if curve.written is None:
+        return title
+    return f"{title}; as written {format_bytes(curve.written.peak_bytes)}, overhead {curve.written.overhead:.1%}"
+
+
+def comparison_title(comparison: Comparison, counted: str) -> str:
+    """What is compared; ``counted`` says how many."""
+    title = f"Strategies and budgets for {comparison.target}: {counted}"
+    baseline = format_bytes(comparison.baseline_peak_bytes)
+    if comparison.plain_peak_bytes is None:
+        return f"{title}; plain peak {baseline}"
+    return f"{title}; peak as written {baseline}, plain peak {format_bytes(comparison.plain_peak_bytes)}"
+
+
+def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, ...]:
+    """Strategy, budget, peak, its share of the baseline, overhead, FLOPs over plain, remark."""
+    budget = row.budget or "-"
+    if row.plan is None or row.peak_bytes is None:
+        least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
+        return (row.strategy, budget, "-", "-", "-", "-", least)
+    plan = row.plan
+    share = row.peak_bytes / max(comparison.baseline_peak_bytes, 1)
+    flops = f"{plan.step_flops / plan.plain_flops:.1%}" if plan.plain_flops else "-"
+    remark = "left as written" if plan.is_written else ""
+    if plan.is_identity:
+        remark = "left as it is" if plan.plain_peak_bytes is None else "its own jax.checkpoint left out"
+    return (
+        *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
+        *(f"{plan.overhead:.1%}", flops, remark),
+    )
