@@ -141,7 +141,8 @@ def analyze(
         128
     """
     traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
-    return analyze_graph(build(traced.jaxpr, traced.call.differentiated, keep_remat=True, merge=False))
+    graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=True, merge=False, wanted=traced.wanted)
+    return analyze_graph(graph)
 
 
 @collector.paused()

@@ -51,6 +51,12 @@ class Traced:
     cotangents: tuple[jax.ShapeDtypeStruct, ...]
 
     @property
+    def wanted(self) -> tuple[bool, ...]:
+        """Which outputs a cotangent is given to: of a loss the first, what is beside it (``aux``) gets none."""
+        outputs = _compat.open_jaxpr(self.jaxpr)[0].outvars
+        return tuple([_compat.is_float(v.aval) and (i == 0 or not self.is_loss) for i, v in enumerate(outputs)])
+
+    @property
     def has_gradient(self) -> bool:
         """Whether there is a backward pass at all."""
         return self.is_loss or (any(self.call.differentiated) and bool(self.cotangents))
@@ -131,7 +137,7 @@ def make_program(traced: Traced, existing: str) -> Program:
         traced: the call.
         existing: what becomes of the user's own ``jax.checkpoint`` regions: ``"replan"`` or ``"keep"``.
     """
-    graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=existing == "keep")
+    graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=existing == "keep", wanted=traced.wanted)
     shared = traced.call, traced.jaxpr, traced.output_tree, traced.is_loss, traced.cotangents
     return Program(*shared, graph, fingerprint(graph))
 

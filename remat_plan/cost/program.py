@@ -215,9 +215,8 @@ class Lowering:
             source = self.made_by.get(read)
             if source is not None and source.primitive == "transpose":
                 made = source.eqn.outvars[0].aval.shape
-                matrix = as_matrix(shape, batched, contracted)
-                if shape != made and matrix == (made, 1 - side):
-                    shape, batched, contracted = made, (), (matrix[1],)
+                if shape != made and as_matrix(shape, batched, contracted) == (made, 1 - side):
+                    shape, batched, contracted = made, (), (1 - side,)
             if source is not None and source.primitive == "transpose" and source.eqn.outvars[0].aval.shape == shape:
                 back = source.eqn.params["permutation"]
                 read, shape = source.reads[0], source.eqn.invars[0].aval.shape

@@ -16,7 +16,7 @@ are one object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -44,11 +44,14 @@ class Source:
     def __init__(self, jaxpr: Any):
         self.jaxpr = _compat.open_jaxpr(jaxpr)[0]
         self._rules: dict[int, Any] = {}
+        self._read = set(_variables_read(self.jaxpr))
 
     def rule(self, eqn: Any) -> tuple[Any, tuple[Any, ...]] | None:
         """The derivative of an equation with a rule of its own, open, and its constants; None if it has none alone."""
         if id(eqn) not in self._rules:
-            self._rules[id(eqn)] = _derivative(eqn)
+            rule = self._rules[id(eqn)] = _derivative(eqn, [v in self._read for v in eqn.outvars])
+            if rule is not None:
+                self._read.update(_variables_read(rule[0]))  # rules in the rule are asked for too
         return self._rules[id(eqn)]
 
     def outlives_its_trace(self) -> bool:
@@ -179,15 +182,28 @@ def _without_functions(params: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in params.items() if _compat.is_jaxpr(v) or not _compat.is_function(v)}
 
 
-def _derivative(eqn: Any) -> tuple[Any, tuple[Any, ...]] | None:
-    """Trace tangents, or gradients, of an equation whose rule is its own."""
+def _variables_read(jaxpr: Any) -> Iterator[Any]:
+    """Yield the variables that the outputs of a jaxpr depend on, those in jaxprs inside it too."""
+    inner, _ = _compat.open_jaxpr(jaxpr)
+    live = _compat.needed_equations(inner.eqns, inner.outvars)
+    for atoms in (inner.outvars, *[eqn.invars for eqn in live]):
+        yield from [a for a in atoms if not _compat.is_literal(a)]
+    for eqn in live:
+        for sub in _compat.sub_jaxprs(eqn.params):
+            yield from _variables_read(sub)
+
+
+def _derivative(eqn: Any, read: Sequence[bool]) -> tuple[Any, tuple[Any, ...]] | None:
+    """Trace tangents, or gradients, of an equation whose rule is its own; ``read`` tells which outputs are used."""
     if eqn.params.get("symbolic_zeros"):
         return None
     operands = [_compat.struct(a.aval) for a in eqn.invars]
     moving = [i for i, s in enumerate(operands) if _compat.is_float(s)]
 
+    floats = [used and _compat.is_float(v.aval) for v, used in zip(eqn.outvars, read, strict=True)]
+
     def forward(*values: Any) -> list[Any]:
-        return [x for x in _compat.bind(eqn, values) if _compat.is_float(jax.typeof(x))]
+        return [x for x, wanted in zip(_compat.bind(eqn, values), floats, strict=True) if wanted]
 
     def push(values: list[Any], tangents: list[Any]) -> Any:
         return jax.jvp(lambda *xs: forward(*_replaced(values, moving, xs)), [values[i] for i in moving], tangents)[1]
@@ -198,7 +214,7 @@ def _derivative(eqn: Any) -> tuple[Any, tuple[Any, ...]] | None:
     try:
         if eqn.primitive.name.startswith("custom_jvp"):
             return _compat.live_jaxpr(jax.make_jaxpr(push)(operands, [operands[i] for i in moving]))
-        cotangents = [_compat.struct(v.aval) for v in eqn.outvars if _compat.is_float(v.aval)]
+        cotangents = [_compat.struct(v.aval) for v, wanted in zip(eqn.outvars, floats, strict=True) if wanted]
         return _compat.live_jaxpr(jax.make_jaxpr(pull)(operands, cotangents))
     except Exception:  # a rule that cannot be traced by itself cannot be compared; where it is needed, it says why
         return None

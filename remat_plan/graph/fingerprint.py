@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from remat_plan.graph.build import Texts
 from remat_plan.graph.records import Graph
+from remat_plan.graph.walks import Texts
 
 _SEEDED = ("random_seed", "random_fold_in")
 """Primitives whose literal operands do not change what a program costs."""

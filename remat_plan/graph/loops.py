@@ -63,21 +63,20 @@ def loop_of(graph: Graph, op: Op) -> Loop:
 def _make_loop(graph: Graph, op: Op) -> Loop:
     params = op.eqn.params
     n_consts, n_carry = _compat.scan_counts(op.eqn)
-    moving = list(op.active)
-    while True:  # a carry that gets a tangent in one step has it in the next
-        body = build(params["jaxpr"], tuple(moving), graph.keep_remat)
-        carries = range(n_consts, n_consts + n_carry)
-        more = [i for i in carries if not moving[i] and body.outputs[i - n_consts] in _tangents(body)]
-        if not more:
+    moving, wanted = list(op.active), list(graph.needs[op.kind].given)
+    while True:  # a carry that gets a tangent in one step has it in the next, a cotangent in the one before
+        body = build(params["jaxpr"], tuple(moving), graph.keep_remat, wanted=wanted)
+        carries = [(i, n_consts + i, body.inputs[n_consts + i]) for i in range(n_carry)]
+        pushed = [place for i, place, _ in carries if not moving[place] and _moves(body, body.outputs[i])]
+        pulled = [i for i, _, value in carries if not wanted[i] and body.active[value]]
+        if not pushed and not pulled:
             return Loop(params["length"], params["reverse"], n_consts, n_carry, body)
-        for i in more:
-            moving[i] = True
+        for place in pushed:
+            moving[place] = True
+        for i in pulled:
+            wanted[i] = True
 
 
-def _tangents(body: Graph) -> set[int]:
-    """Return the values of a body that carry a tangent."""
-    found = set(body.differentiated_inputs)
-    for op in body.ops:
-        if any(op.active):
-            found.update(o for o, a in zip(op.outputs, body.needs[op.kind].active_outputs, strict=True) if a)
-    return found
+def _moves(body: Graph, value: int) -> bool:
+    """Tell whether an output of a body carries a tangent (literals have negative numbers)."""
+    return value >= 0 and body.moving[value]

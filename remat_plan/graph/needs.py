@@ -1,14 +1,17 @@
 """What the backward pass of an equation reads, found by tracing its VJP.
 
-In: one equation of each class (primitive, parameters, types, which operands carry a tangent).
+In: one equation of each class (primitive, parameters, types, which operands carry a tangent, which outputs are given
+a cotangent).
 Out: ``Need``: operands and outputs that its backward pass reads, the internals that plain JAX keeps instead,
-and the backward equations themselves.
+and the backward equations themselves. ``moving_outputs``: which outputs carry a tangent at all.
 
 Nothing is tabled: any primitive works, also of third parties. The VJP is traced as
 ``(primals, cotangents) -> (outputs, gradients)``; equations that depend on a cotangent are the backward pass,
-and what they read of the rest are its residuals. A residual that is neither an operand nor an output (an
-*internal* of the JVP rule, such as ``1 - y*y`` of tanh) is walked back to the operands and outputs from which
-it can be computed again.
+and what they read of the rest are its residuals. Outputs that no cotangent reaches are given none, as ``jax.grad``
+gives them none: what only they need is not kept, and a rule that refuses one is not asked.
+
+A residual that is neither an operand nor an output (an *internal* of the JVP rule, such as ``1 - y*y`` of tanh) is
+walked back to the operands and outputs from which it can be computed again.
 
 Limits: control flow and ``custom_vjp`` recompute their whole forward pass for their internals.
 """
@@ -31,17 +34,21 @@ class Need:
     """The residuals of one class of equations, by position.
 
     Attributes:
-        active_outputs: which outputs carry a tangent.
+        given: which outputs are given a cotangent.
+        active_outputs: those of them whose cotangent some gradient depends on.
+        reached: which operands are given a gradient that depends on a cotangent.
         operands, outputs: positions (literals counted) that the backward pass reads, directly or to
             recompute an internal.
         internal_avals: types of the internals that plain JAX keeps beside them.
         direct: positions ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
         internal_eqns: how many equations recompute the internals (0: none are needed).
-        vjp: the flattened VJP, inputs ``(operands..., cotangents of active outputs...)``,
+        vjp: the flattened VJP, inputs ``(operands..., cotangents of given outputs...)``,
             outputs ``(outputs..., gradients of active operands...)``; None where nothing is differentiated.
     """
 
+    given: tuple[bool, ...]
     active_outputs: tuple[bool, ...]
+    reached: tuple[bool, ...]
     operands: tuple[int, ...]
     outputs: tuple[int, ...]
     internal_avals: tuple[Any, ...]
@@ -55,8 +62,8 @@ class Need:
         return sum(_compat.aval_bytes(a) for a in self.internal_avals)
 
 
-class _Vjp:
-    """The function whose jaxpr is one operation's VJP; a class so that nothing is captured by name."""
+class _Derivative:
+    """A function that computes what an equation computes, and its derivatives by the operands that carry a tangent."""
 
     def __init__(
         self,
@@ -79,18 +86,23 @@ class _Vjp:
             v for v, a in zip(args, flags, strict=True) if not a
         ]
 
-    def __call__(self, args: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
+    def push(self, args: list[Any], tangents: list[Any]) -> list[Any]:
+        """Return the tangents of the outputs."""
         moving, fixed = self.split(args)
-        outputs, pull = jax.vjp(lambda *xs: self.forward(list(xs), fixed), *moving)
-        given = iter(cotangents)
-        full = [next(given) if _compat.is_float(o) else _float0_like(o) for o in (jax.typeof(x) for x in outputs)]
-        return outputs, list(pull(full))
+        return jax.jvp(lambda *xs: self.forward(list(xs), fixed), tuple(moving), tuple(tangents))[1]
 
+    def pull(self, given: tuple[bool, ...], args: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the outputs and the gradients, from cotangents of the outputs that are ``given`` one."""
+        moving, fixed = self.split(args)
 
-def _float0_like(aval: Any) -> Any:
-    import numpy as np
+        def sorted_forward(*xs: Any) -> tuple[list[Any], list[Any]]:
+            outputs = self.forward(list(xs), fixed)
+            reached = [x for x, g in zip(outputs, given, strict=True) if g]
+            return reached, [x for x, g in zip(outputs, given, strict=True) if not g]
 
-    return np.zeros(aval.shape, jax.dtypes.float0)
+        reached, pull, others = jax.vjp(sorted_forward, *moving, has_aux=True)
+        sources = (iter(others), iter(reached))
+        return [next(sources[g]) for g in given], list(pull(cotangents))
 
 
 def trace_vjp(
@@ -99,20 +111,58 @@ def trace_vjp(
     operands: tuple[int, ...],
     literals: Sequence[Any],
     active: tuple[bool, ...],
+    given: tuple[bool, ...],
 ) -> Flat:
     """Trace the VJP of a function that computes what an equation computes; see ``Need.vjp``.
 
     Args:
         run: operands to outputs.
-        eqn, operands, literals, active: the equation; see ``find_need``.
+        eqn, operands, literals, active, given: the equation; see ``find_need``.
     """
     structs = [_compat.struct(a.aval) for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
-    cotangents = [_compat.struct(v.aval) for v in eqn.outvars if _compat.is_float(v.aval)]
-    closed = jax.make_jaxpr(_Vjp(run, operands, literals, active))(structs, cotangents)
+    cotangents = [_compat.struct(v.aval) for v, g in zip(eqn.outvars, given, strict=True) if g]
+    derivative = _Derivative(run, operands, literals, active)
+    closed = jax.make_jaxpr(functools.partial(derivative.pull, given))(structs, cotangents)
     return flatten(closed, keep_remat=True)
 
 
-def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]) -> Need:
+def moving_outputs(
+    eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]
+) -> tuple[bool, ...]:
+    """Trace the JVP of one equation and return which outputs carry a tangent.
+
+    Args:
+        eqn, operands, literals, active: see ``find_need``.
+
+    Raises:
+        NotImplementedError: a mutable array takes part.
+    """
+    floats = tuple(_compat.is_float(v.aval) for v in eqn.outvars)
+    if not any(active) or not any(floats):
+        return (False,) * len(floats)
+    if any(_compat.is_ref(a.aval) for a in eqn.invars):
+        file, line, _ = _compat.source_line(eqn)
+        raise NotImplementedError(
+            f"{file}:{line}: a mutable array (jax.new_ref) takes part in the gradient, which cannot be planned; carry "
+            "the value through the function instead, or stop its gradient."
+        )
+    structs = [_compat.struct(a.aval) for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
+    tangents = [_compat.struct(a.aval) for a, moves in zip(eqn.invars, active, strict=True) if moves]
+    derivative = _Derivative(functools.partial(_compat.bind, eqn), operands, literals, active)
+    try:
+        flat = flatten(jax.make_jaxpr(derivative.push)(structs, tangents), keep_remat=True)
+    except NotImplementedError:  # only a VJP is known of it: that will tell
+        return floats
+    depends = set(flat.inputs[len(structs) :])
+    for item in flat.eqns:
+        if any(o in depends for o in item.operands):
+            depends.update(item.outputs)
+    return tuple([f and o in depends for f, o in zip(floats, flat.outputs, strict=True)])
+
+
+def find_need(
+    eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...], given: tuple[bool, ...]
+) -> Need:
     """Trace the VJP of one equation and return what its backward pass reads.
 
     Args:
@@ -120,30 +170,23 @@ def find_need(eqn: Any, operands: tuple[int, ...], literals: list[Any], active: 
         operands: its operand numbers; negative ones are literals ``literals[-1 - o]``.
         literals: the literals of the program.
         active: which operands carry a tangent.
+        given: which outputs are given a cotangent.
     """
-    floats = tuple(_compat.is_float(v.aval) for v in eqn.outvars)
-    none = Need((False,) * len(floats), (), (), (), (), 0, None)
-    if not any(active) or not any(floats) or eqn.primitive.name in ("stop_gradient",):
-        return none
-    if any(_compat.is_ref(a.aval) for a in eqn.invars):
-        file, line, _ = _compat.source_line(eqn)
-        raise NotImplementedError(
-            f"{file}:{line}: a mutable array (jax.new_ref) takes part in the gradient, which cannot be planned; carry "
-            "the value through the function instead, or stop its gradient."
-        )
-    flat = trace_vjp(functools.partial(_compat.bind, eqn), eqn, operands, literals, active)
-    return _classify(flat, [i for i, o in enumerate(operands) if o >= 0], len(floats), floats)
+    if not any(active) or not any(given):
+        return Need(given, (False,) * len(given), (False,) * len(active), (), (), (), (), 0, None)
+    flat = trace_vjp(functools.partial(_compat.bind, eqn), eqn, operands, literals, active, given)
+    return _classify(flat, [i for i, o in enumerate(operands) if o >= 0], active, given)
 
 
-def _classify(flat: Flat, places: list[int], n_outputs: int, floats: tuple[bool, ...]) -> Need:
+def _classify(flat: Flat, places: list[int], active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
     """Split a flattened VJP at its cotangents and walk its residuals back.
 
     Args:
         flat: the VJP; its first inputs are the operands that are values.
         places: their positions among all operands, literals included.
-        n_outputs, floats: outputs of the equation, and which of them may carry a tangent.
+        active, given: which operands carry a tangent, which outputs are given a cotangent.
     """
-    n_operands = len(places)
+    n_operands, n_outputs = len(places), len(given)
     cotangents = set(flat.inputs[n_operands:])
     gradients = flat.outputs[n_outputs:]
     depends = set(cotangents)
@@ -176,10 +219,12 @@ def _classify(flat: Flat, places: list[int], n_outputs: int, floats: tuple[bool,
             _walk_back(value, makers, position, out_position, operands, outputs, internal_eqns)
     # A cotangent reaches an output only if some gradient depends on it.
     used = {o for e in backward for o in e.operands} | set(gradients)
-    given = iter(flat.inputs[n_operands:])
-    active_outputs = tuple(f and next(given) in used for f in floats)
+    depending = iter([g in depends for g in gradients])
+    arriving = iter(flat.inputs[n_operands:])
     return Need(
-        active_outputs,
+        given,
+        tuple([g and next(arriving) in used for g in given]),
+        tuple([a and next(depending) for a in active]),
         tuple(sorted(operands)),
         tuple(sorted(outputs)),
         tuple(internals),

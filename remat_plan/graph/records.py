@@ -53,7 +53,8 @@ class Op:
         outputs: value numbers.
         active: which operands carry a tangent of the differentiated inputs.
         differentiated: whether a cotangent reaches this equation in the backward pass.
-        kind: number of the class of equal equations (same primitive, parameters, types, literals, activity).
+        kind: number of the class of equal equations (same primitive, parameters, types, literals, activity,
+            outputs that are given a cotangent).
         effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once.
         reads: the operands that are values (literals left out).
     """
@@ -90,6 +91,7 @@ class Graph:
         outputs: value numbers, or ``-1 - k`` for literals.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         active: per value, whether it carries a tangent and a cotangent.
+        moving: per value, whether it carries a tangent.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
         merged: how many equations were left out since they repeat another.
         bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
@@ -104,6 +106,7 @@ class Graph:
     outputs: tuple[int, ...]
     needs: tuple[Any, ...]
     active: tuple[bool, ...]
+    moving: tuple[bool, ...]
     keep_remat: bool = False
     merged: int = 0
     bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

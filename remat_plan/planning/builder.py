@@ -12,7 +12,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from remat_plan import _compat
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
@@ -21,7 +20,7 @@ from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.loops import loop_of
-from remat_plan.graph.needs import trace_vjp
+from remat_plan.graph.needs import Need, trace_vjp
 from remat_plan.graph.records import Graph, Op
 from remat_plan.rewrite.emit import planned_loop
 from remat_plan.rewrite.segments import LoopPlan
@@ -77,9 +76,9 @@ class Wiring(NamedTuple):
 
     Attributes:
         reads: its operands.
-        cotangents: its outputs that may carry one.
+        cotangents: its outputs that are given one.
         outputs: those of its outputs that the backward pass reads.
-        gradients: its operands that are given one.
+        gradients: its operands that a cotangent reaches.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -88,14 +87,14 @@ class Wiring(NamedTuple):
     gradients: tuple[tuple[int, int], ...]
 
 
-def _wire(rule: Backward, op: Op) -> Wiring:
-    floats = [v for v, var in zip(op.outputs, op.eqn.outvars, strict=True) if _compat.is_float(var.aval)]
-    moving = [v for v, a in zip(op.operands, op.active, strict=True) if a]
+def _wire(rule: Backward, op: Op, need: Need) -> Wiring:
+    arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
+    moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
     return Wiring(
         tuple(zip(rule.primal_inputs, op.reads, strict=True)),
-        tuple(zip(rule.cotangents, floats, strict=True)),
+        tuple(zip(rule.cotangents, arriving, strict=True)),
         tuple([(rule.primal_outputs[j], op.outputs[j]) for j in rule.outputs if rule.primal_outputs[j] >= 0]),
-        tuple(zip(rule.gradients, moving, strict=True)),
+        tuple([(number, v) for number, (v, reached) in zip(rule.gradients, moving, strict=True) if reached]),
     )
 
 
@@ -153,7 +152,8 @@ class Rules:
         key = op.kind, plan
         if key not in self._loops:
             run = planned_loop(self.graph, op, plan)
-            flat = trace_vjp(run, op.eqn, op.operands, self.graph.literals, op.active)
+            given = self.graph.needs[op.kind].given
+            flat = trace_vjp(run, op.eqn, op.operands, self.graph.literals, op.active, given)
             self._loops[key] = Backward(flat, (), len(op.reads), len(op.outputs), self.facts)
         return self._loops[key]
 
@@ -161,7 +161,7 @@ class Rules:
         """How a rule is connected to the values around an operation."""
         key = op.index, id(rule)  # rules are kept, so their ids stay their own
         if key not in self._wirings:
-            self._wirings[key] = _wire(rule, op)
+            self._wirings[key] = _wire(rule, op, self.graph.needs[op.kind])
         return self._wirings[key]
 
     def addition(self, aval: Any) -> Facts:

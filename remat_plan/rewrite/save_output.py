@@ -67,13 +67,29 @@ class _Tagged:
         directions = [tangents[i] for i in moving]
         if not moving:
             outputs = self(*primals)
-            return outputs, [_compat.zero_tangent(x) for x in outputs]
+            return outputs, [_no_tangent(x) for x in outputs]
         closed, shape = jax.make_jaxpr(push, return_shape=True)(list(primals), directions)
         jaxpr, consts = _compat.open_jaxpr(closed)
         n = len(shape[0])
         tags = {jaxpr.outvars[i]: name for i, name in self.names.items() if not _compat.is_literal(jaxpr.outvars[i])}
         values = _evaluate_tagged(jaxpr, consts, [*primals, *directions], tags)
-        return values[:n], values[n:]
+        moved = depending(jaxpr, jaxpr.invars[len(primals) :])
+        found = zip(values[:n], values[n:], jaxpr.outvars[n:], strict=True)
+        return values[:n], [t if not _compat.is_literal(v) and v in moved else _no_tangent(x) for x, t, v in found]
+
+
+def depending(jaxpr: Any, variables: Sequence[Any]) -> set[Any]:
+    """Return the variables of a jaxpr that depend on some of its variables, and these."""
+    found = set(variables)
+    for eqn in jaxpr.eqns:
+        if any(a in found for a in eqn.invars if not _compat.is_literal(a)):
+            found.update(eqn.outvars)
+    return found
+
+
+def _no_tangent(value: Any) -> SymbolicZero:
+    """What JAX takes for "no tangent": a zero that is an array would be carried on like any tangent."""
+    return SymbolicZero(jax.typeof(value).to_tangent_aval())
 
 
 def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, str]) -> list[Any]:

@@ -133,3 +133,19 @@ def test_a_rule_that_closes_over_a_tracer_does_not_outlive_it():
     jax.jit(outer)(2.0)
     assert kept == [False]
     assert Source(custom_vjp(2.0)).outlives_its_trace()
+
+
+def test_rules_are_compared_by_the_outputs_that_are_used():
+    """Mapped, this rule takes no cotangent for its second output (jax 0.12), which the program does not use."""
+
+    def program(scale):
+        @jax.custom_vjp
+        def fn(x, w):
+            return jnp.sin(x) * w, 2.0 * w
+
+        fn.defvjp(lambda x, w: (fn(x, w), (x, w)), lambda kept, ct: (ct[0] * scale, ct[0] * kept[0] + ct[1]))
+        return jax.make_jaxpr(lambda x, w: jnp.cos(jax.vmap(fn, in_axes=(0, None))(x, w)[0]))(X, X[0])
+
+    assert same_program(program(1.0), program(1.0))
+    assert not same_program(program(1.0), program(2.0))
+    assert Source(program(1.0)).outlives_its_trace()

@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tests.helpers import traced
+from remat_plan._compat import is_literal
+from remat_plan.graph.loops import loop_of
+from remat_plan.planning.cuts import needed_values
+from remat_plan.rewrite.save_output import run_tagged
+from tests.helpers import check_schedules, count_equations, traced
 from tests.zoo import V, W, X, cubed, scaled
 
 
@@ -72,8 +76,6 @@ def test_positions_count_literals():
     assert needs_of(lambda x: 1.0 / x, X + 9, primitive="div").operands == (1,)
     assert needs_of(lambda x: 2.0**x, X, primitive="pow").operands[-1:] in ((1,), ())
     program = traced(lambda v: jnp.sum(1.0 / jnp.sin(v)), V)
-    from remat_plan.planning.cuts import needed_values
-
     (sine,) = [op for op in program.graph.ops if op.primitive == "sin"]
     assert sine.outputs[0] in needed_values(program.graph)
 
@@ -97,7 +99,7 @@ def test_kept_checkpoints_read_their_operands():
 
 def test_integer_outputs_carry_no_tangent():
     need = needs_of(lambda x: lax.top_k(x, 2)[0], X, primitive="top_k")
-    assert need.active_outputs == (True, False)
+    assert need.given == need.active_outputs == (True, False)
     assert 1 in need.outputs or need.internal_avals, "the indices, or what they are made of"
 
 
@@ -134,3 +136,132 @@ def test_equal_equations_are_traced_once():
 def test_literals_tell_classes_apart():
     graph = traced(lambda v: jnp.sum(v * 2.0 + v * 3.0), V).graph
     assert len({op.kind for op in graph.ops if op.primitive == "mul"}) == 2
+
+
+@jax.custom_vjp
+def shared(x, w):
+    """Two outputs; mapped over ``x`` only, the second is one for the whole batch."""
+    return jnp.sin(x) * w, 2.0 * w
+
+
+shared.defvjp(
+    lambda x, w: (shared(x, w), (x, w)),
+    lambda kept, ct: (ct[0] * jnp.cos(kept[0]) * kept[1], ct[0] * jnp.sin(kept[0]) + 2.0 * ct[1]),
+)
+
+
+def shared_chain(w, x, use=lambda other: 0.0):
+    """jax 0.12 refuses a cotangent for the second output here (``jax.grad`` gives it none)."""
+    total = 0.0
+    for _ in range(4):
+        x, other = jax.vmap(shared, in_axes=(0, None))(x, w)
+        total = total + use(other)
+    return jnp.sum(x**2) + total
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda other: 0.0,
+        lambda other: jnp.sum(lax.stop_gradient(jnp.sin(other))),
+        lambda other: jnp.sum(jnp.floor(other * 3.0)),
+        lambda other: jnp.where(jnp.max(other) > 0.0, 1.0, 2.0),
+    ],
+    ids=["unused", "stopped", "floor", "compared"],
+)
+def test_outputs_that_no_cotangent_reaches_are_given_none(use):
+    program = check_schedules(lambda w, x: shared_chain(w, x, use), V, X[:, : V.size], argnums=(0, 1), seeds=range(1))
+    needs = [program.graph.needs[op.kind] for op in program.graph.ops if "custom_vjp" in op.primitive]
+    assert {need.given for need in needs} == {(True, False)}
+
+
+@pytest.mark.filterwarnings("ignore:.*a while loop has no known trip count")
+def test_so_are_what_a_loss_returns_beside_it():
+    def loss(w, x):
+        y = jnp.tanh(x @ w)
+        steps, z = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, y))
+        return jnp.sum(y), (jnp.exp(y), z)  # what is computed by a while loop has no gradient
+
+    program = check_schedules(loss, W[0], X, has_aux=True, seeds=range(1))
+    by_name = {op.primitive: op for op in program.graph.ops}
+    assert by_name["tanh"].differentiated
+    assert not by_name["exp"].differentiated
+    assert not by_name["while"].differentiated
+    without = traced(lambda w, x: loss(w, x)[0], W[0], X).graph
+    assert needed_bytes(program.graph) == needed_bytes(without)
+
+
+def needed_bytes(graph):
+    return sum(graph.values[v].size_bytes for v in needed_values(graph))
+
+
+@pytest.mark.parametrize(
+    ("fn", "primitive"),
+    [
+        (lambda x: lax.scan(lambda c, _: (jnp.sin(c), jnp.exp(c * 2.0)), x, None, length=5), "scan"),
+        (lambda x: lax.cond(x[0, 0] > 0, lambda y: (jnp.sin(y), jnp.exp(y)), lambda y: (y, y * y), x), "cond"),
+        (jax.custom_jvp(lambda x: (jnp.sin(x), jnp.exp(x))), "custom_jvp_call"),
+        (jax.checkpoint(lambda x: (jnp.sin(x), jnp.exp(x))), None),
+    ],
+    ids=["scan", "cond", "custom_jvp", "checkpoint"],
+)
+def test_what_only_unreached_outputs_need_is_not_kept(fn, primitive):
+    if hasattr(fn, "defjvp"):
+        fn.defjvp(lambda xs, ts: (fn(*xs), (jnp.cos(xs[0]) * ts[0], fn(*xs)[1] * ts[0])))
+
+    def of(use):
+        graph = traced(lambda x: jnp.sum(use(fn(x))), X, existing="keep").graph
+        return next(graph.needs[o.kind] for o in graph.ops if o.differentiated and primitive in (None, o.primitive))
+
+    first = of(lambda out: out[0] + lax.stop_gradient(jnp.sum(out[1])))
+    both = of(lambda out: out[0] + jnp.sum(out[1]))
+    assert (first.given, both.given) == ((True, False), (True, True))
+    assert first.internal_bytes <= both.internal_bytes
+    assert set(first.operands) <= set(both.operands)
+    assert set(first.outputs) <= set(both.outputs)
+    if primitive == "scan":
+        assert (first.outputs, both.outputs) == ((), (1,)), "the exponentials of all steps"
+
+
+def test_bodies_of_loops_know_what_is_reached():
+    def step(c, row):
+        moved, counted = c
+        return (jnp.sin(moved @ row), jnp.exp(counted) * moved[0, 0]), jnp.cos(moved)
+
+    def loss(w, x):
+        (moved, counted), rows = lax.scan(step, (x, x), w)
+        return jnp.sum(moved) + lax.stop_gradient(jnp.sum(counted) + jnp.sum(rows))
+
+    program = check_schedules(loss, W, X, seeds=range(1))
+    (op,) = [op for op in program.graph.ops if op.primitive == "scan"]
+    assert program.graph.needs[op.kind].given == (True, False, False)
+    names = {o.primitive for o in loop_of(program.graph, op).body.ops if o.differentiated}
+    assert names == {"dot_general", "sin"}
+
+
+def test_a_carry_is_reached_by_way_of_the_next_step():
+    def step(c, row):
+        first, second = c
+        return (jnp.sin(second @ row), jnp.exp(first)), None
+
+    program = check_schedules(lambda w, x: jnp.sum(lax.scan(step, (x, x), w)[0][0]), W, X, seeds=range(1))
+    (op,) = [op for op in program.graph.ops if op.primitive == "scan"]
+    body = loop_of(program.graph, op).body
+    assert {o.primitive for o in body.ops if o.differentiated} == {"dot_general", "sin", "exp"}
+
+
+def test_outputs_without_a_tangent_stay_so_when_they_are_saved():
+    """The tagged equation must not turn "no tangent" into zeros, or what follows would be differentiated."""
+
+    def fn(x):
+        count, y = lax.while_loop(lambda c: c[0] < 3.0, lambda c: (c[0] + 1.0, jnp.sin(c[1])), (0.0, x))
+        return count, y
+
+    eqn = jax.make_jaxpr(fn)(V).jaxpr.eqns[-1]
+    pushed = jax.make_jaxpr(lambda x, t: jax.jvp(lambda y: [jnp.sin(z) for z in _tagged(eqn, y)], (x,), (t,)))(V, V)
+    assert count_equations(pushed.jaxpr, "cos") == 2, "of the value that moves, in the loop and after it"
+
+
+def _tagged(eqn, x):
+    args = [a.val if is_literal(a) else x for a in eqn.invars]
+    return run_tagged(eqn, args, {len(eqn.outvars) - 1: "kept"})

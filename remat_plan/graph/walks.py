@@ -1,0 +1,143 @@
+"""Which values carry a tangent, and which of them a cotangent reaches.
+
+In: a flattened program, the values that are differentiated, the values that are given a cotangent.
+Out: both sets, and per equation its ``Need``.
+
+As ``jax.grad`` does it: a walk forward by the JVP of each equation, a walk back by its VJP. What a cotangent never
+reaches is given none, so rules are asked only for what JAX asks of them. Equal equations are traced once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from remat_plan.graph.flatten import Flat, FlatEqn
+from remat_plan.graph.needs import Need, find_need, moving_outputs
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|<function [^>]*>|<jax\.[^>]*>|object at [^>]*")
+
+
+def param_text(eqn: Any) -> str:
+    """Return the parameters of an equation as text without addresses, equal in every process."""
+    simple = []
+    for key in sorted(eqn.params):
+        value = eqn.params[key]
+        if callable(value) and not hasattr(value, "eqns") and not hasattr(value, "jaxpr"):
+            simple.append(f"{key}={getattr(value, '__name__', type(value).__name__)}")
+        else:
+            simple.append(f"{key}={value}")
+    return _ADDRESS.sub("", ";".join(simple))
+
+
+class Texts:
+    """Parameter texts, each jaxpr-carrying equation printed once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, str] = {}
+
+    def of(self, eqn: Any) -> str:
+        try:
+            key = (eqn.primitive, tuple(sorted((k, v) for k, v in eqn.params.items())))
+            hash(key)
+        except TypeError:
+            return param_text(eqn)
+        if key not in self.known:
+            self.known[key] = param_text(eqn)
+        return self.known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Derivatives:
+    """What differentiating a program does.
+
+    Attributes:
+        needs: of the classes of equations, in the order of the program.
+        kinds: per equation, the number of its class.
+        active: per equation, which operands carry a tangent.
+        moving: the values that carry a tangent.
+        reached: those of them that a cotangent reaches.
+    """
+
+    needs: tuple[Need, ...]
+    kinds: tuple[int, ...]
+    active: tuple[tuple[bool, ...], ...]
+    moving: frozenset[int]
+    reached: frozenset[int]
+
+
+def differentiate(flat: Flat, inputs: set[int], outputs: set[int]) -> Derivatives:
+    """Follow tangents of ``inputs`` forward, and cotangents of ``outputs`` back.
+
+    Where a rule is given a cotangent and no gradient depends on it, there was no tangent to speak of, and both walks
+    are made again without it.
+    """
+    walks = _Walks(flat)
+    useless: set[int] = set()
+    while True:
+        moving, active = walks.forward(inputs, useless)
+        keys, reached = walks.back(active, moving & outputs)
+        found = set()
+        for item, key in zip(flat.eqns, keys, strict=True):
+            need = walks.needs[key]
+            flags = zip(item.outputs, need.given, need.active_outputs, strict=True)
+            found.update([o for o, given, used in flags if given and not used])
+        if not found:
+            break
+        useless |= found
+    kinds = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return Derivatives(
+        tuple([walks.needs[key] for key in kinds]),
+        tuple([kinds[key] for key in keys]),
+        tuple(active),
+        frozenset(moving),
+        frozenset(reached),
+    )
+
+
+class _Walks:
+    """The walks over one program, with what was traced for them."""
+
+    def __init__(self, flat: Flat):
+        self.flat, self.texts = flat, Texts()
+        known: dict[Any, int] = {}
+        self.classes = [known.setdefault(self.signature(item), len(known)) for item in flat.eqns]
+        self.moves: dict[Any, tuple[bool, ...]] = {}
+        self.needs: dict[Any, Need] = {}
+
+    def signature(self, item: FlatEqn) -> Any:
+        """What equal equations have in common: primitive, parameters, types of operands, literals."""
+        ins = tuple(
+            ("lit", repr(self.flat.literals[-1 - o])) if o < 0 else (a.aval.shape, str(a.aval.dtype))
+            for a, o in zip(item.eqn.invars, item.operands, strict=True)
+        )
+        return item.eqn.primitive.name, self.texts.of(item.eqn), ins
+
+    def forward(self, inputs: set[int], useless: set[int]) -> tuple[set[int], list[tuple[bool, ...]]]:
+        """Return the values that carry a tangent, ``useless`` ones left out, and which operands of equations do."""
+        moving = set(inputs)
+        rows = []
+        for item, number in zip(self.flat.eqns, self.classes, strict=True):
+            active = tuple([o in moving for o in item.operands])
+            key = number, active
+            if key not in self.moves:
+                self.moves[key] = moving_outputs(item.eqn, item.operands, self.flat.literals, active)
+            pairs = zip(item.outputs, self.moves[key], strict=True)
+            moving.update([o for o, moves in pairs if moves and o not in useless])
+            rows.append(active)
+        return moving, rows
+
+    def back(self, active: list[tuple[bool, ...]], outputs: set[int]) -> tuple[list[Any], set[int]]:
+        """Return per equation the key of its need, and the values that a cotangent of ``outputs`` reaches."""
+        reached = set(outputs)
+        keys = []
+        rows = zip(reversed(self.flat.eqns), reversed(self.classes), reversed(active), strict=True)
+        for item, number, moves in rows:
+            given = tuple([o in reached for o in item.outputs])
+            key = number, moves, given
+            if key not in self.needs:
+                self.needs[key] = find_need(item.eqn, item.operands, self.flat.literals, moves, given)
+            reached.update([o for o, r in zip(item.operands, self.needs[key].reached, strict=True) if r])
+            keys.append(key)
+        return keys[::-1], reached
