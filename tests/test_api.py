@@ -209,7 +209,7 @@ def test_the_users_own_checkpoints():
 
     kept = rp.plan(fn, W, X, budget="1GB", verify=False, existing="keep")
     anew = rp.plan(fn, W, X, budget="1GB", verify=False)
-    assert kept.baseline_peak_bytes < anew.baseline_peak_bytes
+    assert kept.baseline_peak_bytes == anew.baseline_peak_bytes < anew.plain_peak_bytes
     tight = rp.plan(fn, W, X, budget=kept.baseline_peak_bytes, verify=False)
     assert not tight.is_identity
     assert tight.predicted_peak_bytes <= kept.baseline_peak_bytes
@@ -295,8 +295,9 @@ def test_plans_print():
 
 def test_a_decorated_function_can_be_planned_again():
     f = rp.remat(loss, budget="80%", verify=False)
-    plan = rp.plan(f, W, X, budget="65%", verify=False)
+    plan = rp.plan(f, W, X, budget="90%", verify=False)
     assert not plan.is_identity
+    assert plan.baseline_peak_bytes < 0.85 * plan.plain_peak_bytes, "what the first plan left"
     assert_trees_close(jax.grad(plan.apply(f))(W, X), jax.grad(loss)(W, X))
 
 

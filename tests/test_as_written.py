@@ -75,7 +75,7 @@ def curves():
     return curve
 
 
-CASES = [("unrolled", "all"), ("unrolled", "dots"), ("scanned", "all"), ("scanned", "names"), ("nested", "dots")]
+CASES = [("unrolled", "dots"), ("scanned", "all"), ("nested", "names")]
 
 
 @pytest.mark.parametrize(("kind", "policy"), CASES)
@@ -87,6 +87,17 @@ def test_the_baseline_is_the_function_as_written(curves, kind, policy):
     assert plan.plain_flops < plan.written_flops
 
 
+def reach(curve, budget):
+    """The plan for a budget; where it cannot be met, the one for the least that can, which is not above the baseline."""
+    try:
+        return curve.plan(budget)
+    except rp.BudgetError as error:
+        least = error.minimum_bytes
+    plan = curve.plan(least)
+    assert least <= plan.baseline_peak_bytes
+    return plan
+
+
 @pytest.mark.parametrize("budget", ["50%", "90%", "100%", "middle", "1GB"])
 @pytest.mark.parametrize(("kind", "policy"), CASES)
 def test_no_plan_is_worse_than_the_function_as_written(curves, kind, policy, budget):
@@ -94,16 +105,12 @@ def test_no_plan_is_worse_than_the_function_as_written(curves, kind, policy, bud
     if budget == "middle":
         given = curve.plan("100%")
         budget = (given.baseline_peak_bytes + given.plain_peak_bytes) // 2
-    try:
-        plan = curve.plan(budget)
-    except rp.BudgetError as error:
-        assert error.minimum_bytes <= of_xla(loss) + 256
-        assert curve.plan(error.minimum_bytes).compiled_peak_bytes <= error.minimum_bytes
-        return
+    plan = reach(curve, budget)
     assert plan.compiled_peak_bytes <= plan.budget_bytes
     assert plan.compiled_peak_bytes == pytest.approx(of_xla(plan.apply(loss)), abs=256)
     if plan.compiled_peak_bytes >= plan.baseline_peak_bytes and not plan.is_written:
-        assert plan.overhead < plan.written_overhead
+        assert plan.overhead <= plan.written_overhead
+        assert plan.is_identity or any("faster" in note for note in plan.notes)
     found, wanted = (jax.value_and_grad(f)(*VALUES) for f in (plan.apply(loss), loss))
     assert_trees_close(found, wanted)
     again = rp.Plan.from_json(plan.to_json())

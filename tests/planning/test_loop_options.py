@@ -141,14 +141,14 @@ def test_checkpoints_in_the_body_are_planned_anew():
 
     ours = rp.plan(layers, W, X, budget="100%", target="cpu")
     theirs = rp.plan(by_hand, W, X, budget="100%", target="cpu")
-    assert theirs.baseline_peak_bytes == pytest.approx(ours.baseline_peak_bytes, rel=0.01)
+    assert theirs.plain_peak_bytes == pytest.approx(ours.baseline_peak_bytes, rel=0.01)
     assert theirs.plain_flops == pytest.approx(ours.plain_flops, rel=0.01)
     kept = rp.plan(by_hand, W, X, budget="100%", target="cpu", existing="keep")
-    assert kept.baseline_peak_bytes < 0.6 * ours.baseline_peak_bytes
+    assert kept.baseline_peak_bytes == theirs.baseline_peak_bytes < 0.6 * ours.baseline_peak_bytes
     assert rp.plan(inside, W, X, budget="100%", target="cpu").plain_flops == pytest.approx(ours.plain_flops, rel=0.01)
     small = jnp.ones((12, 64, 64)) / 64, jnp.ones((2048, 64))
     for fn in (by_hand, inside):
-        plan = rp.plan(fn, W, X, budget="60%", target="cpu")
+        plan = rp.plan(fn, W, X, budget=int(0.6 * ours.baseline_peak_bytes), target="cpu")
         assert plan.compiled_peak_bytes <= plan.budget_bytes
         found, wanted = jax.grad(plan.apply(fn))(*small), jax.grad(layers)(*small)
         assert jnp.allclose(found, wanted, rtol=1e-4, atol=1e-5)
