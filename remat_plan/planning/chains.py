@@ -64,13 +64,13 @@ def _problem(graph: Graph, cuts: Cuts, options: Options, early: int) -> ChainPro
     n = len(cuts.positions) - 1
     classes: dict[object, int] = {}
     rows, block_classes, forward, may_nest = [], [], [], []
+    ends: list[list[int]] = [[] for _ in range(n)]
+    for s, e in options.profiles:
+        ends[s].append(e)
     for s in range(n):
         row = []
-        for e in range(s + 1, n + 1):
-            profile = options.profiles.get((s, e))
-            if profile is None:
-                break
-            run = options.runs[s, e]
+        for e in ends[s]:
+            profile, run = options.profiles[s, e], options.runs[s, e]
             crossing = _crossing_bytes(graph, cuts, run, s, e)
             only = len(profile.options) == 1
             row.append((e, tuple(_run_option(o, crossing, early, e == n, only) for o in profile.options)))

@@ -4,16 +4,18 @@ In: ``Graph``. Out: ``Cuts``: positions between equations, the values live acros
 may be run again anywhere for nothing (they depend on literals only).
 
 No articulation point is needed: a U-Net or a DenseNet is cut where several values cross, as long as few bytes
-do. A cut is a local minimum of the frontier bytes with a dear equation (a matrix product, a convolution) and
-enough residuals since the cut before. Of positions on one plateau the one counts whose frontier the backward
-pass reads most of, since these bytes are then stored once for two purposes. Where more than ``LONG`` dear
-equations follow without a hill (a plain chain), all positions of plateaus count. Equations with effects stand
-alone between two cuts.
+do. There are two kinds of cuts. A *major* one is a local minimum of the frontier bytes with an expensive equation (a
+matrix product, a convolution) and enough residuals since the cut before. Between two of them the frontier may stay as
+low as at the cuts themselves for several expensive equations, without a hill (a plain chain of layers): there,
+positions on plateaus are *minor* cuts, however short the chain is. Of positions on one plateau the one counts whose
+frontier the backward pass reads most of, since these bytes are then stored once for two purposes. Equations with
+effects stand alone between two cuts.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
@@ -25,10 +27,8 @@ from remat_plan.planning.limits import NO_LIMITS, Limits
 GAIN = 0.5
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
 
-LONG = 6
-"""How many dear equations may stand between cuts before plateaus are searched too."""
-
 _PLATEAU = 1.02
+"""Frontiers that differ by up to this factor are equally low: a bias or a mean beside a layer's output makes no hill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Cuts:
         free: numbers of operations that depend on literals only.
         needed: values that some backward equation reads.
         limits: what the user wants kept or recomputed.
+        major: numbers (in ``positions``) of the major cuts, both ends among them.
     """
 
     positions: tuple[int, ...]
@@ -48,6 +49,7 @@ class Cuts:
     free: frozenset[int]
     needed: frozenset[int]
     limits: Limits = NO_LIMITS
+    major: frozenset[int] = frozenset()
 
 
 def needed_values(graph: Graph) -> frozenset[int]:
@@ -94,25 +96,37 @@ def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
     return found
 
 
-def _worthwhile(
-    graph: Graph, start: int, minima: list[int], dear: list[bool], cuts: _Facts, heights: list[int]
-) -> list[int]:
-    """Keep the minima after ``start`` between which something dear happens and enough residuals are made.
+def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: _Facts, minor: bool) -> list[int]:
+    """Keep the candidates after ``start`` between which something expensive happens and enough residuals are made.
 
     What a cut costs is what it adds to the frontier of the cut before (values that merely pass cost nothing
-    more); what it gains is the residuals made since then that do not cross it.
+    more); what it gains is the residuals made since then that do not cross it. At a minor cut those that cross count
+    too: nothing is stored that the plain program does not store there, and segments may end at every layer.
     """
     kept: list[int] = []
-    for position in minima:
-        ops = [op for op in graph.ops[start:position] if op.index not in cuts.free]
+    for position in candidates:
+        ops = [op for op in graph.ops[start:position] if op.index not in facts.free]
         made = [o for op in ops for o in op.outputs]
-        cost = sum(graph.values[o].size_bytes for o in made if cuts.last[o] >= position)
-        gain = sum(graph.values[o].size_bytes for o in made if o in cuts.needed and cuts.last[o] < position)
-        far = any(dear[start:position]) or gain >= 4 * GAIN * heights[position]
+        cost = sum(graph.values[o].size_bytes for o in made if facts.last[o] >= position)
+        residuals = [o for o in made if o in facts.needed and (minor or facts.last[o] < position)]
+        gain = sum(graph.values[o].size_bytes for o in residuals)
+        far = any(facts.expensive[start:position]) or gain >= 4 * GAIN * facts.heights[position]
         if gain >= GAIN * cost and far:
             kept.append(position)
             start = position
     return kept
+
+
+def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: _Facts) -> list[int]:
+    """Return the minor cuts between two major ones: on plateaus that are as low as these are.
+
+    The ends of the program say nothing on how low a frontier is there; between them it is its lowest plateau.
+    """
+    inside = plateaus[bisect_right(plateaus, start) : bisect_left(plateaus, end)]
+    borders = [facts.heights[p] for p in (start, end) if 0 < p < len(graph.ops)]
+    level = max(borders) if borders else min((facts.heights[p] for p in inside), default=0)
+    low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
+    return _worthwhile(graph, start, low, facts, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +134,8 @@ class _Facts:
     free: frozenset[int]
     needed: frozenset[int]
     last: list[int]
+    heights: list[int]
+    expensive: list[bool]
 
 
 def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
@@ -146,20 +162,21 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
                 scores[last[v] + 1] -= value.size_bytes
     for i in range(1, len(scores)):
         scores[i] += scores[i - 1]
-    dear = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
-    facts = _Facts(free, needed, last)
-    chosen = {0, len(graph.ops), *_worthwhile(graph, 0, _minima(heights, scores, False), dear, facts, heights)}
-    flat = _minima(heights, scores, True)
-    for start, end in itertools.pairwise(sorted(chosen)):
-        if sum(dear[start:end]) > LONG:  # no hills for long: a plain chain
-            chosen.update(_worthwhile(graph, start, [p for p in flat if start < p < end], dear, facts, heights))
+    expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
+    facts = _Facts(free, needed, last, heights, expensive)
+    major = {0, len(graph.ops), *_worthwhile(graph, 0, _minima(heights, scores, False), facts, False)}
+    plateaus = _minima(heights, scores, True)
+    chosen = set(major)
+    for start, end in itertools.pairwise(sorted(major)):
+        chosen.update(_minor_cuts(graph, start, end, plateaus, facts))
     for op in graph.ops:
         isolated = op.differentiated and op.primitive in isolate
         if op.effectful or isolated or op.index in limits.pinned or is_loop(op):
             chosen.update((op.index, op.index + 1))
     chosen -= _crossed(graph, limits, chosen)
     positions = tuple(sorted(chosen))
-    return Cuts(positions, frontiers(graph, positions, free, last), free, needed, limits)
+    numbers = frozenset(number for number, p in enumerate(positions) if p in major)
+    return Cuts(positions, frontiers(graph, positions, free, last), free, needed, limits, numbers)
 
 
 def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:

@@ -1,7 +1,7 @@
 """The options of every run of blocks.
 
-In: ``Graph``, ``Cuts``, ``Rules``. Out: ``Options``: per run of up to ``MERGE`` blocks the ways to run it
-(saved values, bytes kept, bytes of transient, seconds).
+In: ``Graph``, ``Cuts``, ``Rules``. Out: ``Options``: per run of up to ``MERGE`` blocks, and per run of as many blocks
+between major cuts, the ways to run it (saved values, bytes kept, bytes of transient, seconds).
 
 Equal runs (same signature) are solved and profiled once. Every run may be one ``jax.checkpoint`` segment for
 each point of the minimum-cut hull. Saving the output of a matrix product or what element-wise equations make of
@@ -28,6 +28,9 @@ from remat_plan.solve.min_cut import SegmentProblem, Selection
 
 MERGE = 4
 """The most blocks that one segment may span by itself (nesting spans more)."""
+
+_MOST_BLOCKS = 4 * MERGE
+"""The most blocks that one segment may span from one major cut to another: so many minor cuts are between them."""
 
 EARLY_SHARE = 0.05
 """Early bytes up to this share of a run's own peak are not worth speaking of."""
@@ -121,7 +124,7 @@ class _Profiler:
         for choice, forward in zip(choices, forwards, strict=True):
             backward = backward_timeline(rules, run, choice.saved, choice.recomputed)
             # What the evaluator cannot tell apart is decided by the work done again.
-            extra = forward.seconds + backward.seconds - plain.timeline.seconds + 1e-3 * choice.seconds
+            extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
             options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
@@ -191,10 +194,16 @@ def _dear_source(graph: Graph, v: int, local: dict[int, int]) -> int:
         current = large[0]
 
 
+def _difference(seconds: float, plain_seconds: float) -> float:
+    """Seconds more than those of the plain run; what rounding leaves of equal ones is no difference."""
+    difference = seconds - plain_seconds
+    return difference if abs(difference) > 1e-9 * plain_seconds else 0.0
+
+
 def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     """Drop options that another one beats in every respect."""
     kept: list[SegmentOption] = []
-    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, o.plain, sorted(o.saved))):
+    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, not o.plain, sorted(o.saved))):
         beaten = any(
             k.seconds <= o.seconds
             and k.backward_bytes <= o.backward_bytes
@@ -219,14 +228,25 @@ def _spread(points: list[Selection], most: int) -> list[Selection]:
     return [points[i] for i in sorted(chosen)]
 
 
+def _major_runs(cuts: Cuts, merge: int) -> dict[int, list[int]]:
+    """Return per major cut those that follow it, up to ``merge`` of them, and not too many blocks away.
+
+    So what can be one segment does not depend on how many minor cuts there are in it.
+    """
+    majors = sorted(cuts.major)
+    return {s: [e for e in majors[i + 1 : i + 1 + merge] if e <= s + _MOST_BLOCKS] for i, s in enumerate(majors)}
+
+
 def find_options(graph: Graph, cuts: Cuts, rules: Rules, merge: int = MERGE) -> Options:
-    """Solve and profile every run of up to ``merge`` blocks; see the module docstring."""
+    """Solve and profile every run of up to ``merge`` blocks, or blocks between major cuts; see the module docstring."""
     n = len(cuts.positions) - 1
+    major_runs = _major_runs(cuts, merge)
     profiler = _Profiler(graph, rules)
     runs: dict[tuple[int, int], Run] = {}
     profiles: dict[tuple[int, int], Profile] = {}
     for s in range(n):
-        for e in range(s + 1, min(s + merge, n) + 1):
+        near = range(s + 1, min(s + merge, n) + 1)
+        for e in [*near, *[e for e in major_runs.get(s, []) if e not in near]]:
             run = make_run(graph, cuts, s, e)
             if e > s + 1 and (stays_plain(graph, run) or holds_loop(graph, run)):
                 break
