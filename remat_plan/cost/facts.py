@@ -83,6 +83,8 @@ class FactBook:
             inner = _compat.call_jaxpr(eqn)
             if inner is not None:
                 return Facts(eqn, name, inner, Kind.REGION)
+        if name == "cond" and (taken := only_branch(eqn)) is not None:
+            return Facts(eqn, name, taken, Kind.REGION)
         kind = kind_of(eqn)
         if kind in (Kind.ALIAS, Kind.BARRIER):
             return Facts(eqn, name, None, kind)
@@ -135,6 +137,25 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
+
+
+def only_branch(eqn: Any) -> Any | None:
+    """Return the branch of a ``cond`` that does all the work, the others returning constants; None if several work.
+
+    The ``cond`` is there so that nothing in this branch is made before its operands (``rewrite.order``); its steps are
+    those of the code around it.
+    """
+    working = [branch for branch in eqn.params["branches"] if _reads(branch)]
+    return working[0] if len(working) == 1 else None
+
+
+def _reads(branch: Any) -> bool:
+    """Tell whether what a branch returns depends on its operands."""
+    jaxpr, _ = _compat.open_jaxpr(branch)
+    needed = _compat.needed_equations(jaxpr.eqns, jaxpr.outvars)
+    used = {a for e in needed for a in e.invars if not _compat.is_literal(a)}
+    used.update(a for a in jaxpr.outvars if not _compat.is_literal(a))
+    return any(v in used for v in jaxpr.invars)
 
 
 def is_float(aval: Any) -> bool:

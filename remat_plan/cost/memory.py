@@ -191,15 +191,14 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     """Return what happens inside a region: the worst body's bytes, the seconds of all steps.
 
     A step of a loop has rows of the loop's inputs, which it must have read out of them, and a carry, which it writes
-    over; the other operands are the loop's own. What the branches of a ``cond`` return is its own output.
+    over; the other operands are the loop's own.
     """
     timelines = []
     worst = 0
     for sub in _compat.sub_jaxprs(eqn.params):
         timeline = evaluate(sub, hardware)
         timelines.append(timeline)
-        own = timeline.argument_bytes + (timeline.output_bytes if eqn.primitive.name == "cond" else 0)
-        worst = max(worst, timeline.peak_bytes - own + _row_bytes(eqn, sub))
+        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes + _row_bytes(eqn, sub))
     steps = trip_count(eqn)
     seconds = [t.seconds for t in timelines] or [0.0]
     matrix = [t.matrix_flops for t in timelines] or [0.0]

@@ -95,7 +95,8 @@ class Lowering:
         if params.get("differentiated", False) and params.get("prevent_cse", False):
             behind = self.barrier(facts.eqn, [r for r in operands if r is not None])
             operands = [None if r is None else behind[r] for r in operands]
-        for var, read in zip(body.invars, operands, strict=True):
+        given = operands[len(operands) - len(body.invars) :]  # a cond reads its index first
+        for var, read in zip(body.invars, given, strict=True):
             env[var] = self.new(var.aval) if read is None else read
         self.run(body, env)
         return [self.new(a.aval) if _compat.is_literal(a) else env[a] for a in body.outvars]
