@@ -21,6 +21,7 @@ import numpy as np
 from jax import core
 from jax._src import config, source_info_util
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
+from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
@@ -80,6 +81,20 @@ def call_jaxpr(eqn: Any) -> Any | None:
         if inner is not None and (hasattr(inner, "eqns") or hasattr(inner, "jaxpr")):
             return inner
     return None
+
+
+def lowering_function(eqn: Any, platform: str = "") -> Callable[..., Any] | None:
+    """Return the function that JAX compiles in place of an equation, or None where it has another kind of rule.
+
+    Many are lowered by tracing one (``mlir.lower_fun``), and "high" ones say what they expand to. JAX has one rule per
+    platform and a common one, which ``platform=""`` asks for.
+    """
+    rules = mlir._platform_specific_lowerings.get(platform, {})
+    rule: Any = rules.get(eqn.primitive) or mlir._lowerings.get(eqn.primitive)
+    rule = getattr(rule, "rule", rule)
+    if getattr(rule, "__qualname__", "").startswith("lower_fun."):
+        return dict(zip(rule.__code__.co_freevars, rule.__closure__, strict=True))["fun"].cell_contents
+    return getattr(eqn.primitive, "to_lojax", None) if "_prim" in eqn.params else None
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:

@@ -216,7 +216,7 @@ def _row_bytes(eqn: Any, body: Any) -> int:
 
 def fact_book(hardware: Hardware) -> FactBook:
     """Return an empty book of facts for a backend."""
-    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware))
+    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware), hardware.name.split(":")[0])
 
 
 def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:
