@@ -107,12 +107,13 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Return every jaxpr found in an equation's parameters."""
-    found = []
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or (hasattr(item, "jaxpr") and hasattr(item.jaxpr, "eqns")):
-                found.append(item)
-    return found
+    return [found for _, found in named_jaxprs(params)]
+
+
+def named_jaxprs(params: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return every jaxpr found in an equation's parameters, with the name of the parameter."""
+    items = [(k, item) for k, v in params.items() for item in (v if isinstance(v, (tuple, list)) else (v,))]
+    return [(k, item) for k, item in items if is_jaxpr(item)]
 
 
 def is_jaxpr(value: Any) -> bool:

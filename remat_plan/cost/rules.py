@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import warnings
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat_plan import _compat
 from remat_plan.cost.flops import FORMULAS, size
@@ -61,9 +61,12 @@ REDUCES = frozenset(
 REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 """Structures whose jaxprs run in a way of their own; others are known by the jaxprs that they hold."""
 
+LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
+"""Loops, and the parameter that holds the jaxpr of one step."""
+
 MOVES = frozenset(
     "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice split unstack stack tile broadcast_to "
-    "layout_copy zeros_like empty empty2".split()
+    "layout_copy write_row zeros_like empty empty2".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
@@ -122,6 +125,23 @@ def region_flops(eqn: Any) -> float:
         return float(estimate.flops + _TRANSCENDENTAL_FLOPS * estimate.transcendentals)
     inner = [jaxpr_flops(sub) for sub in _compat.sub_jaxprs(eqn.params)]
     return max(inner) if eqn.primitive.name == "cond" else trip_count(eqn) * sum(inner)
+
+
+class LoopCounts(NamedTuple):
+    """Of a loop: constants of its body, values carried, and which of its operands is the first carry."""
+
+    consts: int
+    carry: int
+    first_carry: int
+
+
+def loop_counts(eqn: Any) -> LoopCounts:
+    """Return the counts of a ``scan`` or a ``while``."""
+    if eqn.primitive.name == "scan":
+        consts, carry = _compat.scan_counts(eqn)
+        return LoopCounts(consts, carry, consts)
+    consts = eqn.params["body_nconsts"]
+    return LoopCounts(consts, len(eqn.outvars), eqn.params["cond_nconsts"] + consts)
 
 
 def trip_count(eqn: Any) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import evaluate
 
@@ -200,3 +201,69 @@ def test_a_ragged_product_holds_what_the_backend_makes_of_it():
     found = jax.jit(fun).lower(weights, rows, groups).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     assert predicted == pytest.approx(compiled, rel=0.15)
+
+
+T, B, H = 32, 64, 128
+STACK = T * B * H * 4
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def recurrence(x, w):
+    return lax.scan(lambda c, x: (jnp.tanh(c @ w + x),) * 2, jnp.zeros((B, H)), x)[1]
+
+
+def two_ways(x, w):
+    return jnp.concatenate(
+        [recurrence(x, w), lax.scan(lambda c, x: (jnp.tanh(c @ w + x),) * 2, x[0], x, reverse=True)[1]]
+    )
+
+
+def in_steps_of(count, wrap):
+    def loss(x, w):
+        inner = wrap(lambda c: lax.scan(lambda c, _: (jnp.tanh(c @ w), None), c, None, length=count)[0])
+        return jnp.sum(lax.scan(lambda c, _: (inner(c), None), x[0], None, length=count)[0])
+
+    return loss
+
+
+def until_it_is_large(x, w):
+    def step(state):
+        i, c = state
+        return i + 1, lax.scan(lambda c, x: (jnp.sin(c @ w + x), None), c, x)[0]
+
+    return jnp.sum(lax.while_loop(lambda s: s[0] < jnp.int32(jnp.sum(w)), step, (0, x[0]))[1])
+
+
+def runge_kutta(x, w):
+    def step(c, _):
+        first = jnp.tanh(c @ w)
+        second = jnp.tanh((c + first / 2) @ w)
+        return c + (first + 2 * second) / 3, None
+
+    return jnp.sum(lax.scan(step, x[0], None, length=T)[0] ** 2)
+
+
+LOOPS = {
+    "one layer": jax.grad(lambda x, w: jnp.sum(recurrence(x, w) ** 2), 1),
+    "two layers": jax.grad(lambda x, w: jnp.sum(recurrence(recurrence(x, w), w) ** 2), 1),
+    "two ways": jax.grad(lambda x, w: jnp.sum(two_ways(x, w) ** 2), 1),
+    "fixed steps": jax.grad(runge_kutta, 1),
+    "scan of scans": jax.grad(in_steps_of(8, lambda f: f), 1),
+    "scan of segments": jax.grad(in_steps_of(8, jax.checkpoint), 1),
+    "scan in a while loop": until_it_is_large,
+}
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan")
+@pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12")
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_hold_what_the_compiler_says(name):
+    """Carries are written over, rows are slices, stacks of all scans are there from the start."""
+    args = (f32(T, B, H), f32(H, H))
+    predicted = evaluate(jax.make_jaxpr(LOOPS[name])(*args), CPU).peak_bytes
+    found = jax.jit(LOOPS[name]).lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert predicted == pytest.approx(compiled, rel=0.03)
