@@ -21,6 +21,7 @@ import numpy as np
 from jax import core
 from jax._src import config, source_info_util
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
+from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
@@ -82,6 +83,20 @@ def call_jaxpr(eqn: Any) -> Any | None:
     return None
 
 
+def lowering_function(eqn: Any, platform: str = "") -> Callable[..., Any] | None:
+    """Return the function that JAX compiles in place of an equation, or None where it has another kind of rule.
+
+    Many are lowered by tracing one (``mlir.lower_fun``), and "high" ones say what they expand to. JAX has one rule per
+    platform and a common one, which ``platform=""`` asks for.
+    """
+    rules = mlir._platform_specific_lowerings.get(platform, {})
+    rule: Any = rules.get(eqn.primitive) or mlir._lowerings.get(eqn.primitive)
+    rule = getattr(rule, "rule", rule)
+    if getattr(rule, "__qualname__", "").startswith("lower_fun."):
+        return dict(zip(rule.__code__.co_freevars, rule.__closure__, strict=True))["fun"].cell_contents
+    return getattr(eqn.primitive, "to_lojax", None) if "_prim" in eqn.params else None
+
+
 def scan_counts(eqn: Any) -> tuple[int, int]:
     """Return how many operands of a ``scan`` are constants of its body, and how many are carried."""
     if "num_consts" in eqn.params:  # jax < 0.11
@@ -92,12 +107,13 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Return every jaxpr found in an equation's parameters."""
-    found = []
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(item, "eqns") or (hasattr(item, "jaxpr") and hasattr(item.jaxpr, "eqns")):
-                found.append(item)
-    return found
+    return [found for _, found in named_jaxprs(params)]
+
+
+def named_jaxprs(params: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return every jaxpr found in an equation's parameters, with the name of the parameter."""
+    items = [(k, item) for k, v in params.items() for item in (v if isinstance(v, (tuple, list)) else (v,))]
+    return [(k, item) for k, item in items if is_jaxpr(item)]
 
 
 def is_jaxpr(value: Any) -> bool:

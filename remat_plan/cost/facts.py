@@ -14,7 +14,8 @@ from typing import Any
 from remat_plan import _compat
 from remat_plan.cost.backend import FusionModel
 from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows
-from remat_plan.cost.rules import MOVES, Kind, eqn_flops, kind_of
+from remat_plan.cost.lowered import lowered_jaxpr
+from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
@@ -55,8 +56,8 @@ class Facts:
 class FactBook:
     """The facts of all equations met so far, for one backend."""
 
-    def __init__(self, region_cost: Callable[[Any], RegionCost], model: FusionModel):
-        self.region_cost, self.model = region_cost, model
+    def __init__(self, region_cost: Callable[[Any], RegionCost], model: FusionModel, platform: str = "cpu"):
+        self.region_cost, self.model, self.platform = region_cost, model, platform
         self._known: dict[int, Facts] = {}
         self._numbers: dict[Any, int] = {}
 
@@ -79,13 +80,11 @@ class FactBook:
 
     def _learn(self, eqn: Any) -> Facts:
         name = eqn.primitive.name
-        if name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_"):
-            inner = _compat.call_jaxpr(eqn)
-            if inner is not None:
-                return Facts(eqn, name, inner, Kind.REGION)
         if name == "cond" and (taken := only_branch(eqn)) is not None:
             return Facts(eqn, name, taken, Kind.REGION)
         kind = kind_of(eqn)
+        if kind in (Kind.OPAQUE, Kind.REGION) and (inner := self._inner(eqn)) is not None:
+            return Facts(eqn, name, inner, Kind.REGION)
         if kind in (Kind.ALIAS, Kind.BARRIER):
             return Facts(eqn, name, None, kind)
         out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
@@ -110,6 +109,14 @@ class FactBook:
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
             by_name=name in _BY_NAME,
         )
+
+    def _inner(self, eqn: Any) -> Any | None:
+        """The jaxpr that runs in place of an equation: what it calls, or what JAX makes of it on this platform."""
+        name = eqn.primitive.name
+        if name in REGIONS or name in _BY_NAME:
+            return None
+        inner = called(eqn)
+        return lowered_jaxpr(eqn, self.platform) if inner is None else inner
 
     def _kind(self, eqn: Any, kind: Kind, narrow: tuple[bool | None, ...]) -> Kind:
         """How an equation fuses on this backend."""

@@ -27,7 +27,7 @@ from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.program import lower
-from remat_plan.cost.rules import Kind, trip_count
+from remat_plan.cost.rules import LOOPS, Kind, trip_count
 from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
@@ -76,18 +76,24 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     if home:
         reads = [tuple(dict.fromkeys([home.get(v, v) for v in values])) for values in reads]
         kept = [frozenset([home.get(v, v) for v in values]) for values in kept]
-    outputs = {home.get(v, v) for v in program.outputs}
-    argument_bytes = sum(sizes[v] for v in program.inputs)
-    output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
-    base = argument_bytes + output_bytes
     last: dict[int, int] = {}
     for position, buffers in enumerate(reads):
         for buffer in buffers:
             last[buffer] = position
+    carried = {home.get(o, o): home.get(i, i) for o, i in program.carried.items()}
+    outputs = {home.get(v, v) for v in program.outputs} - carried.keys()
+    argument_bytes = sum(sizes[v] for v in program.inputs)
+    output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
+    base = argument_bytes + output_bytes
     owned = outputs | program.inputs
+    kept = _apart(kernels, reads, kept, home)
     _write_into_outputs(kernels, reads, kept, last, sizes, owned)
     if program.model.reuses_outputs:
         owned |= _hosted(kernels, last, sizes, outputs - program.inputs, owned)
+    for late in _read_too_late(kernels, kept, last, carried):
+        last[late] = len(kernels)
+        del carried[late]
+    owned |= carried.keys()
     live = 0
     alive: set[int] = set()
     live_bytes: list[int] = []
@@ -100,8 +106,11 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             new = [w for w in step.writes if w not in owned]
             live += sum(sizes[w] for w in new)
             alive.update(new)
-            over = [b for b in dying if new and sizes[b] == sizes[new[0]] and b not in kept[position]]
-            reused = sizes[over[0]] if over else 0
+            if step.carries:
+                reused = sum(sizes[w] for b, w in step.carries if home.get(b, b) in dying and w in new)
+            else:
+                over = [b for b in dying if new and sizes[b] == sizes[new[0]] and b not in kept[position]]
+                reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)
             moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
@@ -121,6 +130,44 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     )
 
 
+def _apart(
+    kernels: list[Kernel], reads: list[tuple[int, ...]], kept: list[frozenset[int]], home: dict[int, int]
+) -> list[frozenset[int]]:
+    """Return ``kept`` with the buffers of loops in it: what enters or leaves one shares no memory element by element.
+
+    They are parts of the loop's state, which ``BufferAssigner`` places as a whole.
+    """
+    state: set[int] = set()
+    for position, kernel in enumerate(kernels):
+        if kernel.step.primitive in LOOPS:
+            state.update(reads[position], kernel.step.writes)
+    if not state:
+        return kept
+    return [
+        frozenset(reads[position])
+        if any(home.get(w, w) in state for w in kernel.step.writes)
+        else kept[position] | state.intersection(reads[position])
+        for position, kernel in enumerate(kernels)
+    ]
+
+
+def _read_too_late(
+    kernels: list[Kernel], kept: list[frozenset[int]], last: dict[int, int], carried: dict[int, int]
+) -> list[int]:
+    """Return the carries that are written while the ones before are still read: each needs a buffer of its own."""
+    found = []
+    for position, kernel in enumerate(kernels):
+        if kernel.step.kind == Kind.BARRIER:
+            continue
+        for value in kernel.step.writes:
+            before = carried.get(value)
+            read = -1 if before is None else last.get(before, -1)
+            passed_on = (before, value) in kernel.step.carries
+            if read > position or (read == position and before in kept[position] and not passed_on):
+                found.append(value)
+    return found
+
+
 def _write_into_outputs(
     kernels: list[Kernel],
     reads: list[tuple[int, ...]],
@@ -132,7 +179,10 @@ def _write_into_outputs(
     """Add to ``owned`` the buffers that an output is written over: they live in the output's own memory."""
     for position in range(len(kernels) - 1, -1, -1):
         kernel = kernels[position]
-        if not kernel.step.writes or kernel.step.writes[0] not in owned:
+        for buffer, value in kernel.step.carries:
+            if value in owned and last.get(buffer) == position:
+                owned.add(buffer)
+        if kernel.step.carries or not kernel.step.writes or kernel.step.writes[0] not in owned:
             continue
         size = sizes[kernel.step.writes[0]]
         for buffer in reads[position]:
@@ -188,17 +238,14 @@ def _matrix_flops(step: Step) -> float:
 
 
 def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
-    """Return what happens inside a region: the worst body's bytes, the seconds of all steps.
-
-    A step of a loop has rows of the loop's inputs, which it must have read out of them, and a carry, which it writes
-    over; the other operands are the loop's own.
-    """
+    """Return what happens inside a region: the worst body's bytes, the seconds of all steps."""
     timelines = []
     worst = 0
-    for sub in _compat.sub_jaxprs(eqn.params):
-        timeline = evaluate(sub, hardware)
+    for key, sub in _compat.named_jaxprs(eqn.params):
+        loop = eqn if LOOPS.get(eqn.primitive.name) == key else None
+        timeline = evaluate_program(lower(sub, fact_book(hardware), loop), hardware)
         timelines.append(timeline)
-        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes + _row_bytes(eqn, sub))
+        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes)
     steps = trip_count(eqn)
     seconds = [t.seconds for t in timelines] or [0.0]
     matrix = [t.matrix_flops for t in timelines] or [0.0]
@@ -207,16 +254,9 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     return RegionCost(worst, steps * sum(seconds), steps * sum(matrix))
 
 
-def _row_bytes(eqn: Any, body: Any) -> int:
-    if eqn.primitive.name != "scan":
-        return 0
-    inner, _ = _compat.open_jaxpr(body)
-    return sum(_compat.aval_bytes(v.aval) for v in inner.invars[sum(_compat.scan_counts(eqn)) :])
-
-
 def fact_book(hardware: Hardware) -> FactBook:
     """Return an empty book of facts for a backend."""
-    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware))
+    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware), hardware.name.split(":")[0])
 
 
 def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:

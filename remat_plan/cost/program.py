@@ -25,7 +25,7 @@ from remat_plan.cost.layout import (
     dot_operand_order,
     dot_sizes,
 )
-from remat_plan.cost.rules import Kind, eqn_flops
+from remat_plan.cost.rules import LOOPS, Kind, eqn_flops, loop_counts
 from remat_plan.cost.steps import NO_REGION, Program, Step, can_write_in_place
 
 __all__ = ["Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
@@ -159,9 +159,35 @@ class Lowering:
         if self.model.layout_copies and facts.name == "conv_general_dilated":
             return (self.convolution(facts, reads),)
         out = facts.out_bytes
+        stacks = self.stacks(facts)
+        reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
         made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
-        return self.emit(facts.key, made, out)
+        writes = self.emit(facts.key, made, out)
+        if facts.name in LOOPS:
+            counts = loop_counts(facts.eqn)
+            over = [*operands[counts.first_carry :][: counts.carry], *stacks]
+            pairs = zip(over, writes, strict=False)
+            made.carries = tuple([(o, w) for o, w in pairs if o is not None and reads.count(o) == 1])
+        return writes
+
+    def stacks(self, facts: Facts) -> list[int]:
+        """Make the zeros that the stacked results of a scan are written over, on backends that make them early.
+
+        They depend on nothing, so XLA:CPU makes those of all scans at the start. It sees one array of zeros and copies
+        it for each, but for one.
+        """
+        if facts.name != "scan" or not self.model.breadth_first:
+            return []
+        found = []
+        n_carry = loop_counts(facts.eqn).carry
+        for var, size in zip(facts.eqn.outvars[n_carry:], facts.out_bytes[n_carry:], strict=True):
+            key = self.facts.number(("stack", var.aval.shape, var.aval.dtype))
+            known = (key, ()) in self.seen
+            zeros = self.move(facts.eqn, "broadcast_in_dim", (), key, size)
+            copied = Step((zeros,), (), Kind.OPAQUE, "copy", 0.0, NO_REGION, facts.eqn)
+            found.append(self.emit(None, copied, (size,))[0] if known else zeros)
+        return found
 
     def broadcast_operands(self, facts: Facts, operands: Sequence[int | None]) -> tuple[list[int], int]:
         """Make the broadcasts of an element-wise equation explicit; count the other operands.
@@ -286,16 +312,35 @@ class Lowering:
         return self.emit(number("pool_scatter"), made, (out_bytes,))[0]
 
 
-def lower(jaxpr: Any, facts: FactBook) -> Program:
-    """Lower a jaxpr to a ``Program``."""
+def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
+    """Lower a jaxpr to a ``Program``.
+
+    Args:
+        jaxpr: open or closed.
+        facts: of the backend.
+        loop: the loop that it is the body of. Rows of what is scanned over are slices then, which fuse like any other
+            step; rows that are stacked are written into the stack; a carry is written over the one before.
+    """
     inner, _ = _compat.open_jaxpr(jaxpr)
     state = Lowering(facts)
     env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
     inputs = frozenset(env.values())
+    carries: list[int] = []
+    if loop is not None:
+        counts = loop_counts(loop)
+        rows = inner.invars[counts.consts + counts.carry :]
+        carries = [env[v] for v in inner.invars[counts.consts :][: counts.carry]]
+        env.update({v: state.move(loop, "dynamic_slice", (env[v],), None, state.sizes[env[v]]) for v in rows})
     state.run(inner, env)
-    outputs = tuple(env[a] for a in inner.outvars if not _compat.is_literal(a))
+    found = [None if _compat.is_literal(a) else env[a] for a in inner.outvars]
+    if loop is not None:
+        for index, row in enumerate(found):
+            if index >= len(carries) and row is not None:
+                found[index] = state.move(loop, "write_row", (row,), None, state.sizes[row])
+    outputs = tuple([value for value in found if value is not None])
+    carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
     steps = live_steps(state.steps, outputs)
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model)
+    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried)
 
 
 def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:

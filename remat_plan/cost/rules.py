@@ -4,11 +4,11 @@ In: an equation (primitive, parameters, types of its inputs and outputs).
 Out: its FLOPs (trip counts included) and its fusion kind.
 
 The fusion kinds follow XLA's instruction fusion: element-wise chains and data movement are computed inside
-the kernel that consumes them, dots and convolutions read and write memory. Unknown primitives are assumed
-opaque (never fused) and cost their output size times ten; a ``while`` loop has an unknown trip count, which
-warns once and is assumed to be 100.
-
-Limits: FLOPs of linear algebra (cholesky, qr, ...) are cubic estimates.
+the kernel that consumes them, dots and convolutions read and write memory. A primitive
+that these tables do not know is told by what it holds: a jaxpr of its operands' and results' types is a call, other
+jaxprs make it a region, and a function that JAX would compile in its place is read instead of it. What none of
+them explains is assumed opaque (never fused) and expensive; that warns once, as does a ``while`` loop, whose unknown
+trip count is assumed to be 100.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from __future__ import annotations
 import math
 import warnings
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat_plan import _compat
+from remat_plan.cost.flops import FORMULAS, size
+from remat_plan.cost.lowered import lowered_jaxpr
+from remat_plan.graph.calls import called_jaxpr
 
 
 class Kind(IntEnum):
@@ -42,32 +45,33 @@ CHEAP = frozenset(
     "floor ceil round is_finite convert_element_type integer_pow square one_minus_square add_any "
     "broadcast_in_dim iota slice pad rev concatenate transpose dynamic_slice real imag complex conj "
     "shift_left clz nextafter shift_right_logical shift_right_arithmetic bitcast_convert_type "
-    "population_count split unstack random_wrap random_unwrap zeros_like empty empty2 create_token copysign "
-    "platform_index".split()
+    "population_count split unstack stack tile broadcast_to random_wrap random_unwrap zeros_like empty empty2 "
+    "mulhi create_token copysign platform_index".split()
 )
 EXPENSIVE = frozenset(
     "exp exp2 expm1 log log2 log1p tanh logistic sin cos tan asin acos atan atan2 sinh cosh asinh acosh "
     "atanh erf erfc erf_inv rsqrt sqrt cbrt div rem pow lgamma digamma igamma igammac random_bits "
-    "threefry2x32 gather polygamma random_fold_in random_seed random_split".split()
+    "threefry2x32 gather polygamma zeta polynomial bessel_i0e bessel_i1e igamma_grad_a regularized_incomplete_beta "
+    "random_fold_in random_seed random_split".split()
 )
 REDUCES = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin reduce "
     "reduce_window reduce_window_sum reduce_window_max reduce_window_min".split()
 )
-REGIONS = frozenset(
-    "scan while cond shard_map pallas_call xla_pmap custom_root custom_linear_solve linear_solve".split()
-)
+REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
+"""Structures whose jaxprs run in a way of their own; others are known by the jaxprs that they hold."""
+
+LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
+"""Loops, and the parameter that holds the jaxpr of one step."""
 
 MOVES = frozenset(
-    "broadcast_in_dim iota slice pad rev concatenate reshape transpose dynamic_slice split unstack layout_copy "
-    "zeros_like empty empty2".split()
+    "broadcast_in_dim iota slice pad rev concatenate reshape transpose dynamic_slice split unstack stack tile "
+    "broadcast_to layout_copy write_row zeros_like empty empty2".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
 _TRANSCENDENTAL_FLOPS = 8.0
-_CUBIC = frozenset(
-    "cholesky lu qr svd eigh eig schur triangular_solve householder_product hessenberg tridiagonal".split()
-)
+_THREEFRY_FLOPS = 60.0
 UNKNOWN_TRIP_COUNT = 100
 _warned: set[str] = set()
 
@@ -102,41 +106,44 @@ def kind_of(eqn: Any) -> Kind:
         return Kind.REDUCE
     if name in REGIONS:
         return Kind.REGION
-    return Kind.OPAQUE
+    if name in FORMULAS or not _compat.sub_jaxprs(eqn.params) or called(eqn) is not None:
+        return Kind.OPAQUE
+    return Kind.REGION
 
 
-def _size(atom: Any) -> float:
-    return float(math.prod(getattr(atom.aval, "shape", ()) or (1,)))
-
-
-def _dot_flops(eqn: Any) -> float:
-    (contract, _), _batch = eqn.params["dimension_numbers"]
-    depth = math.prod(eqn.invars[0].aval.shape[d] for d in contract)
-    return 2.0 * _size(eqn.outvars[0]) * depth
-
-
-def _conv_flops(eqn: Any) -> float:
-    spec = eqn.params["dimension_numbers"].rhs_spec
-    kernel = eqn.invars[1].aval.shape
-    window = math.prod(kernel[d] for d in spec[2:])
-    # A dilated input (the gradient of a strided convolution) multiplies zeros, which no kernel computes.
-    dilation = math.prod(eqn.params.get("lhs_dilation") or (1,))
-    groups = eqn.params.get("batch_group_count", 1)
-    return 2.0 * _size(eqn.outvars[0]) * window * kernel[spec[1]] / max(dilation, 1) / max(groups, 1)
+def called(eqn: Any) -> Any | None:
+    """Return the jaxpr that an equation only calls, whatever it is named; None for all other equations."""
+    return None if eqn.primitive.name in REGIONS else called_jaxpr(eqn)
 
 
 def _window_flops(eqn: Any) -> float:
-    return _size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
+    return size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
 
 
 def region_flops(eqn: Any) -> float:
-    """Return the FLOPs of an equation with jaxprs inside: trip count times body; a cond's dearest branch."""
-    name = eqn.primitive.name
+    """Return the FLOPs of an equation with jaxprs inside: trip count times body; a cond's most expensive branch."""
+    estimate = eqn.params.get("cost_estimate")
+    if estimate is not None:
+        return float(estimate.flops + _TRANSCENDENTAL_FLOPS * estimate.transcendentals)
     inner = [jaxpr_flops(sub) for sub in _compat.sub_jaxprs(eqn.params)]
-    if not inner:
-        warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be dear.")
-        return 1e3 * sum(_size(v) for v in eqn.outvars)
-    return max(inner) if name == "cond" else trip_count(eqn) * sum(inner)
+    return max(inner) if eqn.primitive.name == "cond" else trip_count(eqn) * sum(inner)
+
+
+class LoopCounts(NamedTuple):
+    """Of a loop: constants of its body, values carried, and which of its operands is the first carry."""
+
+    consts: int
+    carry: int
+    first_carry: int
+
+
+def loop_counts(eqn: Any) -> LoopCounts:
+    """Return the counts of a ``scan`` or a ``while``."""
+    if eqn.primitive.name == "scan":
+        consts, carry = _compat.scan_counts(eqn)
+        return LoopCounts(consts, carry, consts)
+    consts = eqn.params["body_nconsts"]
+    return LoopCounts(consts, len(eqn.outvars), eqn.params["cond_nconsts"] + consts)
 
 
 def trip_count(eqn: Any) -> float:
@@ -149,7 +156,8 @@ def trip_count(eqn: Any) -> float:
             f"remat_plan: a while loop has no known trip count; {UNKNOWN_TRIP_COUNT} steps are assumed.",
         )
         return float(UNKNOWN_TRIP_COUNT)
-    return 1.0
+    grid = getattr(eqn.params.get("grid_mapping"), "grid", ())  # of a kernel, whose body is one step of it
+    return float(math.prod([n for n in grid if isinstance(n, int)]))
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
@@ -165,39 +173,26 @@ def eqn_flops(eqn: Any) -> float:
     ones eight; data movement none.
     """
     name = eqn.primitive.name
-    if name == "dot_general":
-        return _dot_flops(eqn)
-    if name == "conv_general_dilated":
-        return _conv_flops(eqn)
+    if name in FORMULAS:
+        return FORMULAS[name](eqn)
     kind = kind_of(eqn)
     if kind in (Kind.ALIAS, Kind.BARRIER):
         return 0.0
-    if kind == Kind.REGION:
-        return region_flops(eqn)
-    out = sum(_size(v) for v in eqn.outvars)
+    out = sum(size(v) for v in eqn.outvars)
     if kind == Kind.CHEAP:
         return 0.0 if name in MOVES else out
     if kind == Kind.EXPENSIVE:
         if name == "gather":
             return out
-        return (_TRANSCENDENTAL_FLOPS if name != "threefry2x32" else 60.0) * out
+        return (_TRANSCENDENTAL_FLOPS if name != "threefry2x32" else _THREEFRY_FLOPS) * out
     if kind == Kind.REDUCE:
-        return _window_flops(eqn) if "window" in name else sum(_size(v) for v in eqn.invars)
-    subs = _compat.sub_jaxprs(eqn.params)
-    if subs and (name in _compat.INLINE_CALLS or name in _compat.REMAT_CALLS or name.startswith("custom_")):
-        return jaxpr_flops(subs[0])
-    if name == "dynamic_update_slice":
-        return out
-    if name.startswith(("scatter", "select_and")):
-        return out + sum(_size(v) for v in eqn.invars)
-    if name.startswith("cum"):
-        return 2.0 * out
-    if name in ("sort", "top_k", "approx_top_k", "fft"):
-        largest = max((_size(v) for v in eqn.invars), default=1.0)
-        return 5.0 * largest * max(1.0, math.log2(largest + 1))
-    if name in _CUBIC:
-        return max((_size(v) for v in eqn.invars), default=1.0) ** 1.5
-    if subs:
-        return sum(jaxpr_flops(sub) for sub in subs)
-    warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be dear.")
-    return 10.0 * (out + sum(_size(v) for v in eqn.invars))
+        return _window_flops(eqn) if "window" in name else sum(size(v) for v in eqn.invars)
+    inner = called(eqn)
+    if inner is None and name not in REGIONS:
+        inner = lowered_jaxpr(eqn)
+    if inner is not None:
+        return jaxpr_flops(inner)
+    if kind == Kind.REGION:
+        return region_flops(eqn)
+    warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be expensive.")
+    return 10.0 * (out + sum(size(v) for v in eqn.invars))

@@ -19,7 +19,7 @@ class RegionCost:
     """What an equation with jaxprs inside (a loop, a branch) costs.
 
     Attributes:
-        transient_bytes: needed inside, beyond its inputs and outputs.
+        transient_bytes: needed inside, beyond its inputs and outputs (a carry is both).
         seconds: of all its steps.
         matrix_flops: of all its steps, in products and convolutions.
     """
@@ -38,7 +38,7 @@ class Step:
 
     ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
     computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
-    it stands for.
+    it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
     """
 
     reads: tuple[int, ...]
@@ -51,6 +51,7 @@ class Step:
     library: int = 0
     unary: bool = False
     equations: int = 1
+    carries: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -59,7 +60,8 @@ class Program:
 
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
-    is the value whose buffer they live in; ``model`` is the backend that the program was lowered for.
+    is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
+    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over.
     """
 
     steps: list[Step]
@@ -69,6 +71,7 @@ class Program:
     pinned: set[int]
     storage: dict[int, int] = field(default_factory=dict)
     model: FusionModel = GENERIC
+    carried: dict[int, int] = field(default_factory=dict)
 
 
 def can_write_in_place(step: Step) -> bool:

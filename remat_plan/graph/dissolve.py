@@ -14,16 +14,18 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
+from remat_plan.graph.calls import inlinable
 
 
 def holds_remat(jaxpr: Any) -> bool:
     """Tell whether a jaxpr has a checkpointed region, at the top, in calls that are inlined or in scans."""
-    inner, _ = _compat.open_jaxpr(jaxpr)
-    for eqn in inner.eqns:
+    opened, _ = _compat.open_jaxpr(jaxpr)
+    for eqn in opened.eqns:
         name = eqn.primitive.name
         if name in _compat.REMAT_CALLS:
             return True
-        if (name in _compat.INLINE_CALLS or name == "scan") and any(map(holds_remat, _compat.sub_jaxprs(eqn.params))):
+        inner = eqn.params["jaxpr"] if name == "scan" else inlinable(eqn)
+        if inner is not None and holds_remat(inner):
             return True
     return False
 
@@ -42,11 +44,10 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
     env.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
         values = [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars]
-        name = eqn.primitive.name
-        inner = _compat.call_jaxpr(eqn) if name in (*_compat.REMAT_CALLS, *_compat.INLINE_CALLS) else None
-        if inner is not None and is_to_dissolve(eqn):
+        inner = to_dissolve(eqn)
+        if inner is not None:
             results = evaluate(*_compat.open_jaxpr(inner), values)
-        elif name == "scan" and holds_remat(eqn.params["jaxpr"]):
+        elif eqn.primitive.name == "scan" and holds_remat(eqn.params["jaxpr"]):
             results = _compat.bind(dissolved(eqn), values)
         else:
             results = _compat.bind(eqn, values)
@@ -54,8 +55,9 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
     return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
 
 
-def is_to_dissolve(eqn: Any) -> bool:
-    """Tell whether a call is a checkpointed region, or may be inlined and holds one."""
+def to_dissolve(eqn: Any) -> Any | None:
+    """Return the jaxpr of a checkpointed region, or of a call that may be inlined and holds one; else None."""
     if eqn.primitive.name in _compat.REMAT_CALLS:
-        return True
-    return not _compat.has_shardings(eqn) and any(map(holds_remat, _compat.sub_jaxprs(eqn.params)))
+        return _compat.call_jaxpr(eqn)
+    inner = inlinable(eqn)
+    return inner if inner is not None and holds_remat(inner) else None

@@ -2,9 +2,9 @@
 
 In: a closed jaxpr. Out: ``Flat``: equations with operand and output numbers, calls inlined, dead ones dropped.
 
-Inlined: ``jit``/``closed_call`` without shardings of their own, and (unless kept) the user's ``jax.checkpoint``
-regions, which are planned anew, those in bodies of scans too. ``custom_jvp_call``, ``custom_vjp_call`` and control
-flow stay whole: their rules must survive.
+Inlined: calls that lose nothing by it (``jit`` without shardings of its own, primitives that have a jaxpr and nothing
+else), and (unless kept) the user's ``jax.checkpoint`` regions, which are planned anew, those in bodies of scans too.
+``custom_jvp_call``, ``custom_vjp_call`` and control flow stay whole: their rules must survive.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.graph.calls import inlinable
 from remat_plan.graph.dissolve import dissolved, holds_remat
 from remat_plan.graph.records import TAG_PREFIX
 
@@ -64,12 +65,9 @@ class _Flattener:
         return number
 
     def inlined(self, eqn: Any) -> Any | None:
-        name = eqn.primitive.name
-        if name in _compat.REMAT_CALLS and not self.keep_remat:
-            return _compat.call_jaxpr(eqn)
-        if name in _compat.INLINE_CALLS and not _compat.has_shardings(eqn):
-            return _compat.call_jaxpr(eqn)
-        return None
+        if eqn.primitive.name in _compat.REMAT_CALLS:
+            return None if self.keep_remat else _compat.call_jaxpr(eqn)
+        return inlinable(eqn)
 
     def with_literals(self, eqn: Any, operands: tuple[int, ...]) -> Any:
         """Write literals that came from the caller of an inlined function into the equation itself."""

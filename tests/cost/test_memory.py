@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import evaluate
 
@@ -171,3 +172,98 @@ def test_peak_step_names_its_equation():
     got = evaluate(jax.make_jaxpr(lambda x: (x @ x @ x).sum() + np.float32(1))(X), CPU)
     assert got.live_bytes[got.peak_step] == got.peak_bytes
     assert got.equations[got.peak_step].primitive.name in ("dot_general", "reduce_sum")
+
+
+def test_the_forward_pass_of_a_checkpointed_scan_is_seen_through():
+    """However JAX writes it down, it costs what the scan does; nested scans are not priced as unknown."""
+    w = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+
+    def loss(wrap):
+        def inner(c, w):
+            return lax.scan(lambda c, _: (jnp.tanh(c @ w), None), c, None, length=5)[0]
+
+        return lambda w, x: jnp.sum(lax.scan(lambda c, _: (wrap(inner)(c, w), None), x, None, length=4)[0])
+
+    plain, segmented = (
+        evaluate(jax.make_jaxpr(jax.value_and_grad(loss(wrap)))(w, X), CPU) for wrap in (lambda f: f, jax.checkpoint)
+    )
+    assert segmented.matrix_flops == pytest.approx(plain.matrix_flops * 4 / 3)
+    assert segmented.seconds < 1.5 * plain.seconds
+    assert segmented.peak_bytes < plain.peak_bytes / 2
+
+
+def test_a_ragged_product_holds_what_the_backend_makes_of_it():
+    """XLA:CPU has none, so JAX hands it a product over masked copies of the rows, one for each group."""
+    rows, groups = jax.ShapeDtypeStruct((512, 64), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
+    weights = jax.ShapeDtypeStruct((8, 64, 128), jnp.float32)
+    fun = jax.grad(lambda w, x, g: jnp.sum(lax.ragged_dot(jnp.tanh(x), w, g) ** 2))
+    predicted = evaluate(jax.make_jaxpr(fun)(weights, rows, groups), CPU).peak_bytes
+    found = jax.jit(fun).lower(weights, rows, groups).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert predicted == pytest.approx(compiled, rel=0.15)
+
+
+T, B, H = 32, 64, 128
+STACK = T * B * H * 4
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def recurrence(x, w):
+    return lax.scan(lambda c, x: (jnp.tanh(c @ w + x),) * 2, jnp.zeros((B, H)), x)[1]
+
+
+def two_ways(x, w):
+    return jnp.concatenate(
+        [recurrence(x, w), lax.scan(lambda c, x: (jnp.tanh(c @ w + x),) * 2, x[0], x, reverse=True)[1]]
+    )
+
+
+def in_steps_of(count, wrap):
+    def loss(x, w):
+        inner = wrap(lambda c: lax.scan(lambda c, _: (jnp.tanh(c @ w), None), c, None, length=count)[0])
+        return jnp.sum(lax.scan(lambda c, _: (inner(c), None), x[0], None, length=count)[0])
+
+    return loss
+
+
+def until_it_is_large(x, w):
+    def step(state):
+        i, c = state
+        return i + 1, lax.scan(lambda c, x: (jnp.sin(c @ w + x), None), c, x)[0]
+
+    return jnp.sum(lax.while_loop(lambda s: s[0] < jnp.int32(jnp.sum(w)), step, (0, x[0]))[1])
+
+
+def runge_kutta(x, w):
+    def step(c, _):
+        first = jnp.tanh(c @ w)
+        second = jnp.tanh((c + first / 2) @ w)
+        return c + (first + 2 * second) / 3, None
+
+    return jnp.sum(lax.scan(step, x[0], None, length=T)[0] ** 2)
+
+
+LOOPS = {
+    "one layer": jax.grad(lambda x, w: jnp.sum(recurrence(x, w) ** 2), 1),
+    "two layers": jax.grad(lambda x, w: jnp.sum(recurrence(recurrence(x, w), w) ** 2), 1),
+    "two ways": jax.grad(lambda x, w: jnp.sum(two_ways(x, w) ** 2), 1),
+    "fixed steps": jax.grad(runge_kutta, 1),
+    "scan of scans": jax.grad(in_steps_of(8, lambda f: f), 1),
+    "scan of segments": jax.grad(in_steps_of(8, jax.checkpoint), 1),
+    "scan in a while loop": until_it_is_large,
+}
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan")
+@pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12")
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_hold_what_the_compiler_says(name):
+    """Carries are written over, rows are slices, stacks of all scans are there from the start."""
+    args = (f32(T, B, H), f32(H, H))
+    predicted = evaluate(jax.make_jaxpr(LOOPS[name])(*args), CPU).peak_bytes
+    found = jax.jit(LOOPS[name]).lower(*args).compile().memory_analysis()
+    compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    assert predicted == pytest.approx(compiled, rel=0.03)

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from remat_plan import _compat
 from tests.helpers import assert_trees_close, traced, under
 from tests.zoo import ZOO, V, W, X, cubed
 
@@ -130,3 +131,23 @@ def test_rewritten_programs_keep_source_lines_and_scopes():
                                               if _compat.sub_jaxprs(e.params) else [e])]  # fmt: skip
         dots = [e for e in eqns if e.primitive.name == "dot_general"]
         assert [_compat.source_line(e)[0] for e in dots] == [__file__]
+
+
+def test_what_a_checkpoint_inside_a_gradient_calls_is_inlined():
+    """JAX writes the forward pass of a checkpoint as a call whose primitive has changed its name with its versions."""
+
+    def loss(x):
+        def energy(x):
+            return jnp.sum(lax.scan(lambda c, _: (jax.checkpoint(jnp.sin)(c), None), x, None, length=2)[0])
+
+        return jnp.sum(jax.grad(energy)(x))
+
+    def names(jaxpr):
+        for eqn in jaxpr.eqns:
+            yield eqn.primitive.name
+            for sub in _compat.sub_jaxprs(eqn.params):
+                yield from names(_compat.open_jaxpr(sub)[0])
+
+    found = {n for op in traced(loss, V).graph.ops for s in _compat.sub_jaxprs(op.eqn.params) for n in names(s.jaxpr)}
+    assert "sin" in found
+    assert not found & {"eval_jaxpr", "closed_call", "remat2", "checkpoint"}
