@@ -8,7 +8,7 @@ import pytest
 from remat_plan._compat import open_jaxpr, sub_jaxprs
 from tests.structured_zoo import STRUCTURED
 
-STEP = 3e-2  # along the gradient, for the difference that its slope is compared with
+STEP = 1e-2  # along the gradient; the difference over it is compared with the slope
 
 # Primitives that are in each member, from the outermost to the innermost of those that matter.
 HOLDS = {
