@@ -220,7 +220,8 @@ def test_what_only_unreached_outputs_need_is_not_kept(fn, primitive):
     assert set(first.operands) <= set(both.operands)
     assert set(first.outputs) <= set(both.outputs)
     if primitive == "scan":
-        assert (first.outputs, both.outputs) == ((), (1,)), "the exponentials of all steps"
+        kept = [need.internal_bytes + len(need.outputs) for need in (first, both)]
+        assert kept[0] < kept[1], "the exponentials of all steps, an internal (jax 0.10) or the output (0.12)"
 
 
 def test_bodies_of_loops_know_what_is_reached():
