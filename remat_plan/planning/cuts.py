@@ -28,7 +28,7 @@ GAIN = 0.5
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
 
 _PLATEAU = 1.02
-"""Frontiers that differ by up to this factor are equally low: a bias or a mean beside a layer's output makes no hill."""
+"""Frontiers that differ by up to this factor are equally low: a mean beside a layer's output makes no hill."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
 from remat_plan.planning.options import Options, find_options
 from remat_plan.rewrite.segments import Segment
-from remat_plan.solve.chain import ChainTable, Leaf, Nest, solve
+from remat_plan.solve.chain import ChainTable, Leaf, Nest
+from remat_plan.solve.long_chain import GroupedTable, solve_chain
 
 
 class Curve:
@@ -30,7 +31,7 @@ class Curve:
         seconds: per point what the dynamic program believes it costs beyond the plain step (for choosing only).
     """
 
-    def __init__(self, cuts: Cuts, options: Options, table: ChainTable):
+    def __init__(self, cuts: Cuts, options: Options, table: ChainTable | GroupedTable):
         self.cuts, self.options, self.table = cuts, options, table
         self.points = tuple(table.breakpoints())
         self.limits = tuple(p * table.quantum_bytes for p in self.points)
@@ -90,7 +91,7 @@ class Planner:
         self.cuts = find_cuts(graph, self.isolate, resolve(graph, constraints))
         self.options = find_options(graph, self.cuts, rules)
         problems = make_problems(graph, self.cuts, self.options)
-        self.curves = tuple(Curve(self.cuts, self.options, solve(problem)) for problem in problems)
+        self.curves = tuple(Curve(self.cuts, self.options, solve_chain(problem)) for problem in problems)
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""

@@ -1,7 +1,8 @@
 """A chain of blocks under a memory limit: dynamic programming with several options a block.
 
 In: ``ChainProblem`` (blocks, runs of blocks with options, frontier bytes). Out: ``ChainTable``, one table that
-answers every budget; ``ChainTable.schedule(limit)`` is the tree of segments.
+answers every budget; ``ChainTable.schedule(limit)`` is the tree of segments. Made for chains of about ``WIDE`` blocks;
+``solve.long_chain`` makes longer ones of such.
 
 Recurrence (persistent schedules of Beaumont et al. 2019, arXiv 1911.13214, Theorem 1; options per block after
 Rockmate, Zhao et al. 2023): with the frontier of s stored and m bytes beside it, blocks s..t-1 cost
@@ -12,10 +13,9 @@ Rockmate, Zhao et al. 2023): with the frontier of s stored and m bytes beside it
 where D is C without the recomputation of its last segment: when a checkpointed part is run again, the forward
 pass of its last segment is needed once only (JAX drops the other one as dead code). Intervals with equal
 contents share one row. Memory is counted in quanta that do not depend on the budget, so the cost is monotone in
-the budget. Complexity: rows x candidates x slots, vectorised over slots.
+the budget. Complexity: rows x candidates x slots, vectorised over slots; there are up to n^2 / 2 rows and n candidates.
 
-Limits: byte counts are rounded to the nearest quantum; in long chains (over ``WIDE`` blocks) the second case
-tries a spread of split points instead of all.
+Limits: byte counts are rounded to the nearest quantum.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 WIDE = 64
-
-MAX_SLOTS = 6000
+"""Chains of up to so many blocks are solved as they are: longer ones have too many rows, and too few slots a block."""
 
 IMPOSSIBLE = 1 << 60
 """Transient bytes from which on an option is never taken."""
@@ -36,11 +35,13 @@ IMPOSSIBLE = 1 << 60
 @dataclass(frozen=True, slots=True)
 class RunOption:
     """One way to run a run of blocks: bytes kept after its forward pass (its end frontier included), bytes
-    needed while its backward pass runs, seconds recomputed."""
+    needed while its backward pass runs, seconds recomputed; the last also for a run at the end of a checkpointed part,
+    whose forward pass is not run twice."""
 
     kept_bytes: int
     transient_bytes: int
     seconds: float
+    last_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +95,13 @@ class ChainTable:
     def __init__(self, problem: ChainProblem, slots: int):
         self.problem = problem
         self.n = len(problem.block_classes)
-        most = self._most_bytes()
-        self.quantum_bytes = self._quantum(most, slots)
-        self.slots = slots if self.n <= WIDE else -(-most // self.quantum_bytes) + 1
+        self.quantum_bytes = max(1, -(-self._most_bytes() // max(slots - 1, 1)))
+        self.slots = slots
         # Per interval the cost by slot; row 0 is C of the module docstring, row 1 is D.
         self.rows: dict[int, np.ndarray] = {}
-        self.ids, self.distinct = self._interval_ids()
+        self.ids, self.distinct = intervals(problem.block_classes)
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
-
-    def _quantum(self, most: int, slots: int) -> int:
-        """A quantum of about ``most / slots`` bytes, of which the commonest frontier is a whole multiple.
-
-        In a chain of equal blocks every rounding error is made as often as there are blocks.
-        """
-        quantum = max(1, -(-most // max(slots - 1, 1)))
-        least = [min((o.kept_bytes for o in runs[0][1] if o.kept_bytes > 0), default=0) for runs in self.problem.runs]
-        common = max(sorted(set(least)), key=least.count, default=0)
-        if self.n <= WIDE or common <= 0:
-            return quantum
-        if common < quantum:
-            return common if most // common < MAX_SLOTS else quantum
-        return -(-common // round(common / quantum))
 
     def _most_bytes(self) -> int:
         """Bytes at which every block can take its cheapest option."""
@@ -126,47 +112,20 @@ class ChainTable:
             worst = max(worst, max((o.transient_bytes for o in options), default=0))
         return kept + worst + 1
 
-    def _interval_ids(self) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
-        """Number the intervals, equal ones alike; also return one interval of each number, short ones first."""
-        known: dict[tuple[int, int], int] = {}
-        ids: dict[tuple[int, int], int] = {}
-        distinct: list[tuple[int, int]] = []
-        classes = self.problem.block_classes
-        for s in range(self.n):
-            current = -1
-            for t in range(s, self.n):
-                key = (current, classes[t])
-                if key not in known:
-                    known[key] = len(known)
-                    distinct.append((s, t + 1))
-                current = ids[s, t + 1] = known[key]
-        distinct.sort(key=lambda interval: interval[1] - interval[0])
-        return ids, distinct
-
     def units(self, size_bytes: int) -> int:
         """Bytes in quanta, rounded to the nearest."""
         return round(size_bytes / self.quantum_bytes)
 
-    def splits(self, s: int, t: int) -> Iterator[int]:
-        """End points of a nested checkpoint that are tried in an interval."""
-        length = t - s
-        if length <= WIDE:
-            yield from range(s + 2, t)
-            return
-        steps = {2, 3, 4, 6, 8, 12, 16}
-        steps.update(int(length * f / 16) for f in range(1, 16))
-        yield from sorted(s + k for k in steps if 2 <= k < length)
-
-    def candidates(self, s: int, t: int) -> Iterator[tuple[int, int, int, int, float]]:
-        """Yield (end, option or -1, bytes left behind, bytes needed, seconds) of every choice at ``s``."""
+    def candidates(self, s: int, t: int) -> Iterator[tuple[int, int, int, int, float, float]]:
+        """Yield (end, option or -1, bytes left behind, bytes needed, seconds, seconds at the end of D) at ``s``."""
         for end, options in self.problem.runs[s]:
             if end <= t:
                 for k, o in enumerate(options):
-                    yield end, k, self.units(o.kept_bytes), self.units(o.transient_bytes), o.seconds
-        for end in self.splits(s, t):
+                    yield end, k, self.units(o.kept_bytes), self.units(o.transient_bytes), o.seconds, o.last_seconds
+        for end in range(s + 2, t):
             if self.nestable[end] == self.nestable[s]:
                 units = self.units(self.problem.frontier_bytes(s, end))
-                yield end, -1, units, units, float(self.forward[end] - self.forward[s])
+                yield end, -1, units, units, float(self.forward[end] - self.forward[s]), 0.0
 
     def row(self, s: int, t: int) -> np.ndarray:
         """Return the costs of an interval; the smaller ones must be there."""
@@ -176,7 +135,7 @@ class ChainTable:
         """Compute the row of an interval."""
         cost = np.full((2, self.slots), np.inf)
         room = np.empty((2, self.slots))
-        for end, option, kept, needed, seconds in self.candidates(s, t):
+        for end, option, kept, needed, seconds, last in self.candidates(s, t):
             first = max(kept, needed)
             if first >= self.slots:
                 continue
@@ -184,7 +143,7 @@ class ChainTable:
             if end < t:
                 np.add(self.row(end, t)[:, first - kept : self.slots - kept], seconds, out=new)
             else:
-                new[0], new[1] = seconds, 0.0
+                new[0], new[1] = seconds, last
             if option < 0:
                 new += self.row(s, end)[1, first:]
             np.minimum(cost[:, first:], new, out=cost[:, first:])
@@ -201,10 +160,10 @@ class ChainTable:
         best = self.row(s, t)[table, slot] if slot >= 0 else np.inf
         if not np.isfinite(best):
             raise ValueError("no schedule fits in so little memory")
-        for end, option, kept, needed, seconds in self.candidates(s, t):
+        for end, option, kept, needed, seconds, last in self.candidates(s, t):
             if slot < max(kept, needed):
                 continue
-            cost = 0.0 if end == t and table else seconds
+            cost = last if end == t and table else seconds
             if end < t:
                 cost += self.row(end, t)[table, slot - kept]
             if option < 0:
@@ -235,6 +194,14 @@ class ChainTable:
             s = end
         return tuple(nodes)
 
+    def nested(self, slot: int) -> tuple[Leaf | Nest, ...]:
+        """Return the segments of the whole chain where it is run again as one checkpointed part (D).
+
+        Raises:
+            ValueError: if no schedule needs so little.
+        """
+        return self._extract(0, self.n, slot, 1)
+
     @property
     def costs(self) -> np.ndarray:
         """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
@@ -242,8 +209,33 @@ class ChainTable:
 
     def breakpoints(self) -> list[int]:
         """The slots at which the schedule changes, from least memory to most."""
-        costs = self.costs
-        return [i for i in range(self.slots) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
+        return changes(self.costs)
+
+    def nested_points(self) -> list[int]:
+        """The slots at which ``nested`` changes."""
+        return changes(self.row(0, self.n)[1])
+
+
+def intervals(classes: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
+    """Number the intervals of a chain, equal ones alike; also return one interval of each number, short ones first."""
+    known: dict[tuple[int, int], int] = {}
+    ids: dict[tuple[int, int], int] = {}
+    distinct: list[tuple[int, int]] = []
+    for s in range(len(classes)):
+        current = -1
+        for t in range(s, len(classes)):
+            key = (current, classes[t])
+            if key not in known:
+                known[key] = len(known)
+                distinct.append((s, t + 1))
+            current = ids[s, t + 1] = known[key]
+    distinct.sort(key=lambda interval: interval[1] - interval[0])
+    return ids, distinct
+
+
+def changes(costs: np.ndarray) -> list[int]:
+    """Return the numbers at which a cost changes, of finite costs that fall."""
+    return [i for i in range(len(costs)) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
 
 
 def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
@@ -251,7 +243,7 @@ def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
 
     Args:
         problem: the chain.
-        slots: how many quanta the memory is counted in; by default 600 to 3000, growing with the chain.
+        slots: how many quanta the memory is counted in; by default 600 to 1024, growing with the chain.
     """
     n = len(problem.block_classes)
     table = ChainTable(problem, slots or min(max(16 * n, 600), 3000))

@@ -21,8 +21,8 @@ S = jax.ShapeDtypeStruct
 
 FLOPS_SLACK = 1e-3
 SECONDS_SLACK = 0.02
-"""Where the borders of segments are is up to the plan: element-wise work beside them may be on the one side or the other,
-and in arrays as small as these that is up to 2 % of the seconds."""
+"""Where the borders of segments are is up to the plan: element-wise work beside them may be on the one side or the
+other, and in arrays as small as these that is up to 2 % of the seconds."""
 
 
 def tanh(w, x):

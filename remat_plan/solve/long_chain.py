@@ -1,0 +1,252 @@
+"""Chains of any length under a memory limit: chains of groups of blocks.
+
+In: ``ChainProblem``. Out: a table that answers every budget: ``ChainTable`` for a short chain, ``GroupedTable`` for a
+long one.
+
+One dynamic program over n blocks has n^2 / 2 rows, and a quantum that is coarser than a block where n is large: every
+block is then rounded away, or up. So a long chain is cut into at most ``WIDE`` groups; each group is a chain that is
+solved by itself (again in groups, if it is long), equal ones once. Its schedules are the options of the group, with
+their bytes and seconds exactly as its blocks give them, nothing rounded: as they are, or under one more checkpoint,
+where only the frontier behind the group is kept. The chain of groups is then short. Mixed over the groups, a few
+options a group are as fine as all options of all blocks. Cost: linear in the number of different groups, for each one
+short dynamic program; there are few where blocks repeat.
+
+Limits: no segment but a nested checkpoint spans two groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat_plan.solve.chain import WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
+
+Nodes = tuple[Leaf | Nest, ...]
+
+_WHOLE = 2 * WIDE
+"""The longest chain that is one table if its blocks are mostly equal, so that it has few rows."""
+
+_LEAST_GROUP = 8
+"""Groups of fewer blocks separate what may be one segment; of more, they are too few to nest well in little memory."""
+
+_STRETCH = 1.5
+"""Groups may be longer by this factor, where more of them are then equal."""
+
+_POINTS = 20
+"""So many schedules of a group, evenly over its memory, become its options."""
+
+_SLOTS = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOption:
+    """One way to run a group.
+
+    Attributes:
+        nodes: of its blocks, numbered from its first one.
+        nested: whether they are under one more checkpoint.
+        cost: its bytes and seconds.
+    """
+
+    nodes: Nodes
+    nested: bool
+    cost: RunOption
+
+
+class GroupedTable:
+    """The solved table of a long chain. Build with ``solve_chain``.
+
+    Attributes:
+        problem: the chain.
+        starts: the first block of each group, and the end of the chain.
+        options: per group.
+        table: of the chain of groups.
+    """
+
+    def __init__(self, problem: ChainProblem, starts: Sequence[int], options: Sequence[Sequence[GroupOption]]):
+        self.problem, self.starts, self.options = problem, starts, options
+        self.table = solve(_problem_of_groups(problem, starts, options), _SLOTS)
+
+    @property
+    def quantum_bytes(self) -> int:
+        """Bytes per slot."""
+        return self.table.quantum_bytes
+
+    @property
+    def costs(self) -> np.ndarray:
+        """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
+        return self.table.costs
+
+    def breakpoints(self) -> list[int]:
+        """The slots at which the schedule changes, from least memory to most."""
+        return self.table.breakpoints()
+
+    def nested_points(self) -> list[int]:
+        """The slots at which ``nested`` changes."""
+        return self.table.nested_points()
+
+    def schedule(self, slot: int) -> Nodes:
+        """Return the segments of the whole chain with ``slot`` quanta of memory.
+
+        Raises:
+            ValueError: if no schedule needs so little.
+        """
+        return tuple(self._expanded(self.table.schedule(slot)))
+
+    def nested(self, slot: int) -> Nodes:
+        """Return the segments of the whole chain where it is run again as one checkpointed part.
+
+        Raises:
+            ValueError: if no schedule needs so little.
+        """
+        return tuple(self._expanded(self.table.nested(slot)))
+
+    def _expanded(self, nodes: Nodes) -> Iterator[Leaf | Nest]:
+        """Yield nodes over blocks for nodes over groups."""
+        for node in nodes:
+            start, end = self.starts[node.start], self.starts[node.end]
+            if isinstance(node, Nest):
+                yield Nest(start, end, tuple(self._expanded(node.children)))
+                continue
+            option = self.options[node.start][node.option]
+            moved = tuple(_moved(option.nodes, start))
+            if option.nested:
+                yield Nest(start, end, moved)
+            else:
+                yield from moved
+
+
+def _moved(nodes: Nodes, by: int) -> Iterator[Leaf | Nest]:
+    """Yield nodes with block numbers ``by`` higher."""
+    for node in nodes:
+        if isinstance(node, Nest):
+            yield Nest(node.start + by, node.end + by, tuple(_moved(node.children, by)))
+        else:
+            yield Leaf(node.start + by, node.end + by, node.option)
+
+
+def solve_chain(problem: ChainProblem) -> ChainTable | GroupedTable:
+    """Solve a chain of any length for every budget at once."""
+    if is_short(problem.block_classes):
+        return solve(problem)
+    starts = _starts(problem.block_classes)
+    known: dict[tuple[int, ...], tuple[GroupOption, ...]] = {}
+    options = []
+    for start, end in itertools.pairwise(starts):
+        classes = problem.block_classes[start:end]
+        if classes not in known:
+            known[classes] = _group_options(part(problem, start, end))
+        options.append(known[classes])
+    return GroupedTable(problem, starts, options)
+
+
+def is_short(classes: tuple[int, ...]) -> bool:
+    """Tell whether a chain is solved as one table: it has at most as much work as one of ``WIDE`` different blocks."""
+    n = len(classes)
+    return n <= WIDE or (n <= _WHOLE and len(intervals(classes)[1]) * n <= WIDE**3 // 2)
+
+
+def _starts(classes: tuple[int, ...]) -> list[int]:
+    """Return where groups start, and the end: groups as long as must be, or longer if more of them are then equal."""
+    n = len(classes)
+    least = max(_LEAST_GROUP, -(-n // WIDE))
+    lengths = range(least, min(int(least * _STRETCH), n) + 1)
+    length = min(lengths, key=lambda size: len({classes[i : i + size] for i in range(0, n, size)}))
+    return [*range(0, n, length), n]
+
+
+def part(problem: ChainProblem, start: int, end: int) -> ChainProblem:
+    """Return blocks ``start .. end-1`` as a chain of their own."""
+    return ChainProblem(
+        block_classes=problem.block_classes[start:end],
+        runs=tuple(tuple((e - start, o) for e, o in row if e <= end) for row in problem.runs[start:end]),
+        frontiers=tuple(tuple((b, min(c, end) - start) for b, c in f) for f in problem.frontiers[start : end + 1]),
+        forward_seconds=problem.forward_seconds[start:end],
+        may_nest=problem.may_nest[start:end],
+    )
+
+
+def cost_of(problem: ChainProblem, nodes: Nodes, again: bool) -> tuple[int, int, float]:
+    """Return the bytes that nodes keep, the bytes they need meanwhile, and their seconds; nothing is rounded.
+
+    ``again``: they are the end of a checkpointed part, so the forward pass of the last one is not run twice.
+    """
+    kept = needed = 0
+    seconds = 0.0
+    for node in nodes:
+        last = again and node is nodes[-1]
+        if isinstance(node, Nest):
+            left = problem.frontier_bytes(node.start, node.end)
+            _, meanwhile, inner = cost_of(problem, node.children, True)
+            seconds += inner + (0.0 if last else sum(problem.forward_seconds[node.start : node.end]))
+        else:
+            option = next(o for e, o in problem.runs[node.start] if e == node.end)[node.option]
+            left, meanwhile = option.kept_bytes, option.transient_bytes
+            seconds += option.last_seconds if last else option.seconds
+        needed = max(needed, kept + meanwhile, kept + left)
+        kept += left
+    return kept, needed, seconds
+
+
+def _group_options(problem: ChainProblem) -> tuple[GroupOption, ...]:
+    """Return the options of a group: schedules of its own chain, as they are and under one more checkpoint."""
+    table = solve_chain(problem)
+    n = len(problem.block_classes)
+    found = []
+    for point in _spread(table.breakpoints()):
+        nodes = table.schedule(point)
+        kept, needed, seconds = cost_of(problem, nodes, False)
+        found.append(GroupOption(nodes, False, RunOption(kept, needed, seconds, cost_of(problem, nodes, True)[2])))
+    if all(problem.may_nest) and n > 1:
+        left, forward = problem.frontier_bytes(0, n), sum(problem.forward_seconds)
+        for point in _spread(table.nested_points()):
+            nodes = table.nested(point)
+            _, needed, seconds = cost_of(problem, nodes, True)
+            found.append(GroupOption(nodes, True, RunOption(left, max(needed, left), forward + seconds, seconds)))
+    return _undominated(found)
+
+
+def _spread(points: list[int]) -> list[int]:
+    """Choose points spread evenly over the slots, both ends among them, half of them over the lowest eighth."""
+    low, high = points[0], points[-1]
+    wanted = [low + (high - low) * i / (_POINTS - 1) for i in range(_POINTS)]
+    wanted += [low + (high - low) * i / (4 * _POINTS) for i in range(_POINTS // 2)]
+    return sorted({min(points, key=lambda p: abs(p - w)) for w in wanted})
+
+
+def _undominated(options: Sequence[GroupOption]) -> tuple[GroupOption, ...]:
+    """Drop options that another one beats in every respect."""
+    kept: list[GroupOption] = []
+    for option in sorted(options, key=lambda o: (o.cost.kept_bytes, o.cost.seconds, o.cost.transient_bytes)):
+        one = option.cost
+        if not any(
+            k.cost.transient_bytes <= one.transient_bytes
+            and k.cost.seconds <= one.seconds
+            and k.cost.last_seconds <= one.last_seconds
+            for k in kept
+        ):
+            kept.append(option)
+    return tuple(kept)
+
+
+def _problem_of_groups(
+    problem: ChainProblem, starts: Sequence[int], options: Sequence[Sequence[GroupOption]]
+) -> ChainProblem:
+    """Return the chain of groups; equal groups have the same options object."""
+    count = len(options)
+    group_of = (
+        np.searchsorted(np.asarray(starts), np.arange(starts[-1] + 1), side="right") - 1
+    )  # of a cut: the last start
+    frontiers = [tuple((b, int(group_of[c])) for b, c in problem.frontiers[start]) for start in starts]
+    numbers: dict[int, int] = {}
+    spans = list(itertools.pairwise(starts))
+    return ChainProblem(
+        block_classes=tuple(numbers.setdefault(id(o), len(numbers)) for o in options),
+        runs=tuple(((i + 1, tuple(o.cost for o in options[i])),) for i in range(count)),
+        frontiers=tuple(frontiers),
+        forward_seconds=tuple(float(sum(problem.forward_seconds[s:e])) for s, e in spans),
+        may_nest=tuple(all(problem.may_nest[s:e]) for s, e in spans),
+    )
