@@ -52,8 +52,12 @@ class Emitter:
     ):
         self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
         self.prevent_cse = prevent_cse
-        # A plain program stays as it is. Where JAX would copy what a loop reads, only recomputed loops are worth it.
-        self.late = _compat.cond_forwards_residuals() and any(s.kind != "plain" for s in self.schedule)
+        # A lone loop that runs once is in nobody's way. Where JAX would copy what a loop in a cond reads, only several
+        # recomputed ones are worth it. A plain program stays as it is.
+        several = sum(starts_early(op) for op in graph.ops) > 1
+        forwards = _compat.cond_forwards_residuals()
+        self.late_again = forwards or several
+        self.late = forwards and several and any(s.kind != "plain" for s in self.schedule)
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, free)
         # Names of a planned function inside this one must not be saved by segments around it.
@@ -93,7 +97,7 @@ class Emitter:
         """Run one equation, tagging the values in ``names``; ``again`` where it is recomputed in the backward pass."""
         op = self.graph.ops[index]
         args = [self.read(env, v) for v in op.operands]
-        if (again or self.late) and starts_early(op):
+        if (self.late_again if again else self.late) and starts_early(op):
             made = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
             env.update((v, tagged(x, names[v]) if v in names else x) for v, x in zip(op.outputs, made, strict=True))
             return
@@ -112,7 +116,7 @@ class Emitter:
                 op = self.graph.ops[segment.start]
                 args = [self.read(env, v) for v in op.operands]
                 loop = planned_loop(self.graph, op, segment.loop)
-                env.update(zip(op.outputs, loop(args, late=again or self.late), strict=True))
+                env.update(zip(op.outputs, loop(args, late=self.late_again if again else self.late), strict=True))
             elif segment.kind == "plain":
                 for index in range(segment.start, segment.end):
                     if index not in self.free:

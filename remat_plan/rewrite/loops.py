@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 
+from remat_plan import _compat
 from remat_plan.graph.loops import Loop
 from remat_plan.loops.nested import nested_scan
 from remat_plan.rewrite.order import start_late
@@ -41,7 +42,7 @@ class PlannedLoop:
 
         Args:
             args: constants, first carry, inputs with one row a step, as the equation has them.
-            late: whether stretches take their memory when they run (see ``rewrite.order``).
+            late: whether the loop takes its memory when it runs (see ``rewrite.order``); stretches do anyway.
 
         Returns:
             The last carry and the stacked outputs.
@@ -56,12 +57,13 @@ class PlannedLoop:
             factors = (*self.groups, size)
             carry, stacked = nested_scan(body, carry, list(rows), loop.length, factors, reverse=loop.reverse)
             return [*carry, *stacked]
+        several = len(self.stretches) > 1 and _compat.cond_forwards_residuals()
         made: list[list[Any]] = []
         order = list(self.parts(rows))
         for (count, step), part in reversed(order) if loop.reverse else order:
             run = partial(self.stretch, count, step)
             operands = [*consts, *carry, *part]
-            outputs = start_late(run, operands) if late else run(*operands)
+            outputs = start_late(run, operands) if late or several else run(*operands)
             carry = outputs[: loop.n_carry]
             made.append(outputs[loop.n_carry :])
         pieces = made[::-1] if loop.reverse else made
