@@ -18,9 +18,10 @@ import jax
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.plan import Plan
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
+from remat_plan.results.plan import Plan
 from remat_plan.session import Request, Schedule, Session
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.compile import compile_memory
@@ -103,7 +104,7 @@ class CountingSession(Session):
         """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
         self.asked, self.cached_seconds = set(), 0.0
         started = time.perf_counter()
-        plan = self.make_plan(parse_budget(budget), Request("auto", verify, (0,), False, (), "replan"), started)
+        plan = self.make_plan(parse_budget(budget), Request(lookup("auto"), verify, (0,), False, (), "replan"), started)
         seconds = time.perf_counter() - started + self.cached_seconds + self.solve_seconds
         return Planned(plan, len(self.asked), seconds)
 

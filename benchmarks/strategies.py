@@ -60,7 +60,7 @@ def measure_model(report: Report, model: Model) -> list[str]:
     limit: int | None = None
     above = []
     for row in sorted(Strategies(), key=lambda row: row.name != _BUDGET_LIKE):
-        if "names" in row.settings or "counts" in row.settings:
+        if row.settings in ("Collection", "Mirror"):
             continue
         budget = limit if row.budget == NEEDED else None
         try:
@@ -71,7 +71,7 @@ def measure_model(report: Report, model: Model) -> list[str]:
             continue
         assert plan.compiled_peak_bytes is not None
         limit = plan.compiled_peak_bytes if row.name == _BUDGET_LIKE else limit
-        share = plan.compiled_peak_bytes / plan.baseline_peak_bytes
+        share = plan.compiled_peak_bytes / plan.written_peak_bytes
         if share > 1.001:
             above.append(f"{model.name} {row.name}")
         report.add(
@@ -84,8 +84,8 @@ def measure_model(report: Report, model: Model) -> list[str]:
 
 def plan_by(session: CountingSession, row: Strategy, budget: int | None) -> tuple[Any, float]:
     """The plan of a strategy, and how long it took."""
-    settings = Settings(slots=SLOTS if "slots" in row.settings else None)
-    request = Request(row.name, True, (0,), False, (), "replan", NO_CONSTRAINTS, settings)
+    settings = Settings(slots=SLOTS if row.settings == "Binomial" else None)
+    request = Request(row, True, (0,), False, (), "replan", NO_CONSTRAINTS, settings)
     started = time.perf_counter()
     plan = session.make_plan(None if budget is None else parse_budget(budget), request, started)
     return plan, time.perf_counter() - started

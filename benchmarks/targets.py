@@ -48,7 +48,7 @@ def measure(name: str, dtype: str, target: str, quick: bool) -> None:
             continue
         plan = planned.plan
         _emit(
-            budget=text, budget_bytes=plan.budget_bytes, plain=plan.baseline_peak_bytes,
+            budget=text, budget_bytes=plan.budget_bytes, plain=plan.written_peak_bytes,
             compiled=plan.compiled_peak_bytes, predicted=plan.predicted_peak_bytes, overhead=plan.overhead,
             compiles=planned.compiles, seconds=planned.seconds,
         )  # fmt: skip

@@ -256,7 +256,7 @@ def parse_options() -> Options:
         description="Train a small GPT within a memory budget, and compare it with plain JAX.",
         epilog="Things to try: --budget 25% (less memory, more recomputation); --budget 100% (nothing is "
         "recomputed); --budget 1MB (impossible: the error says what the least is, and why); --seq 512 "
-        "(attention scores grow with the square of it); --target gpu:h100 (plan for a GPU that is not here; "
+        "(attention scores grow with the square of it); --target gpu:h100 (plan for a GPU that is not attached; "
         "needs the extra 'cuda12').",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -332,7 +332,7 @@ def print_table(plan: rp.Plan, steps: list[Step], seconds: list[float]) -> None:
     rows = [
         (
             "peak of loss and gradients",
-            mib(plan.baseline_peak_bytes),
+            mib(plan.written_peak_bytes),
             mib(plan.compiled_peak_bytes or plan.predicted_peak_bytes),
         ),
         ("peak of the whole step", *(mib(step.peak_bytes) for step in steps)),

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
 from remat_plan.compare import compare
 from remat_plan.functions import Planned, checkpoint, remat
-from remat_plan.plan import Plan
+from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
+from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
+from remat_plan.results.plan import Plan
 from remat_plan.units import BudgetError
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Binomial",
     "BudgetError",
+    "Collection",
+    "Mirror",
     "Plan",
     "Planned",
     "analyze",
@@ -34,6 +39,7 @@ __all__ = [
     "compare",
     "compiler_options",
     "plan",
+    "register_strategy",
     "remat",
     "scan",
     "strategies",

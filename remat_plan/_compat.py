@@ -20,10 +20,20 @@ import jax
 import numpy as np
 from jax import core
 from jax._src import config, source_info_util
+from jax._src.ad_util import add_any_p as _add_any
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
+
+from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
+    has_shardings,
+    jit_arguments,
+    shard_map_arguments,
+    shard_shape,
+    varies,
+    varying_axes,
+)
 
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
 
@@ -35,7 +45,7 @@ Var = jex_core.Var
 
 _BARRIER = "optimization_barrier"
 _STRUCT_PARAMETERS = frozenset(inspect.signature(jax.ShapeDtypeStruct.__init__).parameters)
-INLINE_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_lin_call"})
+INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
 
 REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
@@ -169,27 +179,13 @@ def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def _shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
-    """Return the shape of one device's part; axes that are manual already (inside ``shard_map``) do not count."""
-    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
-    if mesh is None or spec is None or not mesh.axis_names:
-        return shape
-    manual = set(getattr(mesh, "manual_axes", ()))
-    local = list(shape)
-    for dim, entry in enumerate(spec):
-        for name in entry if isinstance(entry, tuple) else (entry,):
-            if isinstance(name, str) and name not in manual:
-                local[dim] = -(-local[dim] // mesh.shape[name])
-    return tuple(local)
-
-
 def aval_bytes(aval: Any) -> int:
     """Return the bytes of an abstract value on one device (the shard where its sharding is known); tokens are 0."""
     shape = getattr(aval, "shape", None)
     dtype = getattr(aval, "dtype", None)
     if shape is None or dtype is None:
         return 0
-    shape = _shard_shape(tuple(shape), getattr(aval, "sharding", None))
+    shape = shard_shape(tuple(shape), getattr(aval, "sharding", None))
     return _array_bytes(shape, dtype)
 
 
@@ -254,15 +250,6 @@ def cond_forwards_residuals() -> bool:
     return not any(v in b.invars for b in branches for v in b.outvars if not is_literal(v))
 
 
-def has_shardings(eqn: Any) -> bool:
-    """Tell whether a ``jit`` call carries shardings or layouts of its own, which inlining would lose."""
-    for key in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):
-        for item in eqn.params.get(key) or ():
-            if item is not None and type(item).__name__ != "UnspecifiedValue":
-                return True
-    return False
-
-
 def struct(aval: Any) -> jax.ShapeDtypeStruct:
     """Return the ``ShapeDtypeStruct`` of an abstract value.
 
@@ -277,14 +264,6 @@ def struct(aval: Any) -> jax.ShapeDtypeStruct:
     if "manual_axis_type" in more or any(isinstance(entry, (str, tuple)) for entry in spec):
         more["sharding"] = sharding
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
-
-
-def varies(aval: Any) -> bool:
-    """Tell whether a value differs between devices inside ``shard_map`` (its type says over which axes)."""
-    kind = getattr(aval, "manual_axis_type", None)
-    if kind is not None:
-        return bool(kind.varying or kind.unreduced or kind.reduced)
-    return bool(getattr(aval, "vma", ()))
 
 
 def named_axes(eqn: Any) -> tuple[str, ...]:
@@ -328,14 +307,14 @@ def zeros(aval: Any, leading: tuple[int, ...] = ()) -> jax.Array:
     if sharding is not None and any(isinstance(entry, (str, tuple)) for entry in spec):
         placed = jax.NamedSharding(sharding.mesh, jax.P(*(None for _ in leading), *spec))
     empty = jax.numpy.zeros((*leading, *aval.shape), aval.dtype, out_sharding=placed)
-    axes = _varying_axes(aval)
+    axes = varying_axes(aval)
     return jax.lax.pcast(empty, axes, to="varying") if axes else empty
 
 
-def _varying_axes(aval: Any) -> tuple[str, ...]:
-    """Return the axes of a ``shard_map`` over which a value differs between devices."""
-    kind = getattr(aval, "manual_axis_type", None)
-    return tuple(sorted(kind.varying if kind is not None else getattr(aval, "vma", ()) or ()))
+def addition(aval: Any) -> Any:
+    """Return the equation with which JAX adds two cotangents of a type."""
+    one, other, total = (jex_core.Var(aval) for _ in range(3))
+    return jex_core.new_jaxpr_eqn([one, other], [total], _add_any, {}, frozenset())
 
 
 def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -343,7 +322,7 @@ def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]
 
     Left out where values vary over different axes of a ``shard_map``: jax 0.10 would make them all vary alike.
     """
-    if len({_varying_axes(jax.typeof(x)) for x in (*first, *second)}) > 1:
+    if len({varying_axes(jax.typeof(x)) for x in (*first, *second)}) > 1:
         return first, second
     return jax.lax.optimization_barrier((first, second))
 

@@ -12,14 +12,15 @@ from typing import Any
 from remat_plan import collector
 from remat_plan.graph.build import build
 from remat_plan.graph.call import positions
-from remat_plan.plan import Plan
+from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.limits import make_constraints
-from remat_plan.planning.strategies.registry import Strategies, check_settings, lookup, make_settings
+from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
+from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_loss, trace_program
-from remat_plan.report.analysis import Analysis, analyze_graph
 from remat_plan.report.progress import Progress
-from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint, pareto
-from remat_plan.scores import Schedule
+from remat_plan.results.analysis import Analysis, analyze_graph
+from remat_plan.results.plan import Plan
+from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.session import Request, Session
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
@@ -32,10 +33,7 @@ def plan(
     fn: Callable[..., Any],
     *args: Any,
     budget: int | str | float | None = None,
-    strategy: str = "auto",
-    names: Sequence[str] | None = None,
-    counts: Mapping[str, int] | None = None,
-    slots: int | None = None,
+    strategy: StrategyLike = "auto",
     must_save: Sequence[str] = (),
     must_recompute: Sequence[str] = (),
     never_recompute: Sequence[str] = (),
@@ -56,10 +54,8 @@ def plan(
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
             an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as it is
             written, or ``"device"``. None for the strategies that can do without one (``rp.strategies()`` tells).
-        strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``.
-        names: for ``"collection"``: the ``checkpoint_name`` names to keep (by default all).
-        counts: for ``"mirror"``: name to how often its values may be computed again, 0 to keep them.
-        slots: for ``"binomial"``: how many states may be kept at a time.
+        strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``; ``rp.Binomial(slots=8)``,
+            ``rp.Collection(names=...)``, ``rp.Mirror(counts=...)``; or an explicit schedule, such as ``plan.schedule``.
         must_save: ``checkpoint_name`` names of values that are never computed again.
         must_recompute: ``checkpoint_name`` names of values that are never kept for the backward pass.
         never_recompute: names of primitives that never run again, such as ``"psum"`` or ``"dot_general"``.
@@ -87,34 +83,34 @@ def plan(
         ...     return jnp.sum(x)
         >>> shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
         >>> plan = rp.plan(loss, *shapes, budget="60%")
-        >>> plan.compiled_peak_bytes <= plan.budget_bytes < plan.baseline_peak_bytes
+        >>> plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
         True
     """
     started = time.perf_counter()
-    settings = make_settings(names, counts, slots)
+    row, settings = resolve_strategy(strategy)
     constraints = make_constraints(must_save, must_recompute, never_recompute)
-    check_settings(lookup(strategy), settings, budget is not None)
+    check_budget(row, settings, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
     device = resolve(target)
     static = positions(static_argnums, "static_argnums")
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
-        request = Request(strategy, verify, positions(argnums), has_aux, static, existing, constraints, settings)
+        request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
         return Session(program, device, shown).make_plan(parsed, request, started)
 
 
 def strategies() -> Strategies:
     """Return all strategies: iterate over the records, look one up by name, ``print`` the table.
 
-    Each record has ``name``, ``source`` (paper and section), ``summary``, ``avoid`` (when not to use it), ``budget``
-    (``"needed"``, ``"searched"`` or ``"checked"``) and ``settings`` (arguments of ``plan`` that it takes).
+    Each record has ``name``, ``source`` (paper and section), ``summary``, ``when_not_to_use``, ``budget``
+    (``"needed"``, ``"searched"`` or ``"checked"``) and ``settings`` (the class of objects that say more than the name).
 
     Example:
         >>> import remat_plan as rp
         >>> rp.strategies()["memory"].budget
         'searched'
-        >>> [row.name for row in rp.strategies() if row.settings]
-        ['binomial', 'collection', 'mirror']
+        >>> [row.settings for row in rp.strategies() if row.settings]
+        ['Binomial', 'Collection', 'Mirror']
     """
     return Strategies()
 
@@ -137,7 +133,7 @@ def analyze(
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
         >>> analysis = rp.analyze(lambda w, x: jnp.sum(jnp.tanh(x @ w)), jnp.ones((8, 8)), jnp.ones((4, 8)))
-        >>> analysis.needed_bytes  # the output of tanh, from which 1 - y*y can be made
+        >>> analysis.minimum_residual_bytes  # the output of tanh, from which 1 - y*y can be made
         128
     """
     traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
@@ -182,7 +178,7 @@ def tradeoff(
     static = positions(static_argnums, "static_argnums")
 
     def make(budget: Any, verify: bool) -> Plan:
-        request = Request("auto", verify, positions(argnums), has_aux, static, existing)
+        request = Request(lookup("auto"), verify, positions(argnums), has_aux, static, existing)
         with session.progress:
             return session.make_plan(parse_budget(budget), request, time.perf_counter())
 

@@ -17,12 +17,13 @@ from typing import Any, Protocol
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import as_is
+from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
 from remat_plan.planning.planner import isolated_primitives
+from remat_plan.planning.strategies.laws import apply_law
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Schedule, Settings, Strategy, Task
-from remat_plan.planning.strategies.registry import lookup
-from remat_plan.rewrite.segments import Segment
 from remat_plan.verify.search import Found as Searched
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
@@ -32,7 +33,7 @@ _ADVICE = "another strategy ('auto' searches for one that fits), "
 class Request:
     """What a plan was asked for, beside the budget and the device; arguments of ``api.plan``."""
 
-    strategy: str
+    strategy: Strategy
     verify: bool
     argnums: tuple[int, ...]
     has_aux: bool
@@ -106,14 +107,30 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
     return Task(graph, find_cuts(graph, isolate, resolve(graph, constraints)), hardware, isolate, settings)
 
 
-def find_schedules(name: str, task: Task) -> Found | None:
-    """Return the schedules of a strategy; None for those that are the planner's own search."""
-    strategy = lookup(name)
+def find_schedules(strategy: Strategy, task: Task) -> Found | None:
+    """Return the schedules of a strategy, structures included; None for those that are the planner's own search."""
     if strategy.find is None:
         return None
     if not task.graph.ops:
-        return Found(((Segment(0, 0, "plain"),),))
-    return strategy.find(task)
+        return Found(((as_is(0, 0),),))
+    return _with_structures(strategy, task, strategy.find(task))
+
+
+def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
+    """Return schedules in which structures are run by the strategy's law too, at any depth."""
+
+    def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
+        inner = Task(region, find_cuts(region, task.isolate), task.hardware, task.isolate, task.settings, True)
+        layer = strategy.layer is not None and not any(structure_of(op) for op in region.ops)
+        find = strategy.layer if layer else strategy.find
+        assert find is not None
+        if not region.ops:
+            return inner, ((as_is(0, 0),),)
+        return inner, _with_structures(strategy, inner, find(inner)).schedules
+
+    if strategy.law is None or not any(structure_of(op) for op in task.graph.ops):
+        return found
+    return Found(apply_law(task, found.schedules, strategy.law, make), found.notes)
 
 
 def may_stay_plain(strategy: Strategy, task: Task) -> bool:

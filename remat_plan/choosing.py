@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from math import inf
 
 from remat_plan.by_name import Family, Outcome, Request, fastest_within, find_schedules, make_task
+from remat_plan.graph.schedule import Schedule, emptied
+from remat_plan.planning.blend import between
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.records import Found as SchedulesFound
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import Program
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import nothing_to_do
-from remat_plan.rewrite.segments import emptied
-from remat_plan.scores import Schedule, Scores
+from remat_plan.scores import AGREEMENT, Scores
 from remat_plan.verify.search import MAX_MEASURES, Found, search
 from remat_plan.verify.targets import Target
 
@@ -39,11 +41,34 @@ DOUBT = 1.1
 _OTHER_COMPILES = 3
 """Schedules beside the curves are compiled if predicted up to this share over the budget, and at most so many."""
 
+_GAIN = 0.02
+_UNSURE_COMPILES = 2
+"""A schedule that is not expected to fit is compiled all the same if this share faster, and at most so many."""
+
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
 
+_CLOSE = 0.02
+"""A schedule this close to the budget is not refined: what is left is less than what mixing costs."""
+
+_REFINEMENTS = 2
+"""So many compiles are spent on schedules between a fitting one and a faster one."""
+
+_NEAR = 2
+"""So many schedules on both sides of the border between fitting and not are judged: peaks do not quite rise."""
+
+_CURVE_POINTS = 24
+"""So many points of a curve are looked at for a faster neighbour."""
+
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more."""
+
+
+def _spread_points(count: int) -> list[int]:
+    """Return points of a curve, equally far apart, both ends among them."""
+    if count <= _CURVE_POINTS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
 
 
 class Chooser(Scores):
@@ -69,7 +94,7 @@ class Chooser(Scores):
     def found(self, request: Request) -> SchedulesFound | None:
         """The schedules of the strategy that was asked for; None where it is the planner's own search."""
         if request not in self._found:
-            self.progress.say(f"making schedules by strategy {request.strategy}")
+            self.progress.say(f"making schedules by strategy {request.strategy.name}")
             task = make_task(self.program.graph, self.hardware, request.constraints, request.settings)
             self._found[request] = find_schedules(request.strategy, task)
         return self._found[request]
@@ -91,15 +116,16 @@ class Chooser(Scores):
 
     def find_predicted(self, budget_bytes: int, by: Request) -> Outcome:
         """``find`` by predictions alone."""
-        tried = []
+        tried, fitting = [], []
         for curve in self.curves(budget_bytes, by):
             found = self.search(curve, self.owned_bytes, budget_bytes, False, None)
             if found.point is not None:
-                return self.outcome(curve.schedule(found.point), False)
+                fitting.append(curve.schedule(self.look_around(curve, found.point, budget_bytes)))
+                break
             tried.append((curve, found))
-        others = (*self.uniform_schedules(by), *self.lean_schedules(by))
-        if faster := self.faster_ones(others, budget_bytes, inf):
-            return self.outcome(faster[0], False)
+        others = self.uniform_schedules(by) if fitting else (*self.uniform_schedules(by), *self.lean_schedules(by))
+        if fitting := self.faster_ones([*fitting, *others], budget_bytes, inf):
+            return self.outcome(fitting[0], False)
         return self.least(tried, False, others)
 
     def find_compiled(self, budget_bytes: int, by: Request) -> Outcome:
@@ -109,32 +135,97 @@ class Chooser(Scores):
             start = self.search(curve, self.owned_bytes, budget_bytes, False, None).point
             if start is not None:
                 start = self.look_around(curve, start, budget_bytes)
-            starts.append((inf if start is None else self.timeline(curve.schedule(start)).seconds, curve, start))
-        chosen, seconds, tried = None, inf, []
+            starts.append((inf if start is None else self.price(curve.schedule(start)), curve, start))
+        chosen, price, tried = None, inf, []
         for _, curve, start in sorted(starts, key=lambda row: row[0]):
             found = self.search(curve, self.owned_bytes, budget_bytes, True, start)
             tried.append((curve, found))
             if found.point is not None:
                 fitting = [p for p, peak in found.measured if peak <= budget_bytes]
-                best = min(fitting, key=lambda p: self.timeline(curve.schedule(p)).seconds)
+                best = min(fitting, key=lambda p: self.price(curve.schedule(p)))
                 near = self.look_around(curve, best, self.timeline(curve.schedule(best)).peak_bytes)
                 if near != best:
                     best = near if self.judge(curve.schedule(near), budget_bytes)[1] <= budget_bytes else best
                 chosen = curve.schedule(best)
-                seconds = self.timeline(chosen).seconds
+                price = self.price(chosen)
                 break
         judged = self.uniform_schedules(by)
         if chosen is None:
             judged += self.lean_schedules(by)
-        others = self.faster_ones(judged, int(DOUBT * budget_bytes), seconds)[:_OTHER_COMPILES]
+        others = self.worth_a_compile(judged, budget_bytes, price)
         if chosen is None and judged:
             others.append(self.smallest(judged))
         for other in others:
-            if chosen is not None and self.expected_bytes(other) > (1 + _SLACK) * budget_bytes:
-                continue
             if self.judge(other, budget_bytes)[1] <= budget_bytes:
                 return self.outcome(other, True, budget_bytes)
-        return self.least(tried, True, judged) if chosen is None else self.outcome(chosen, True, budget_bytes)
+        if chosen is None:
+            return self.least(tried, True, judged)
+        return self.outcome(
+            self.refined(chosen, [curve for curve, _ in tried], judged, budget_bytes), True, budget_bytes
+        )
+
+    def worth_a_compile(self, judged: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
+        """Of schedules that are predicted to be faster, those expected to fit, and the likeliest of the others.
+
+        Programs of another shape may be off in their own way, so a real gain is worth a try.
+        """
+        faster = self.faster_ones(judged, int(DOUBT * budget_bytes), price)
+        expected = {s: self.expected_bytes(s) for s in faster}
+        sure = [s for s in faster if expected[s] <= (1 + _SLACK) * budget_bytes][:_OTHER_COMPILES]
+        gain = [s for s in faster if s not in sure and self.price(s) < (1 - _GAIN) * price]
+        likely = sorted(gain, key=lambda s: self.timeline(s).peak_bytes)[:_UNSURE_COMPILES]
+        return [s for s in faster if s in sure or s in likely]
+
+    def refined(
+        self, chosen: Schedule, curves: Sequence[Curve | Family], judged: Sequence[Schedule], budget_bytes: int
+    ) -> Schedule:
+        """Of the schedules between one that fits and the next that is faster, the fastest that fits.
+
+        Neighbours on a curve can lie far apart where layers are scanned: every step saves a value, or none does.
+        """
+        peak = self.judge(chosen, budget_bytes)[1]
+        if peak >= (1 - _CLOSE) * budget_bytes:
+            return chosen
+        scale = peak / max(self.timeline(chosen).peak_bytes, 1)
+        for _ in range(_REFINEMENTS):
+            target = budget_bytes * (1 - _CLOSE / 4) / scale
+            better = self.step_towards(chosen, self.faster_neighbour(chosen, curves, judged, target), target)
+            if better is None:
+                break
+            peak = self.judge(better, budget_bytes)[1]
+            scale = peak / max(self.timeline(better).peak_bytes, 1)
+            if peak <= budget_bytes:
+                chosen = better
+                if peak >= (1 - _CLOSE) * budget_bytes:
+                    break
+        return chosen
+
+    def faster_neighbour(
+        self, chosen: Schedule, curves: Sequence[Curve | Family], judged: Sequence[Schedule], target_bytes: float
+    ) -> Schedule | None:
+        """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
+        points = {s for c in curves for s in (c.schedule(p) for p in _spread_points(len(c.limits)))}
+        price = (1 - AGREEMENT / 5) * self.price(chosen)
+        known = [s for s in (*points, *judged, self.program.plain) if self.price(s) < price]
+        above = [s for s in known if self.timeline(s).peak_bytes > target_bytes]
+        return min(above, key=lambda s: (self.timeline(s).peak_bytes, self.price(s), repr(s)), default=None)
+
+    def step_towards(self, low: Schedule, high: Schedule | None, target_bytes: float) -> Schedule | None:
+        """The fastest schedule between two that is predicted to be within a target; None if none beats the first."""
+        if high is None:
+            return None
+        own = self.price(low)
+        steps = list(between(self.program.graph, low, high))
+        low_end, high_end = 0, len(steps)  # predicted peaks rise along the way, nearly
+        while low_end < high_end:
+            middle = (low_end + high_end) // 2
+            if self.timeline(steps[middle]).peak_bytes <= target_bytes:
+                low_end = middle + 1
+            else:
+                high_end = middle
+        near = steps[max(low_end - _NEAR, 0) : low_end + _NEAR]
+        fitting = [s for s in near if self.timeline(s).peak_bytes <= target_bytes and self.price(s) < own]
+        return min(fitting, key=lambda s: self.price(s), default=None)
 
     def outcome(self, schedule: Schedule, verify: bool, budget_bytes: int = 0) -> Outcome:
         """A schedule (or the one that speaks for it) with its peak in the words of a search for a budget."""
@@ -155,10 +246,10 @@ class Chooser(Scores):
 
     def uniform_schedules(self, by: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
-        if by.strategy != "auto" or len(self.program.graph.ops) > _LONG_OPS:
+        if by.strategy.name != "auto" or len(self.program.graph.ops) > _LONG_OPS:
             return ()
         task = make_task(self.program.graph, self.hardware, by.constraints, by.settings)
-        by_hand = [find_schedules(name, task) for name in ("each_block", "dots", "dots_no_batch", "memory")]
+        by_hand = [find_schedules(lookup(name), task) for name in ("each_block", "dots", "dots_no_batch", "memory")]
         known = [*self.planner_for(by.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
         return tuple(dict.fromkeys(known))
 
@@ -169,7 +260,7 @@ class Chooser(Scores):
         dynamic program cannot see that far ahead.
         """
         planner = self.planner_for(by.constraints)
-        if by.strategy != "auto" or planner.cuts.limits != NO_LIMITS or len(self.program.graph.ops) > _LONG_OPS:
+        if by.strategy.name != "auto" or planner.cuts.limits != NO_LIMITS or len(self.program.graph.ops) > _LONG_OPS:
             return ()
         curve = planner.curves[0]
         return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
@@ -182,17 +273,17 @@ class Chooser(Scores):
         last = len(curve.limits) - 1
         reach = sorted({min(point + step, last) for step in _AROUND})
         fitting = [p for p in reach if self.timeline(curve.schedule(p)).peak_bytes <= limit_bytes]
-        return min(fitting, key=lambda p: (self.timeline(curve.schedule(p)).seconds, p), default=point)
+        return min(fitting, key=lambda p: (self.price(curve.schedule(p)), p), default=point)
 
     def expected_bytes(self, schedule: Schedule) -> int:
         """The least peak to expect of a schedule: as predicted, and off as little as any that was compiled."""
         return int(self.least_off * self.timeline(schedule).peak_bytes)
 
-    def faster_ones(self, schedules: Sequence[Schedule], budget_bytes: int, seconds: float) -> list[Schedule]:
-        """Of some schedules those that fit and take less than ``seconds``, by the evaluator, the fastest first."""
+    def faster_ones(self, schedules: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
+        """Of some schedules those that fit and have a lower price, the lowest first."""
         fitting = [s for s in schedules if self.timeline(s).peak_bytes <= budget_bytes]
-        faster = [s for s in fitting if self.timeline(s).seconds < seconds]
-        return sorted(faster, key=lambda s: self.timeline(s).seconds)
+        faster = [s for s in fitting if self.price(s) < price]
+        return sorted(faster, key=lambda s: self.price(s))
 
     def smallest(self, schedules: Sequence[Schedule]) -> Schedule:
         """Of some schedules the one with the least peak, by the evaluator."""

@@ -1,6 +1,6 @@
 """Several strategies and budgets on one program, side by side: ``compare``.
 
-In: a loss function, budgets, strategies. Out: ``report.comparison.Comparison``. The program is traced once, and every
+In: a loss function, budgets, strategies. Out: ``results.comparison.Comparison``. The program is traced once, and every
 schedule compiled at most once for all of them.
 
 Limits: strategies are used with their default settings; what needs more (``"mirror"`` needs counts) gets a line that
@@ -16,10 +16,10 @@ from typing import Any
 from remat_plan import collector
 from remat_plan.graph.call import positions
 from remat_plan.planning.strategies.records import CHECKED
-from remat_plan.planning.strategies.registry import lookup
+from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_program
-from remat_plan.report.comparison import Comparison, ComparisonRow
 from remat_plan.report.progress import Progress
+from remat_plan.results.comparison import Comparison, ComparisonRow
 from remat_plan.session import Request, Session
 from remat_plan.units import Budget, BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
@@ -30,7 +30,7 @@ def compare(
     fn: Callable[..., Any],
     *args: Any,
     budgets: Iterable[int | str | float],
-    strategies: Iterable[str] = ("auto",),
+    strategies: Iterable[StrategyLike] = ("auto",),
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -44,7 +44,7 @@ def compare(
 
     Args:
         budgets: as ``budget`` of ``plan``, one or more.
-        strategies: names, as ``strategy`` of ``plan``. One that has a single schedule, whatever the budget, is
+        strategies: as ``strategy`` of ``plan``, one or more. One that has a single schedule, whatever the budget, is
             planned once, without a budget (``rp.strategies()`` calls these "checked").
         fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, existing, progress: as in ``plan``.
 
@@ -68,21 +68,23 @@ def compare(
     """
     parsed = [parse_budget(budget) for budget in budgets]
     static = positions(static_argnums, "static_argnums")
+    found = [resolve_strategy(strategy) for strategy in strategies]
     requests = [
-        Request(lookup(name).name, verify, positions(argnums), has_aux, static, existing) for name in strategies
+        Request(row, verify, positions(argnums), has_aux, static, existing, settings=settings)
+        for row, settings in found
     ]
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     session = Session(program, resolve(target), Progress("remat_plan", progress))
     with session.progress:
         rows = tuple(_row(session, request, budget) for request in requests for budget in _budgets(request, parsed))
         verified = verify and not session.mapped
-        baseline, plain = session.baseline_bytes(verified), session.plain_bytes(verified)
-    return Comparison(rows, session.device, verified, baseline, plain if program.has_own_remat else None)
+        written, plain = session.baseline_bytes(verified), session.plain_bytes(verified)
+    return Comparison(rows, session.device, verified, written, plain, program.has_own_remat)
 
 
 def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:
     """The budgets that a strategy is tried with: none at all if they would make no difference."""
-    return [None] if lookup(request.strategy).budget == CHECKED else budgets
+    return [None] if request.strategy.budget == CHECKED else budgets
 
 
 def _row(session: Session, request: Request, budget: Budget | None) -> ComparisonRow:
@@ -90,7 +92,7 @@ def _row(session: Session, request: Request, budget: Budget | None) -> Compariso
     try:
         plan = session.make_plan(budget, request, time.perf_counter())
     except BudgetError as error:
-        return ComparisonRow(request.strategy, text, None, error.minimum_bytes, str(error))
+        return ComparisonRow(request.strategy.name, text, None, error.minimum_bytes, str(error))
     except ValueError as error:  # it lacks a setting, or cannot plan this program
-        return ComparisonRow(request.strategy, text, None, None, str(error))
-    return ComparisonRow(request.strategy, text, plan)
+        return ComparisonRow(request.strategy.name, text, None, None, str(error))
+    return ComparisonRow(request.strategy.name, text, plan)

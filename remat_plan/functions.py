@@ -21,12 +21,13 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.call import positions
-from remat_plan.plan import Plan
 from remat_plan.planning.limits import make_constraints
-from remat_plan.planning.strategies.registry import check_settings, lookup, make_settings
+from remat_plan.planning.strategies.registry import check_budget
+from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.policies import guarded
 from remat_plan.program import Program, Traced, check_existing, trace_function, trace_loss
 from remat_plan.report.progress import Progress
+from remat_plan.results.plan import Plan
 from remat_plan.reuse import Emissions
 from remat_plan.rewrite.emit import as_array
 from remat_plan.session import Request, Session
@@ -46,9 +47,6 @@ class Planning(TypedDict, total=False):
     verify: bool
     target: str | None
     existing: str
-    names: Sequence[str] | None
-    counts: Mapping[str, int] | None
-    slots: int | None
     must_save: Sequence[str]
     must_recompute: Sequence[str]
     never_recompute: Sequence[str]
@@ -159,7 +157,7 @@ def remat(
     fn: Callable[..., Any] | None = None,
     *,
     budget: int | str | float | None = None,
-    strategy: str | None = None,
+    strategy: StrategyLike | None = None,
     argnums: int | Sequence[int] | None = None,
     has_aux: bool = False,
     static_argnums: int | Sequence[int] = (),
@@ -184,7 +182,7 @@ def remat(
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``, ``must_save``,
+        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``plan``.
 
     Raises:
@@ -223,7 +221,7 @@ def checkpoint(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     budget: int | str | float | None = None,
-    strategy: str | None = None,
+    strategy: StrategyLike | None = None,
     **others: Any,
 ) -> Callable[..., Any]:
     """``jax.checkpoint``, and more: with a budget or a strategy, what is saved inside ``fun`` is planned.
@@ -285,7 +283,7 @@ def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, 
 
 def make_request(
     budget: Any,
-    strategy: str | None,
+    strategy: StrategyLike | None,
     argnums: tuple[int, ...],
     has_aux: bool,
     static_argnums: int | Sequence[int],
@@ -304,16 +302,15 @@ def make_request(
             f"{unknown[0]!r} is no argument here; beside budget and strategy there are "
             f"{', '.join(Planning.__annotations__)}."
         )
-    name = strategy or (_ALONE if budget is None else "auto")
-    settings = make_settings(planning.get("names"), planning.get("counts"), planning.get("slots"))
-    check_settings(lookup(name), settings, budget is not None)
+    row, settings = resolve_strategy(strategy or (_ALONE if budget is None else "auto"))
+    check_budget(row, settings, budget is not None)
     existing = planning.get("existing", "replan")
     check_existing(existing)
     constraints = make_constraints(
         planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute", ())
     )
     static = positions(static_argnums, "static_argnums")
-    return Request(name, planning.get("verify", True), argnums, has_aux, static, existing, constraints, settings)
+    return Request(row, planning.get("verify", True), argnums, has_aux, static, existing, constraints, settings)
 
 
 def make_options(

@@ -28,6 +28,7 @@ from remat_plan import _compat
 from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
 from remat_plan.graph.call import positions, struct_of
 from remat_plan.loops.scan import scan
+from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
 
 try:
@@ -42,7 +43,7 @@ def remat(
     module: Callable[..., Any] | None = None,
     *,
     budget: int | str | float | None = None,
-    strategy: str | None = None,
+    strategy: StrategyLike | None = None,
     policy: Callable[..., Any] | None = None,
     variables: Any = True,
     rngs: Any = True,
@@ -71,7 +72,7 @@ def remat(
         static_argnums: positions of arguments that are not traced, the module itself being 0. (Booleans, strings and
             None are not traced anyway, where a budget or a strategy is given.)
         methods: of a class, which methods; by default ``__call__``.
-        **planning: ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``, ``must_save``,
+        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
     Raises:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
+from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
 
 try:
@@ -31,7 +32,7 @@ def remat(
     f: Callable[..., Any] | None = None,
     *,
     budget: int | str | float | None = None,
-    strategy: str | None = None,
+    strategy: StrategyLike | None = None,
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
@@ -53,7 +54,7 @@ def remat(
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``nnx.scan``.
         static_argnums: positions of arguments that are not traced. (Booleans, strings and None are not traced anyway,
             where a budget or a strategy is given.)
-        **planning: ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``, ``must_save``,
+        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
     Raises:

@@ -79,6 +79,18 @@ def guarded(policy: Any) -> Any:
     return _Guarded(policy, names) if any(names) else policy
 
 
+def offloading_policy(kept: Sequence[str], moved: Sequence[str]) -> Callable[..., Any]:
+    """Return the policy that saves the values with some names, and those with others in the host's memory."""
+    return guarded(
+        jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=list(kept),
+            names_which_can_be_offloaded=list(moved),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    )
+
+
 def named_policy(names: Sequence[str]) -> Callable[..., Any] | None:
     """Return the policy that saves exactly the values tagged with these names; None, which saves nothing, for none."""
     return guarded(jax.checkpoint_policies.save_only_these_names(*names)) if names else None

@@ -22,9 +22,10 @@ from remat_plan.graph.call import Call, check_loss, make_call, make_function_cal
 from remat_plan.graph.dissolve import evaluate, holds_remat
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import WRITTEN, Segment, as_is, is_written
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.rewrite.emit import Emitter, as_array
-from remat_plan.rewrite.segments import Segment, as_written, is_written
+from remat_plan.structures import registry  # noqa: F401 (its import makes structures known)
 
 EXISTING = ("replan", "keep")
 
@@ -72,12 +73,12 @@ class Program(Traced):
     @property
     def plain(self) -> tuple[Segment, ...]:
         """The schedule that recomputes nothing."""
-        return (Segment(0, len(self.graph.ops), "plain"),)
+        return (as_is(0, len(self.graph.ops)),)
 
     @property
     def written(self) -> tuple[Segment, ...]:
         """The schedule that leaves the function as it was written."""
-        return as_written(len(self.graph.ops))
+        return WRITTEN
 
     @property
     def has_own_remat(self) -> bool:

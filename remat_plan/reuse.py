@@ -23,9 +23,9 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.call import struct_of
 from remat_plan.graph.equal import Source, same_program
+from remat_plan.graph.schedule import Segment
 from remat_plan.program import Program, Runner, Traced, make_program, make_runner, run_schedule
 from remat_plan.rewrite.emit import as_array
-from remat_plan.rewrite.segments import Segment
 
 _MOST = 64
 """How many emissions of one function are kept; the one not used for longest goes first."""

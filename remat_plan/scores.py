@@ -11,26 +11,27 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
-from remat_plan.graph.uses import free_ops
-from remat_plan.planning.builder import Rules
-from remat_plan.planning.whole_step import StepProgram
+from remat_plan.graph.schedule import Schedule, Segment, is_written
 from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.report.progress import Progress
-from remat_plan.rewrite.segments import Segment, is_written
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
-Schedule = tuple[Segment, ...]
-
-AS_IT_IS: Schedule = ()
+UNMERGED: Schedule = (Segment(-1, -1),)
 """Stands for the plain function as JAX has it, with the equations that are merged for planning."""
 
+_WORK = 1e-3
+"""How much a second forward and backward pass weighs where predicted seconds are equal: a thousandth of its seconds."""
+
 AGREEMENT = 0.005
-"""The share by which two evaluations of a schedule may differ and count as equal."""
+"""The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
+together here and count as equal."""
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -47,10 +48,8 @@ class Scores:
         self.hardware: Hardware = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
         self.fast = target.platform == "tpu" and not target.attached
         self.rules = Rules(program.graph, self.hardware)
-        self.free = free_ops(program.graph)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
-        self.tracing = False
         self._compiled: dict[tuple[Schedule, bool], int] = {}
         self.judged: set[Schedule] = set()  # by the compiler, for one plan
         self.speakers: dict[tuple[int, float], Schedule] = {}  # predicted peak and seconds: see ``judge``
@@ -63,7 +62,7 @@ class Scores:
 
     def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
-        if schedule == AS_IT_IS:
+        if schedule == UNMERGED:
             return self.kind(lambda *values: run_plain(self.program, values), self.program.call.differentiated)
         run = make_runner(self.program, schedule)
         n = len(self.program.call.leaves)
@@ -80,13 +79,12 @@ class Scores:
     def timeline(self, schedule: Schedule) -> Timeline:
         """The evaluator's view of a schedule: of the program that JAX would make of it, put together here.
 
-        With ``tracing`` it is of JAX's own, which takes several times as long; so it is of the function as written,
-        whose policies only JAX knows.
+        Of the function as written it is of JAX's own, since only JAX knows what its policies keep.
         """
-        if self.tracing or is_written(schedule):
+        if is_written(schedule):
             return self.traced(schedule)
         if schedule not in self._timelines:
-            step = StepProgram(self.rules, self.free)
+            step = StepProgram(self.rules)
             made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
             self._timelines[schedule] = made
         return self._timelines[schedule]
@@ -98,12 +96,6 @@ class Scores:
             jaxpr = jax.make_jaxpr(self.step(schedule))(*self.structs)
             self._traced[schedule] = evaluate(jaxpr, self.hardware)
         return self._traced[schedule]
-
-    def agrees(self, schedule: Schedule) -> bool:
-        """Tell whether what was put together for a schedule is what JAX makes of it."""
-        made, traced = self.timeline(schedule), self.traced(schedule)
-        pairs = ((made.peak_bytes, traced.peak_bytes), (made.seconds, traced.seconds), (made.flops, traced.flops))
-        return all(abs(a - b) <= AGREEMENT * b for a, b in pairs)
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
@@ -148,7 +140,15 @@ class Scores:
         """The peak without recomputation: where equations were merged for planning, the compiled one is of all."""
         if not verify or self.promoted or not self.program.graph.merged:
             return self.peak(self.program.plain, verify)
-        return self.compiled_bytes(AS_IT_IS)
+        return self.compiled_bytes(UNMERGED)
+
+    def price(self, schedule: Schedule) -> float:
+        """What schedules are chosen by: predicted seconds, where these say nothing the work that is done.
+
+        Seconds below those of the plain step are not counted upon: what is written less was never timed.
+        """
+        plain, made = self.timeline(self.program.plain), self.timeline(schedule)
+        return max(made.seconds, plain.seconds) + _WORK * plain.seconds * made.flops / max(plain.flops, 1.0)
 
     def overhead(self, schedule: Schedule) -> float:
         """Recomputed seconds over plain seconds, by the evaluator."""

@@ -16,15 +16,15 @@ from typing import TypedDict
 from remat_plan import collector
 from remat_plan.by_name import Request, least_peak, make_task, may_stay_plain
 from remat_plan.choosing import DOUBT, Chooser
-from remat_plan.plan import NO_BUDGET, Plan
+from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.limits import NO_CONSTRAINTS
-from remat_plan.planning.strategies.registry import check_settings, lookup
-from remat_plan.report.decisions import decide
+from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.report.shortfall import below_minimum
-from remat_plan.report.trace import reduce_timeline
-from remat_plan.rewrite.segments import is_written
-from remat_plan.scores import AGREEMENT, Schedule
+from remat_plan.results.decisions import decide
+from remat_plan.results.plan import NO_BUDGET, Plan
+from remat_plan.results.trace import reduce_timeline
+from remat_plan.scores import AGREEMENT
 from remat_plan.units import Budget, BudgetError
 
 _ROUNDS = 4
@@ -55,7 +55,6 @@ def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -
 class WrittenFigures(TypedDict, total=False):
     """What a plan says about a function with ``jax.checkpoint`` regions of its own; see ``Plan``."""
 
-    plain_peak_bytes: int
     written_overhead: float
     written_flops: float
 
@@ -95,19 +94,19 @@ class Session(Chooser):
 
     def may_stay_written(self, by: Request) -> bool:
         """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
-        return by.strategy == "auto" and by.constraints == NO_CONSTRAINTS and self.program.has_own_remat
+        return by.strategy.name == "auto" and by.constraints == NO_CONSTRAINTS and self.program.has_own_remat
 
     def may_be_beaten(self, written: Schedule, budget_bytes: int, by: Request) -> bool:
         """Whether any schedule that may fit is predicted to be faster than the function as written."""
         limit = int(DOUBT * budget_bytes)
         others = (self.find_predicted(limit, by).schedule, *self.uniform_schedules(by), *self.lean_schedules(by))
-        return bool(self.faster_ones(others, limit, (1 - AGREEMENT) * self.timeline(written).seconds))
+        return bool(self.faster_ones(others, limit, (1 - AGREEMENT) * self.price(written)))
 
     def fastest(self, schedules: Sequence[Schedule]) -> Schedule:
         """Of schedules that fit the fastest predicted; the function as written unless another is clearly faster."""
-        best = min(schedules, key=lambda s: self.timeline(s).seconds)
+        best = min(schedules, key=self.price)
         written = self.program.written
-        if written in schedules and self.timeline(best).seconds > (1 - AGREEMENT) * self.timeline(written).seconds:
+        if written in schedules and self.price(best) > (1 - AGREEMENT) * self.price(written):
             return written
         return best
 
@@ -118,7 +117,7 @@ class Session(Chooser):
 
     def budget_error(self, schedule: Schedule, least: int, budget_bytes: int, verify: bool, advice: str) -> BudgetError:
         """The error that names ``least``, the peak of ``schedule``, as what can be had."""
-        timeline = self.traced(schedule)  # its equations have the user's source lines
+        timeline = self.timeline(schedule)
         return below_minimum(self.program.graph, timeline, least, budget_bytes, verify, self.device, advice)
 
     @collector.paused()
@@ -127,8 +126,8 @@ class Session(Chooser):
 
         ``started`` is when planning began (``time.perf_counter``).
         """
-        strategy = lookup(request.strategy)
-        check_settings(strategy, request.settings, budget is not None)
+        strategy = request.strategy
+        check_budget(strategy, request.settings, budget is not None)
         task = make_task(self.program.graph, self.hardware, request.constraints, request.settings)
         verify = request.verify
         identity = self.program.plain
@@ -162,19 +161,17 @@ class Session(Chooser):
             searched = len(self.judged - {self.program.written})
             notes += [f"{searched} schedules were compiled"] if verify and searched else []
             notes += self.source_notes(request)
-        if not self.tracing and not self.agrees(schedule):
-            self.tracing = True
-            return self.make_plan(budget, request, started)
-        before, after = self.timeline(identity), self.traced(schedule)
+        before, after = self.timeline(identity), self.timeline(schedule)
         within = self.peak(schedule, verify) if budget_bytes is None else budget_bytes
         overhead = self.overhead(schedule)
         return Plan(
-            strategy=request.strategy,
+            strategy=strategy.name,
             target=self.device,
             budget=budget.text if budget is not None else NO_BUDGET,
             budget_bytes=budget_bytes,
-            baseline_peak_bytes=baseline,
-            **self.written_figures(plain),
+            written_peak_bytes=baseline,
+            plain_peak_bytes=plain,
+            **self.written_figures(),
             predicted_peak_bytes=after.peak_bytes,
             compiled_peak_bytes=self.compiled_bytes(schedule) if verify else None,
             overhead=overhead,
@@ -182,8 +179,8 @@ class Session(Chooser):
             program=self.program.fingerprint,
             schedule=schedule,
             decisions=decide(self.program.graph, schedule),
-            before=reduce_timeline(before),
-            after=reduce_timeline(after),
+            plain_timeline=reduce_timeline(before),
+            planned_timeline=reduce_timeline(after),
             step_flops=after.flops,
             plain_flops=before.flops,
             argnums=request.argnums,
@@ -212,15 +209,14 @@ class Session(Chooser):
     def source_notes(self, request: Request) -> list[str]:
         """What a strategy by name has to say; nothing for the planner's own search."""
         found = self.found(request)
-        return [] if found is None else [f"source: {lookup(request.strategy).source}", *found.notes]
+        return [] if found is None else [f"source: {request.strategy.source}", *found.notes]
 
-    def written_figures(self, plain_bytes: int) -> WrittenFigures:
+    def written_figures(self) -> WrittenFigures:
         """The figures of a plan for a function with ``jax.checkpoint`` regions of its own; none for any other."""
         if not self.program.has_own_remat:
             return {}
         written = self.program.written
         return {
-            "plain_peak_bytes": plain_bytes,
             "written_overhead": self.overhead(written),
             "written_flops": self.timeline(written).flops,
         }

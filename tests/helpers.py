@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from remat_plan._compat import open_jaxpr, sub_jaxprs
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
-from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.program import Program, make_emitter, trace_program
-from remat_plan.rewrite.segments import Segment
 
 CPU = hardware_for("cpu", "cpu")
 
@@ -78,7 +78,7 @@ def tiled(graph, make):
     """A schedule with ``make(start, end) -> [Segment]`` on each stretch without effects."""
     result = []
     for start, end, effectful in stretches(graph):
-        result += [Segment(start, end, "plain")] if effectful else make(start, end)
+        result += [as_is(start, end)] if effectful else make(start, end)
     return tuple(result)
 
 
@@ -94,7 +94,7 @@ def whole(program, saved=()):
     graph = program.graph
     return tiled(
         graph,
-        lambda s, e: [Segment(s, e, "save", tuple(v for v in saveable(graph, s, e) if v in set(saved)))],
+        lambda s, e: [saving(s, e, [v for v in saveable(graph, s, e) if v in set(saved)])],
     )
 
 
@@ -107,7 +107,7 @@ def cut_every(program, length):
     """Segments of ``length`` equations that save nothing."""
 
     def make(start, end):
-        return [Segment(i, min(i + length, end), "save") for i in range(start, end, length)]
+        return [saving(i, min(i + length, end)) for i in range(start, end, length)]
 
     return tiled(program.graph, make)
 
@@ -117,9 +117,9 @@ def halved(program, least=3):
 
     def make(start, end):
         if end - start <= least:
-            return [Segment(start, end, "save")]
+            return [saving(start, end)]
         middle = (start + end) // 2
-        return [Segment(start, middle, "nest", (), tuple(make(start, middle))), *make(middle, end)]
+        return [around(start, middle, tuple(make(start, middle))), *make(middle, end)]
 
     return tiled(program.graph, make)
 
@@ -136,13 +136,13 @@ def random_schedule(program, seed):
         for s, e in zip(cuts, cuts[1:], strict=False):
             kind = rng.choice(["plain", "save", "save", "nest" if depth < 3 and e - s > 1 else "save"])
             if kind == "nest":
-                result.append(Segment(s, e, "nest", (), tuple(make(s, e, depth + 1))))
+                result.append(around(s, e, tuple(make(s, e, depth + 1))))
             elif kind == "save":
                 share = rng.choice([0.0, 0.3, 0.6, 1.0])
                 saved = tuple(v for v in saveable(graph, s, e) if rng.random() < share)
-                result.append(Segment(s, e, "save", saved))
+                result.append(saving(s, e, saved))
             else:
-                result.append(Segment(s, e, "plain"))
+                result.append(as_is(s, e))
         return result
 
     return tiled(graph, make)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from remat_plan.by_name import make_task
+from remat_plan.by_name import find_schedules, make_task
 from remat_plan.cost.backend import GENERIC
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.program import lower
@@ -59,7 +59,7 @@ def chain_session(fn):
 def found(session, name, constraints=NO_CONSTRAINTS, **settings):
     """All schedules of a strategy."""
     task = make_task(session.program.graph, session.hardware, constraints, Settings(**settings))
-    return lookup(name).find(task)
+    return find_schedules(lookup(name), task)
 
 
 def least(session, name, **settings):

@@ -40,9 +40,9 @@ def compiled_bytes(fn, *args):
 def test_the_users_own_step_fits(budget):
     plan = rp.plan(loss, *SHAPES, budget=budget)
     assert not plan.is_identity
-    assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.baseline_peak_bytes
+    assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
     assert compiled_bytes(plan.apply(loss), W, X) <= plan.budget_bytes * 1.001
-    assert compiled_bytes(loss, W, X) == pytest.approx(plan.baseline_peak_bytes, rel=0.001)
+    assert compiled_bytes(loss, W, X) == pytest.approx(plan.written_peak_bytes, rel=0.001)
     assert 0 <= plan.lower_bound <= plan.overhead
     assert plan.gap == plan.overhead - plan.lower_bound
     assert plan.budget == budget
@@ -145,7 +145,7 @@ def test_a_jitted_step_is_traced_once():
 
 def test_budgets_of_all_kinds_agree():
     base = rp.plan(loss, *SHAPES, budget="1GB", verify=False)
-    size = int(base.baseline_peak_bytes * 0.7)
+    size = int(base.written_peak_bytes * 0.7)
     kinds = [size, float(size), f"{size}B", f"{size / 1000!r}kB", f"{size / 1024!r} KiB", "70%", np.int64(size)]
     plans = [rp.plan(loss, *SHAPES, budget=b, verify=False) for b in kinds]
     assert len({p.schedule for p in plans}) == 1
@@ -156,7 +156,7 @@ def test_argnums_change_what_is_planned():
     only = rp.plan(loss, W, X, budget="75%", verify=False)
     both = rp.plan(loss, W, X, budget="75%", verify=False, argnums=(0, 1))
     assert only.fingerprint != both.fingerprint
-    assert only.before.owned_bytes + X.nbytes == both.before.owned_bytes
+    assert only.plain_timeline.owned_bytes + X.nbytes == both.plain_timeline.owned_bytes
     assert both.argnums == (0, 1)
     f = both.apply(loss)
     assert_trees_close(jax.grad(f, (0, 1))(W, X), jax.grad(loss, (0, 1))(W, X))
@@ -209,10 +209,10 @@ def test_the_users_own_checkpoints():
 
     kept = rp.plan(fn, W, X, budget="1GB", verify=False, existing="keep")
     anew = rp.plan(fn, W, X, budget="1GB", verify=False)
-    assert kept.baseline_peak_bytes == anew.baseline_peak_bytes < anew.plain_peak_bytes
-    tight = rp.plan(fn, W, X, budget=kept.baseline_peak_bytes, verify=False)
+    assert kept.written_peak_bytes == anew.written_peak_bytes < anew.plain_peak_bytes
+    tight = rp.plan(fn, W, X, budget=kept.written_peak_bytes, verify=False)
     assert not tight.is_identity
-    assert tight.predicted_peak_bytes <= kept.baseline_peak_bytes
+    assert tight.predicted_peak_bytes <= kept.written_peak_bytes
     for plan in (kept, anew, tight):
         assert_trees_close(jax.grad(plan.apply(fn))(W, X), jax.grad(fn)(W, X))
 
@@ -245,8 +245,8 @@ def test_analyze_compiles_nothing(monkeypatch):
     monkeypatch.setattr("remat_plan.verify.compile.compile_memory", None)
     analysis = rp.analyze(loss, *SHAPES)
     hidden = BATCH * WIDTH * 4
-    assert analysis.needed_bytes == pytest.approx(LAYERS * hidden + LAYERS * WIDTH * WIDTH * 4, rel=0.2)
-    assert analysis.kept_bytes >= analysis.needed_bytes
+    assert analysis.minimum_residual_bytes == pytest.approx(LAYERS * hidden + LAYERS * WIDTH * WIDTH * 4, rel=0.2)
+    assert analysis.saved_bytes >= analysis.minimum_residual_bytes
     sizes = [r.size_bytes for r in analysis.residuals]
     assert sizes == sorted(sizes, reverse=True)
     assert any("test_api.py" in r.source for r in analysis.residuals)
@@ -288,8 +288,8 @@ def test_plans_print():
     assert "test_api.py" in text
     assert "70" in text
     assert plan.strategy == "auto"
-    before, after = plan.timeline()
-    assert before.peak_bytes == plan.baseline_peak_bytes
+    before, after = plan.plain_timeline, plan.planned_timeline
+    assert before.peak_bytes == plan.written_peak_bytes
     assert after.peak_bytes == plan.predicted_peak_bytes
 
 
@@ -297,7 +297,7 @@ def test_a_decorated_function_can_be_planned_again():
     f = rp.remat(loss, budget="80%", verify=False)
     plan = rp.plan(f, W, X, budget="90%", verify=False)
     assert not plan.is_identity
-    assert plan.baseline_peak_bytes < 0.85 * plan.plain_peak_bytes, "what the first plan left"
+    assert plan.written_peak_bytes < 0.85 * plan.plain_peak_bytes, "what the first plan left"
     assert_trees_close(jax.grad(plan.apply(f))(W, X), jax.grad(loss)(W, X))
 
 

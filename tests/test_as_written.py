@@ -11,8 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
 from remat_plan.cli.main import main
+from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.text import summary_line
-from remat_plan.rewrite.segments import Segment, check_cover
 from remat_plan.units import format_bytes
 from tests.helpers import assert_trees_close, count_equations
 
@@ -81,9 +81,9 @@ CASES = [("unrolled", "dots"), ("scanned", "all"), ("nested", "names")]
 @pytest.mark.parametrize(("kind", "policy"), CASES)
 def test_the_baseline_is_the_function_as_written(curves, kind, policy):
     plan = curves(kind, policy).plan("100%")
-    assert plan.baseline_peak_bytes == pytest.approx(of_xla(make(kind, policy)), abs=256)
+    assert plan.written_peak_bytes == pytest.approx(of_xla(make(kind, policy)), abs=256)
     assert plan.plain_peak_bytes == pytest.approx(of_xla(make(kind, "none")), rel=0.01)
-    assert plan.budget_bytes == plan.baseline_peak_bytes < plan.plain_peak_bytes
+    assert plan.budget_bytes == plan.written_peak_bytes < plan.plain_peak_bytes
     assert plan.plain_flops < plan.written_flops
 
 
@@ -94,7 +94,7 @@ def reach(curve, budget):
     except rp.BudgetError as error:
         least = error.minimum_bytes
     plan = curve.plan(least)
-    assert least <= plan.baseline_peak_bytes
+    assert least <= plan.written_peak_bytes
     return plan
 
 
@@ -104,11 +104,11 @@ def test_no_plan_is_worse_than_the_function_as_written(curves, kind, policy, bud
     loss, curve = make(kind, policy), curves(kind, policy)
     if budget == "middle":
         given = curve.plan("100%")
-        budget = (given.baseline_peak_bytes + given.plain_peak_bytes) // 2
+        budget = (given.written_peak_bytes + given.plain_peak_bytes) // 2
     plan = reach(curve, budget)
     assert plan.compiled_peak_bytes <= plan.budget_bytes
     assert plan.compiled_peak_bytes == pytest.approx(of_xla(plan.apply(loss)), abs=256)
-    if plan.compiled_peak_bytes >= plan.baseline_peak_bytes and not plan.is_written:
+    if plan.compiled_peak_bytes >= plan.written_peak_bytes and not plan.is_written:
         assert plan.overhead <= plan.written_overhead
         assert plan.is_identity or any("faster" in note for note in plan.notes)
     found, wanted = (jax.value_and_grad(f)(*VALUES) for f in (plan.apply(loss), loss))
@@ -124,8 +124,8 @@ def test_what_nothing_beats_is_left_as_written(kind):
     loss = make(kind, "all")
     plan = rp.plan(loss, *SHAPES, budget="100%", verify=False, target="cpu")
     if not plan.is_written:
-        assert plan.overhead < plan.written_overhead
-    forced = dataclasses.replace(plan, schedule=(Segment(0, len(plan.program.equations), "written"),))
+        assert (plan.overhead, plan.step_flops) < (plan.written_overhead, plan.written_flops)
+    forced = dataclasses.replace(plan, schedule=WRITTEN, decisions=(dataclasses.replace(plan.decisions[0], count=1),))
     assert forced.is_written
     assert rp.Plan.from_json(forced.to_json()) == forced
     given, run = (jax.make_jaxpr(f)(*SHAPES) for f in (loss, forced.apply(loss)))
@@ -141,7 +141,7 @@ def test_a_scan_is_left_as_written_and_says_so(curves):
     plan = curves("scanned", "all").plan("100%")
     assert plan.is_written
     assert not plan.is_identity
-    assert plan.compiled_peak_bytes == plan.baseline_peak_bytes
+    assert plan.compiled_peak_bytes == plan.written_peak_bytes
     assert plan.overhead == plan.written_overhead
     assert plan.step_flops == plan.written_flops
     shown = str(plan)
@@ -164,7 +164,7 @@ def test_what_is_closed_over_may_be_traced():
 def test_both_peaks_are_shown(curves):
     curve = curves("unrolled", "dots")
     plan = curve.plan("90%")
-    figures = [format_bytes(plan.baseline_peak_bytes), format_bytes(plan.plain_peak_bytes)]
+    figures = [format_bytes(plan.written_peak_bytes), format_bytes(plan.plain_peak_bytes)]
     for shown in (str(plan), plan._repr_html_()):
         for text in (*figures, "peak as written", "plain peak", "overhead as written", f"{plan.written_overhead:.1%}"):
             assert text in shown
@@ -173,24 +173,27 @@ def test_both_peaks_are_shown(curves):
     assert f"as written {format_bytes(curve.written.peak_bytes)}" in str(curve)
     assert json.loads(curve.to_json())["written"]["overhead"] == plan.written_overhead
     found = rp.compare(make("unrolled", "dots"), *SHAPES, budgets=["90%"], strategies=["auto"], target="cpu")
-    assert (found.baseline_peak_bytes, found.plain_peak_bytes) == (plan.baseline_peak_bytes, plan.plain_peak_bytes)
+    assert (found.written_peak_bytes, found.plain_peak_bytes) == (plan.written_peak_bytes, plan.plain_peak_bytes)
     assert f"peak as written {figures[0]}, plain peak {figures[1]}" in str(found)
     assert "of written" in found._repr_html_()
 
 
 def test_other_functions_have_one_peak():
     plan = rp.plan(make("unrolled", "none"), *SHAPES, budget="90%", verify=False)
-    assert (plan.plain_peak_bytes, plan.written_overhead, plan.written_flops) == (None, None, None)
+    assert not plan.has_own_remat
+    assert plan.plain_peak_bytes == plan.written_peak_bytes
+    assert (plan.written_overhead, plan.written_flops) == (None, None)
     assert "written" not in str(plan).replace("test_as_written.py", "")
     kept = rp.plan(make("unrolled", "all"), *SHAPES, budget="100%", verify=False, existing="keep")
-    assert kept.plain_peak_bytes is None
+    assert not kept.has_own_remat
+    assert kept.plain_peak_bytes == kept.written_peak_bytes
     assert kept.is_identity
 
 
 def test_strategies_by_name_and_constraints_do_what_they_promise():
     loss = make("scanned", "all")
     named = rp.plan(loss, *SHAPES, strategy="everything", verify=False)
-    assert named.predicted_peak_bytes > named.baseline_peak_bytes
+    assert named.predicted_peak_bytes > named.written_peak_bytes
     assert "peak as written" in str(named)
     assert rp.plan(loss, *SHAPES, budget="1GB", verify=False).is_written
     assert rp.plan(loss, *SHAPES, budget="1GB", never_recompute=["scan"], verify=False).is_identity
@@ -200,21 +203,9 @@ def test_a_planned_function_is_planned_again_from_what_it_needs():
     inner = rp.remat(make("unrolled", "none"), budget="60%", verify=False)
     plain = rp.plan(make("unrolled", "none"), *SHAPES, budget="60%", verify=False)
     plan = rp.plan(inner, *SHAPES, budget="100%", verify=False)
-    assert plan.baseline_peak_bytes == pytest.approx(plain.predicted_peak_bytes, rel=0.01)
-    assert plan.plain_peak_bytes == plain.baseline_peak_bytes
+    assert plan.written_peak_bytes == pytest.approx(plain.predicted_peak_bytes, rel=0.01)
+    assert plan.plain_peak_bytes == plain.written_peak_bytes
     assert plan.overhead <= plain.overhead + 1e-6
-
-
-@pytest.mark.parametrize(
-    "segments",
-    [
-        (Segment(0, 2, "written"), Segment(2, 4, "plain")),
-        (Segment(0, 4, "nest", (), (Segment(0, 4, "written"),)),),
-    ],
-)
-def test_what_is_left_as_written_stands_alone(segments):
-    with pytest.raises(ValueError, match="as written"):
-        check_cover(segments, 0, 4)
 
 
 def test_the_command_line_shows_both(tmp_path, capsys):

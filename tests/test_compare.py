@@ -25,7 +25,7 @@ def test_rows_are_the_plans_that_each_would_be_by_itself(verify):
         alone = rp.plan(loss, *SHAPES, budget=budget, verify=verify)
         assert row.plan.to_json() == alone.to_json()
         assert row.peak_bytes == (alone.compiled_peak_bytes if verify else alone.predicted_peak_bytes)
-        assert found.baseline_peak_bytes == alone.baseline_peak_bytes
+        assert found.written_peak_bytes == alone.written_peak_bytes
 
 
 def test_a_budget_that_cannot_be_met_is_a_row():

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from remat_plan.graph.fingerprint import Fingerprint
+from remat_plan.results.decisions import Decision
+from remat_plan.results.plan import FORMAT
+from remat_plan.results.stored import DEEPEST
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -121,13 +126,45 @@ def test_copies_and_pickles(plan):
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", "{}", '{"format": 0}', '"text"'])
-def test_what_is_no_plan(text):
-    with pytest.raises(ValueError, match=r"Plan\.from_json"):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("plan", "not JSON"),
+        ('{"format": 2', "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "the text is a list, not an object"),
+        ("null", "the text is null, not an object"),
+        ("3", "the text is an integer, not an object"),
+        ('"text"', "the text is a string, not an object"),
+        ("{}", "no format number"),
+        ('{"format": null}', "format is null, not an integer"),
+        ('{"format": "2"}', "format is a string, not an integer"),
+        ('{"format": 2}', "program is missing"),
+    ],
+)
+def test_what_is_no_plan(text, told):
+    with pytest.raises(ValueError, match=r"^Plan\.from_json: .*" + re.escape(told)):
         rp.Plan.from_json(text)
 
 
+@pytest.mark.parametrize("thing", [None, 3, b"{}", {}, Path("plan.json")])
+def test_what_is_no_text(thing):
+    with pytest.raises(TypeError, match=rf"Plan\.from_json needs the text .* not {type(thing).__name__}"):
+        rp.Plan.from_json(thing)
+
+
+@pytest.mark.parametrize("version", [0, 1, FORMAT + 1])
+def test_plans_of_other_versions_are_refused(plan, version):
+    with pytest.raises(
+        ValueError, match=rf"is of format {version}, .* reads format {FORMAT}; plan again with rp\.plan"
+    ):
+        rp.Plan.from_json(damaged(plan, ["format"], version))
+
+
 def damaged(plan, path, value):
+    """The plan as text, with one field replaced or, for ``KeyError``, left out."""
     data = json.loads(plan.to_json())
     place = data
     for step in path[:-1]:
@@ -139,32 +176,98 @@ def damaged(plan, path, value):
     return json.dumps(data)
 
 
+def place_of(path):
+    """A path as messages name it: ``schedule[0].end``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def refused(plan, path, value, *told):
+    with pytest.raises(ValueError, match=r"^Plan\.from_json: .*" + re.escape(place_of(path))) as caught:
+        rp.Plan.from_json(damaged(plan, path, value))
+    for text in told:
+        assert text in str(caught.value)
+
+
+FIELDS = [f.name for f in dataclasses.fields(rp.Plan) if f.compare]
+INSIDE = [
+    *([part, name] for part in ("plain_timeline", "planned_timeline")
+      for name in ("positions", "live_bytes", "steps", "peak_bytes", "owned_bytes")),
+    *(["program", f.name] for f in dataclasses.fields(Fingerprint)),
+    *(["decisions", 0, f.name] for f in dataclasses.fields(Decision)),
+    ["schedule", 0, "start"], ["schedule", 0, "end"],
+]  # fmt: skip
+EVERY = [*([name] for name in FIELDS), *INSIDE]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=place_of)
+def test_no_field_may_be_missing(plan, path):
+    refused(plan, path, KeyError, "is missing")
+
+
+@pytest.mark.parametrize("path", EVERY, ids=place_of)
+def test_no_field_may_be_of_another_type(plan, path):
+    data = json.loads(plan.to_json())
+    for step in path:
+        data = data[step]
+    refused(plan, path, {"a": 1} if not isinstance(data, dict) else [1])
+    refused(plan, path, [[1]])
+    if data is not None and path[-1] not in ("budget_bytes", "compiled_peak_bytes", "saved_bytes"):
+        refused(plan, path, None, "is null")
+    if isinstance(data, int):
+        refused(plan, path, "7", "is a string")
+    if isinstance(data, int) and not isinstance(data, bool):
+        refused(plan, path, True, "is true or false")
+        refused(plan, path, 1.5, "is a number")
+        refused(plan, path, -1, "is -1, less than")
+    if isinstance(data, float):
+        for value in (-0.5, float("nan"), float("inf"), "7"):
+            refused(plan, path, value, "number")
+    if isinstance(data, str):
+        refused(plan, path, 7, "is an integer, not a string")
+
+
 @pytest.mark.parametrize(
-    ("path", "value"),
+    ("path", "value", "told"),
     [
-        (["format"], 99),
-        (["schedule"], KeyError),
-        (["schedule"], 5),
-        (["schedule"], ["x"]),
-        (["schedule"], []),
-        (["schedule", 0, "end"], 10**6),
-        (["schedule", 0, "start"], 3),
-        (["schedule", 0, "kind"], "other"),
-        (["program"], None),
-        (["program", "equations"], []),
-        (["program", "digest"], KeyError),
-        (["before"], []),
-        (["after", "peak_bytes"], KeyError),
-        (["decisions"], [{}]),
-        (["argnums"], 0),
-        (["overhead"], KeyError),
-        (["surprise"], 1),
-        (["notes"], None),
+        (["surprise"], 1, "not a field that is known"),
+        (["existing"], "other", "'other', not one of 'replan', 'keep'"),
+        (["argnums"], [0.5], "argnums[0] is a number"),
+        (["notes"], [3], "notes[0] is an integer"),
+        (["program", "labels"], [], "has 0 texts for"),
+        (["program", "surprise"], 1, "not a field that is known"),
+        (["schedule"], ["x"], "schedule[0] is a string"),
+        (["schedule", 0, "end"], 10**6, "schedule"),
+        (["schedule", 0, "start"], 3, "schedule"),
+        (["schedule", 0, "kind"], "other", "not a field that is known"),
+        (["schedule", 0, "checkpointed"], 1, "not true or false"),
+        (["schedule", 0, "actions"], [[0]], "actions[0] has 1 items"),
+        (["schedule", 0, "actions"], [[-1, "save"]], "actions[0][0] is -1"),
+        (["schedule", 0, "actions"], [[0, "burn"]], "'burn' is not known"),
+        (["schedule", 0, "choices"], [[0, {"parts": []}]], "parts is empty"),
+        (["schedule", 0, "choices"], [[0, {"parts": [[1]]}]], "parts[0] has 1 items"),
+        (["schedule", 0, "choices"], [[0, {"parts": [[1, [], [0]]]}]], "parts[0][2][0] is 0, less than 1"),
+        (["schedule", 0, "choices"], [[0, {"parts": [[1, [{"start": 1, "end": 2}]]]}]], "cannot follow"),
+        (["schedule", 0, "choices"], [[0, {"parts": [[1, []]], "slots": -1}]], "slots is -1"),
+        (["decisions"], [], "decisions has rows for 0 segments"),
+        (["decisions", 0, "count"], 0, "is 0, less than 1"),
+        (["decisions", 0, "equations"], [1], "has 1 numbers, not 2"),
+        (["decisions", 0, "surprise"], 1, "not a field that is known"),
+        (["plain_timeline", "live_bytes"], [], "has 0 numbers for"),
+        (["plain_timeline", "positions", 0], 10**9, "do not rise"),
+        (["plain_timeline", "surprise"], 1, "not a field that is known"),
     ],
 )
-def test_damaged_plans_are_refused(plan, path, value):
-    with pytest.raises(ValueError, match=r"Plan\.from_json"):
+def test_damaged_plans_are_refused(plan, path, value, told):
+    with pytest.raises(ValueError, match=r"^Plan\.from_json: .*" + re.escape(told)):
         rp.Plan.from_json(damaged(plan, path, value))
+
+
+@pytest.mark.parametrize("depth", [DEEPEST + 2, 5_000])
+def test_schedules_nested_too_deeply_are_refused(plan, depth):
+    text = damaged(plan, ["schedule"], "HERE")
+    inner = '[{"start": 0, "end": 1, "checkpointed": true, "children": ' * depth + "[]" + "}]" * depth
+    with pytest.raises(ValueError, match=r"Plan\.from_json: .*nested too deeply"):
+        rp.Plan.from_json(text.replace('"HERE"', inner))
 
 
 def test_a_plan_for_another_program_is_refused_after_the_trip_too(plan):

@@ -1,7 +1,6 @@
 """Strategies by name as a user meets them: the table, plans without a budget, budgets, errors."""
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from tests.helpers import CPU, assert_trees_close
 LAYERS = 8
 W = jnp.asarray(np.random.default_rng(0).normal(size=(LAYERS, 16, 16)) / 4, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(2048, 16)), jnp.float32)
-GIVEN = {"binomial": {"slots": 2}, "mirror": {"counts": {"state": 0}}}
+GIVEN = {"binomial": rp.Binomial(slots=2), "mirror": rp.Mirror(counts={"state": 0})}
 
 
 def layer(w, x):
@@ -38,23 +37,23 @@ WANT = jax.grad(loss)(W, X)
 def plan_by(name, verify=False):
     row = rp.strategies()[name]
     more = {"budget": "70%"} if row.budget == NEEDED else {}
-    return rp.plan(loss, W, X, strategy=name, verify=verify, **more, **GIVEN.get(name, {}))
+    return rp.plan(loss, W, X, strategy=GIVEN.get(name, name), verify=verify, **more)
 
 
 def test_the_table():
     table = rp.strategies()
     names = [row.name for row in table]
-    assert len(set(names)) == len(names) == len(table) == 15
+    assert len(set(names)) == len(names) == len(table) >= 15
     for row in table:
         assert row.name in table
         assert table[row.name] is row
-        assert all((row.source, row.summary, row.avoid))
+        assert all((row.source, row.summary, row.when_not_to_use))
         assert not row.summary.endswith(".")
-        assert set(row.settings) <= set(inspect.signature(rp.plan).parameters)
+        assert not row.settings or isinstance(getattr(rp, row.settings), type)
     text = str(table)
     assert all(name in text for name in names)
     assert max(map(len, text.splitlines())) <= 110
-    assert "15 strategies: auto, chain" in repr(table)
+    assert f"{len(table)} strategies: auto, chain" in repr(table)
     assert "<td>memory</td>" in table._repr_html_()
     assert "nobody" not in table
 
@@ -76,12 +75,12 @@ def test_plans_of_all_strategies(name):
 @pytest.mark.parametrize("name", ["memory", "log", "binomial", "each_block", "collection", "mirror"])
 def test_peaks_fall(name):
     plan = plan_by(name)
-    assert plan.predicted_peak_bytes < 0.8 * plan.baseline_peak_bytes
+    assert plan.predicted_peak_bytes < 0.8 * plan.written_peak_bytes
 
 
 def test_a_plan_without_a_budget_is_shown_and_stored():
     plan = plan_by("memory", verify=True)
-    assert plan.compiled_peak_bytes < plan.baseline_peak_bytes
+    assert plan.compiled_peak_bytes < plan.written_peak_bytes
     text = str(plan)
     assert "asked for" not in text
     assert "strategy memory" in text
@@ -99,7 +98,7 @@ def test_a_plan_without_a_budget_is_shown_and_stored():
 
 def test_planning_again_gives_the_same_plan():
     for name in ("memory", "binomial", "log"):
-        again = rp.plan(loss, W, X, strategy=name, verify=False, **GIVEN.get(name, {}))
+        again = rp.plan(loss, W, X, strategy=GIVEN.get(name, name), verify=False)
         assert again.to_json() == plan_by(name).to_json()
 
 
@@ -142,18 +141,12 @@ def test_strategies_that_need_a_budget(name):
     ("options", "error", "text"),
     [
         ({"strategy": "magic"}, ValueError, "strategy='magic' is not known: say one of 'auto', 'chain', 'memory'"),
-        ({"strategy": 3}, ValueError, "strategy=3 is not known"),
-        ({"strategy": "binomial"}, ValueError, "strategy='binomial' needs slots .* or a budget"),
-        ({"strategy": "binomial", "slots": 0}, ValueError, "slots=0: give an integer from 1 on"),
-        ({"strategy": "binomial", "slots": True}, ValueError, "slots=True: give an integer"),
-        ({"strategy": "memory", "slots": 3}, ValueError, "slots: strategy='memory' has no use for it; 'binomial' has"),
-        ({"strategy": "auto", "names": ["a"]}, ValueError, "names: strategy='auto' has no use for it; 'collection'"),
-        ({"strategy": "collection", "names": ["a"]}, ValueError, "names: no value is named 'a'. Names .*: 'state'"),
-        ({"strategy": "collection", "names": "state"}, TypeError, r"names='state': give a list of names, \['state'\]"),
-        ({"strategy": "mirror"}, ValueError, "strategy='mirror' needs counts={name: how often}"),
-        ({"strategy": "mirror", "counts": {"a": 1}}, ValueError, "counts: no value is named 'a'"),
-        ({"strategy": "mirror", "counts": {"state": -1}}, ValueError, "counts: -1 is no count"),
-        ({"strategy": "mirror", "counts": ["state"]}, TypeError, "give a mapping of names to numbers"),
+        ({"strategy": 3}, TypeError, "strategy=3: give a name of rp.strategies()"),
+        ({"strategy": "memry"}, ValueError, "Did you mean 'memory'"),
+        ({"strategy": "binomial"}, ValueError, r"strategy=rp.Binomial\(slots=8\), or a budget"),
+        ({"strategy": rp.Collection(["a"])}, ValueError, "names: no value is named 'a'. Names .*: 'state'"),
+        ({"strategy": "mirror"}, ValueError, "strategy='mirror' needs counts"),
+        ({"strategy": rp.Mirror({"a": 1})}, ValueError, "counts: no value is named 'a'"),
         ({"strategy": "memory", "must_save": ["a"]}, ValueError, "must_save: no value is named 'a'"),
         ({"strategy": "memory", "must_save": "state"}, TypeError, "must_save='state': give a list of names"),
         (
@@ -172,6 +165,30 @@ def test_strategies_that_need_a_budget(name):
 def test_what_is_refused(options, error, text):
     with pytest.raises(error, match=text):
         rp.plan(loss, W, X, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: rp.Binomial(slots=0), ValueError, "slots=0: give an integer from 1 on"),
+        (lambda: rp.Binomial(slots=True), ValueError, "slots=True: give an integer"),
+        (lambda: rp.Collection(names="state"), TypeError, r"names='state': give a list of names, \['state'\]"),
+        (lambda: rp.Mirror(counts={"state": -1}), ValueError, "counts: -1 is no count"),
+        (lambda: rp.Mirror(counts=["state"]), TypeError, "give a mapping of names to numbers"),
+    ],
+)
+def test_settings_that_are_refused(make, error, text):
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_an_explicit_schedule_is_a_strategy():
+    plan = plan_by("memory")
+    again = rp.plan(loss, W, X, strategy=plan.schedule, verify=False)
+    assert again.schedule == plan.schedule
+    assert again.strategy == "explicit"
+    with pytest.raises(ValueError, match="this schedule is not one of this program, which has .* equations"):
+        rp.plan(lambda w, x: jnp.sum(layer(w[0], x)), W, X, strategy=plan.schedule, verify=False)
 
 
 def test_collection_without_names_in_the_program():
@@ -196,7 +213,7 @@ def test_binomial_refuses_what_jax_cannot_trace():
         return jnp.sum(x)
 
     with pytest.raises(ValueError, match="slots=1: .* nested .* deep.*Give slots=2 or more"):
-        rp.plan(deep, W[0], X, strategy="binomial", slots=1, verify=False)
+        rp.plan(deep, W[0], X, strategy=rp.Binomial(slots=1), verify=False)
 
 
 def test_a_program_with_nothing_to_do():
@@ -239,7 +256,7 @@ def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
 
     timeline = evaluate(jax.make_jaxpr(jax.value_and_grad(by_hand))(W, X), CPU)
     plan = rp.plan(unnamed, W, X, strategy=name, verify=False)
-    assert plan.step_flops == pytest.approx(timeline.flops, rel=0.01)
+    assert plan.step_flops == pytest.approx(timeline.flops, rel=0.015)
     assert plan.predicted_peak_bytes == pytest.approx(timeline.peak_bytes, rel=0.1)
 
 
@@ -247,7 +264,7 @@ def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
 def test_memory_needs_no_articulation_points(name):
     model = small(name)
     plan = rp.plan(model.loss, model.params, model.batch, strategy="memory", verify=False)
-    assert plan.predicted_peak_bytes < 0.8 * plan.baseline_peak_bytes
+    assert plan.predicted_peak_bytes < 0.8 * plan.written_peak_bytes
     assert plan.step_flops < 1.4 * plan.plain_flops, "one more forward pass at most"
 
 

@@ -23,7 +23,7 @@ from remat_plan.cli.errors import InputError, own_frames, user_error
 from remat_plan.cli.load import Problem, load
 from remat_plan.cli.output import Outputs, Report
 from remat_plan.cli.parser import make_parser
-from remat_plan.report.comparison import Comparison
+from remat_plan.results.comparison import Comparison
 from remat_plan.units import BudgetError, parse_budget
 
 FINE, OVER_BUDGET, BAD_INPUT, FAILED = 0, 1, 2, 3

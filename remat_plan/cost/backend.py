@@ -1,6 +1,6 @@
 """What a backend's compiler does to a program's buffers, as a few switches.
 
-In: a ``Hardware`` (its name tells the platform).
+In: a ``Hardware`` (its name tells the platform), models registered for platforms of one's own.
 Out: ``FusionModel``: which of the rules of ``layout``, ``fusion`` and ``schedule`` hold there.
 
 XLA has one front end and three back ends that differ in what they leave in memory. XLA:GPU and XLA:TPU write
@@ -54,11 +54,29 @@ CPU = FusionModel(library_clusters=True, layout_copies=True, index_pooling=True,
 """XLA:CPU of jaxlib 0.12."""
 
 
+_MODELS = {"cpu": CPU}
+
+
+def register_backend(platform: str, model: FusionModel) -> None:
+    """Make the rules of another compiler known: ``Hardware`` whose name begins with its platform is judged by them.
+
+    Args:
+        platform: a new name, such as ``"npu"``; what follows a colon in the name of a ``Hardware`` is left out.
+        model: the rules.
+
+    Raises:
+        ValueError: the platform has rules, or its name holds a colon.
+    """
+    if ":" in platform or platform in (*_MODELS, "gpu", "tpu"):
+        raise ValueError(f"platform {platform!r}: give a new name without a colon; this one has rules already.")
+    _MODELS[platform] = model
+
+
 def model_for(hardware: Hardware) -> FusionModel:
-    """Return the rules of a device's backend.
+    """Return the rules of a device's backend; those of fusing compilers where none are registered.
 
     >>> from remat_plan.cost.hardware import hardware_for
     >>> model_for(hardware_for("gpu:h100", "gpu")) == GENERIC
     True
     """
-    return CPU if hardware.name.split(":")[0] == "cpu" else GENERIC
+    return _MODELS.get(hardware.name.split(":")[0], GENERIC)

@@ -59,6 +59,7 @@ class FactBook:
     def __init__(self, region_cost: Callable[[Any], RegionCost], model: FusionModel, platform: str = "cpu"):
         self.region_cost, self.model, self.platform = region_cost, model, platform
         self._known: dict[int, Facts] = {}
+        self._additions: dict[Any, Facts] = {}
         self._numbers: dict[Any, int] = {}
 
     def of(self, eqn: Any) -> Facts:
@@ -67,6 +68,12 @@ class FactBook:
         if found is None:
             found = self._known[id(eqn)] = self._learn(eqn)
         return found
+
+    def addition(self, aval: Any) -> Facts:
+        """The facts of an equation that adds two cotangents of one type."""
+        if aval not in self._additions:
+            self._additions[aval] = self.of(_compat.addition(aval))
+        return self._additions[aval]
 
     def number(self, key: Any) -> int | None:
         """A number for what tells steps on the same values apart, equal for equal keys.

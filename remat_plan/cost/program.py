@@ -26,9 +26,7 @@ from remat_plan.cost.layout import (
     dot_sizes,
 )
 from remat_plan.cost.rules import LOOPS, Kind, eqn_flops, loop_counts
-from remat_plan.cost.steps import NO_REGION, Program, Step, can_write_in_place
-
-__all__ = ["Lowering", "Program", "Step", "can_write_in_place", "live_steps", "lower"]
+from remat_plan.cost.steps import NO_REGION, Program, Step, live_steps
 
 
 class Lowering:
@@ -39,7 +37,8 @@ class Lowering:
     dimensions. ``turned`` are the products that stand for their transposes too.
     """
 
-    def __init__(self, facts: FactBook):
+    def __init__(self, facts: FactBook, late: bool = False):
+        self.late = late  # whether loops make the zeros of their stacks when they run
         self.steps: list[Step] = []
         self.sizes: list[int] = []
         self.storage: dict[int, int] = {}
@@ -179,15 +178,18 @@ class Lowering:
         """
         if facts.name != "scan" or not self.model.breadth_first:
             return []
-        found = []
-        n_carry = loop_counts(facts.eqn).carry
-        for var, size in zip(facts.eqn.outvars[n_carry:], facts.out_bytes[n_carry:], strict=True):
-            key = self.facts.number(("stack", var.aval.shape, var.aval.dtype))
-            known = (key, ()) in self.seen
-            zeros = self.move(facts.eqn, "broadcast_in_dim", (), key, size)
-            copied = Step((zeros,), (), Kind.OPAQUE, "copy", 0.0, NO_REGION, facts.eqn)
-            found.append(self.emit(None, copied, (size,))[0] if known else zeros)
-        return found
+        sizes = facts.out_bytes[loop_counts(facts.eqn).carry :]
+        return [v for v in (self.stack(size, facts.eqn) for size in sizes) if v is not None]
+
+    def stack(self, size: int, eqn: Any) -> int | None:
+        """Make the zeros that one stacked result is written over; None where they are made when the loop runs."""
+        if not self.model.breadth_first or self.late:
+            return None
+        key = self.facts.number(("stack", size))
+        known = (key, ()) in self.seen
+        zeros = self.move(eqn, "broadcast_in_dim", (), key, size)
+        copied = Step((zeros,), (), Kind.OPAQUE, "copy", 0.0, NO_REGION, eqn)
+        return self.emit(None, copied, (size,))[0] if known else zeros
 
     def broadcast_operands(self, facts: Facts, operands: Sequence[int | None]) -> tuple[list[int], int]:
         """Make the broadcasts of an element-wise equation explicit; count the other operands.
@@ -341,18 +343,3 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
     steps = live_steps(state.steps, outputs)
     return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried)
-
-
-def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
-    """Return the steps that the outputs depend on, and those with effects."""
-    used = set(outputs)
-    kept: list[Step] = []
-    for step in reversed(steps):
-        if step.kind == Kind.BARRIER:
-            pairs = [(r, w) for r, w in zip(step.reads, step.writes, strict=True) if w in used]
-            step.reads, step.writes = tuple(r for r, _ in pairs), tuple(w for _, w in pairs)
-        if step.eqn.effects or any(w in used for w in step.writes):
-            used.update(step.reads)
-            kept.append(step)
-    kept.reverse()
-    return kept

@@ -5,7 +5,8 @@ In and out: plain data, made by ``program``, read by ``fusion``, ``schedule`` an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan.cost.backend import GENERIC, FusionModel
@@ -79,3 +80,18 @@ def can_write_in_place(step: Step) -> bool:
     if step.kind in (Kind.CHEAP, Kind.EXPENSIVE):
         return step.primitive not in MOVES and step.primitive != "gather"
     return step.primitive in _IN_PLACE
+
+
+def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
+    """Return the steps that the outputs depend on, and those with effects."""
+    used = set(outputs)
+    kept: list[Step] = []
+    for step in reversed(steps):
+        if step.kind == Kind.BARRIER:
+            pairs = [(r, w) for r, w in zip(step.reads, step.writes, strict=True) if w in used]
+            step = replace(step, reads=tuple([r for r, _ in pairs]), writes=tuple([w for _, w in pairs]))
+        if (step.eqn is not None and step.eqn.effects) or any(w in used for w in step.writes):
+            used.update(step.reads)
+            kept.append(step)
+    kept.reverse()
+    return kept

@@ -58,6 +58,7 @@ def build(
         constants=tuple(flat.constants),
         literals=tuple(flat.literals),
         outputs=flat.outputs,
+        output_avals=tuple([atom.aval for atom in _compat.open_jaxpr(closed)[0].outvars]),
         needs=found.needs,
         active=tuple(i in found.reached for i in range(len(flat.avals))),
         moving=tuple(i in found.moving for i in range(len(flat.avals))),

@@ -1,9 +1,9 @@
 """Which equations are calls, told by what they are.
 
-In: an equation. Out: the jaxpr that it calls, or None.
+In: an equation. Out: the jaxpr that it calls, or that may be written out in its place, or None.
 
-JAX renames its call primitives (``closed_call``, ``core_call``, ``eval_jaxpr``), and users make their own; what they
-share are the types.
+What calls share are the types, whoever made their primitives; which of them run a jaxpr once, only JAX's own names tell
+(``_compat.INLINE_CALLS``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _array_types(atoms: Sequence[Any]) -> list[tuple[Any, Any]]:
 def inlinable(eqn: Any) -> Any | None:
     """Return the jaxpr of a call that may be written out in its place, or None.
 
-    Such a call has nothing that would be lost: no shardings, no derivative rules, no name that a compiler knows.
-    So it is a ``jit`` without shardings, or a primitive with no parameter but its jaxpr.
+    Such a call is one of JAX's own, and has nothing that would be lost: a ``jit`` has no shardings. A primitive of
+    somebody else may run its jaxpr twice or not at all, whatever its types are, so it stays whole.
     """
-    if eqn.primitive.name in _compat.INLINE_CALLS:
-        return None if _compat.has_shardings(eqn) else _compat.call_jaxpr(eqn)
-    return called_jaxpr(eqn) if len(eqn.params) == 1 else None
+    if eqn.primitive.name not in _compat.INLINE_CALLS or _compat.has_shardings(eqn):
+        return None
+    return _compat.call_jaxpr(eqn)

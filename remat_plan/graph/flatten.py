@@ -2,8 +2,8 @@
 
 In: a closed jaxpr. Out: ``Flat``: equations with operand and output numbers, calls inlined, dead ones dropped.
 
-Inlined: calls that lose nothing by it (``jit`` without shardings of its own, primitives that have a jaxpr and nothing
-else), and (unless kept) the user's ``jax.checkpoint`` regions, which are planned anew, those in bodies of scans too.
+Inlined: calls that lose nothing by it (``jit`` without shardings of its own, other calls that JAX makes), and (unless
+kept) the user's ``jax.checkpoint`` regions, which are planned anew, those in bodies of scans too.
 ``custom_jvp_call``, ``custom_vjp_call`` and control flow stay whole: their rules must survive.
 """
 

@@ -89,6 +89,7 @@ class Graph:
         constants: (value number, array) of closed-over constants.
         literals: Python or NumPy scalars written into equations.
         outputs: value numbers, or ``-1 - k`` for literals.
+        output_avals: their types.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         active: per value, whether it carries a tangent and a cotangent.
         moving: per value, whether it carries a tangent.
@@ -104,6 +105,7 @@ class Graph:
     constants: tuple[tuple[int, Any], ...]
     literals: tuple[Any, ...]
     outputs: tuple[int, ...]
+    output_avals: tuple[Any, ...]
     needs: tuple[Any, ...]
     active: tuple[bool, ...]
     moving: tuple[bool, ...]

@@ -14,12 +14,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from remat_plan.graph.loops import is_loop, loop_of
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is, saving, structured
+from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment, save_segment, stays_plain
-from remat_plan.rewrite.segments import LoopPlan, Segment, Stretch
 
 _SINGLE_SHARE = 0.9
 
@@ -48,22 +48,24 @@ def _is_nothing(op: Op) -> bool:
     return False
 
 
-def _loop_schedule(graph: Graph, keeps: Callable[[Op], bool]) -> tuple[Segment, ...]:
-    """Return the schedule in which every step of every scan is one segment, and the rest is plain."""
+def structured_schedule(graph: Graph, keeps: Callable[[Op], bool]) -> Schedule:
+    """Return the schedule in which every region inside every structure is one segment, and the rest is as it is."""
     segments: list[Segment] = []
     start = 0
     for op in graph.ops:
-        if not is_loop(op):
+        structure = structure_of(op)
+        if structure is None:
             continue
-        body, length = loop_of(graph, op).body, loop_of(graph, op).length
-        saved = tuple(v for inner in body.ops if keeps(inner) for v in inner.outputs)
-        step = (Segment(0, len(body.ops), "save", saved),)
+        parts = [
+            Part(int(count), (saving(0, len(region.ops), [v for o in region.ops if keeps(o) for v in o.outputs]),))
+            for region, count in zip(structure.regions(graph, op), structure.run_counts(op), strict=True)
+        ]
         if op.index > start:
-            segments.append(Segment(start, op.index, "plain"))
-        segments.append(Segment(op.index, op.index + 1, "loop", loop=LoopPlan((), (Stretch(length, step),))))
+            segments.append(as_is(start, op.index))
+        segments.append(structured(op.index, Choice(tuple(parts))))
         start = op.index + 1
     if start < len(graph.ops):
-        segments.append(Segment(start, len(graph.ops), "plain"))
+        segments.append(as_is(start, len(graph.ops)))
     return tuple(segments)
 
 
@@ -76,10 +78,10 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
     """
     if any(op.effectful for op in graph.ops):
         return ()
-    if any(is_loop(op) for op in graph.ops):
+    if any(structure_of(op) is not None for op in graph.ops):
         if cuts.limits != NO_LIMITS:
             return ()
-        return tuple(_loop_schedule(graph, rule) for rule in (is_product, is_unbatched_product, _is_nothing))
+        return tuple(structured_schedule(graph, rule) for rule in (is_product, is_unbatched_product, _is_nothing))
     schedules: dict[tuple[Segment, ...], None] = {}
     for numbers in _boundaries(graph, cuts):
         positions = sorted({cuts.positions[n] for n in numbers})

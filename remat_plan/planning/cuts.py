@@ -19,8 +19,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.loops import is_loop
 from remat_plan.graph.records import Graph
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 
@@ -29,6 +29,10 @@ GAIN = 0.5
 
 _PLATEAU = 1.02
 """Frontiers that differ by up to this factor are equally low: a mean beside a layer's output makes no hill."""
+
+
+_LAYERS = 4
+"""So many plateaus next to an end of the program are layers of their own; fewer are inside one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
         lower = heights[i - 1] > heights[i] and heights[j + 1] > heights[j]
         if lower or (flat and j > i):
             best = max(scores[i : j + 1])
-            chosen = [p for p in range(i, j + 1) if scores[p] == best]
+            chosen = [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
             found.extend(chosen if flat else chosen[:1])
         i = j + 1
     return found
@@ -120,13 +124,21 @@ def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: _Facts, 
 def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: _Facts) -> list[int]:
     """Return the minor cuts between two major ones: on plateaus that are as low as these are.
 
-    The ends of the program say nothing on how low a frontier is there; between them it is its lowest plateau.
+    The ends of the program say nothing on how low a frontier is there; next to them, a narrow place that no plateau
+    comes down to (the results of a network, which are smaller than its layers) says no more where there are several
+    plateaus, so several layers. Then it is the plateau in the middle, by height.
     """
     inside = plateaus[bisect_right(plateaus, start) : bisect_left(plateaus, end)]
     borders = [facts.heights[p] for p in (start, end) if 0 < p < len(graph.ops)]
-    level = max(borders) if borders else min((facts.heights[p] for p in inside), default=0)
+    heights = sorted([facts.heights[p] for p in inside])
+    level = max(borders, default=0)
+    if len(borders) < 2 and len(heights) >= _LAYERS and heights[0] > level * _PLATEAU:
+        level = heights[len(heights) // 2]
     low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
-    return _worthwhile(graph, start, low, facts, True)
+    kept = _worthwhile(graph, start, low, facts, True)
+    while kept and end == len(graph.ops) and not any(facts.expensive[kept[-1] : end]):
+        kept.pop()  # a loss alone is no block: the layer before it would be recomputed for nothing
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +183,7 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
         chosen.update(_minor_cuts(graph, start, end, plateaus, facts))
     for op in graph.ops:
         isolated = op.differentiated and op.primitive in isolate
-        if op.effectful or isolated or op.index in limits.pinned or is_loop(op):
+        if op.effectful or isolated or op.index in limits.pinned or structure_of(op) is not None:
             chosen.update((op.index, op.index + 1))
     chosen -= _crossed(graph, limits, chosen)
     positions = tuple(sorted(chosen))

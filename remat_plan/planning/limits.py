@@ -24,6 +24,7 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.structure import structure_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,16 @@ def name_list(argument: str, names: Any) -> tuple[str, ...]:
 def known_names(graph: Graph) -> tuple[str, ...]:
     """Return the ``checkpoint_name`` names in a program."""
     return tuple(sorted({v.name for v in graph.values if v.name and not v.name.startswith(TAG_PREFIX)}))
+
+
+def names_inside(graph: Graph) -> tuple[str, ...]:
+    """Return the names in a program and in the regions inside it, those of loops and branches."""
+    found = set(known_names(graph))
+    for op in graph.ops:
+        structure = structure_of(op)
+        for region in structure.regions(graph, op) if structure is not None else ():
+            found.update(names_inside(region))
+    return tuple(sorted(found))
 
 
 def check_names(graph: Graph, argument: str, names: Iterable[str]) -> None:

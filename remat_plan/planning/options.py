@@ -11,18 +11,19 @@ JAX keeps by itself), the only choice for equations with effects.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, cast
 
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.loops import is_loop
-from remat_plan.graph.records import Graph
-from remat_plan.planning.builder import Rules
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Schedule
+from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS
-from remat_plan.planning.loop_options import LoopProfiler
-from remat_plan.planning.profile import backward_timeline, forward_timelines, plain_run
+from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
-from remat_plan.rewrite.segments import LoopPlan
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -55,7 +56,7 @@ class SegmentOption:
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
-        loop: how the run's one equation, a scan, is run; None otherwise.
+        choice: how the run's one equation, a structure, is run; None otherwise.
     """
 
     saved: frozenset[int]
@@ -65,7 +66,7 @@ class SegmentOption:
     backward_bytes: int
     early_bytes: int
     seconds: float
-    loop: LoopPlan | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,23 @@ class Options:
     profiles: dict[tuple[int, int], Profile]
 
 
+Solver = Callable[[Rules], Sequence[Schedule]]
+"""From a region inside a structure to schedules of it."""
+
+
+class PlannedStructure(Protocol):
+    """What planning asks of a structure."""
+
+    def choices(self, rules: Rules, op: Op, solve: Solver) -> Iterable[Choice]:
+        """The ways to run an equation of it, but for leaving it as it is."""
+        ...
+
+
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
-    def __init__(self, graph: Graph, rules: Rules):
-        self.graph, self.rules = graph, rules
+    def __init__(self, graph: Graph, rules: Rules, solve: Solver):
+        self.graph, self.rules, self.solve_region = graph, rules, solve
         self.seconds = op_seconds(graph, rules.hardware)
         self.avoid_small = rules.model.library_clusters
         self.known: dict[object, Profile] = {}
@@ -131,20 +144,21 @@ class _Profiler:
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
-            options += self.loop_options(run, leaves)
+            options += self.structure_options(run, plain)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
 
-    def loop_options(self, run: Run, leaves: int) -> list[SegmentOption]:
-        """The ways to run a run that is one scan."""
-        ops = [self.graph.ops[i] for i in run.ops]
-        if len(ops) != 1 or not is_loop(ops[0]) or run.limits != NO_LIMITS:
-            return []
-        return [
-            SegmentOption(
-                frozenset(), False, o.kept_bytes + leaves, o.forward_bytes, o.backward_bytes, 0, o.seconds, o.plan
-            )
-            for o in LoopProfiler(self.graph, ops[0], self.rules).options()
-        ]
+    def structure_options(self, run: Run, plain: PlainRun) -> Iterator[SegmentOption]:
+        """The ways to run a run that is one structure."""
+        op = self.graph.ops[run.ops[0]] if len(run.ops) == 1 else None
+        structure = structure_of(op) if op is not None else None
+        if op is None or structure is None or run.limits != NO_LIMITS:
+            return
+        leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
+        for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
+            made = plain_run(self.rules, run, choice)
+            seconds = made.timeline.seconds - plain.timeline.seconds
+            peak = made.timeline.peak_bytes
+            yield SegmentOption(frozenset(), True, max(made.kept_bytes, leaves), peak, peak, 0, seconds, choice)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:
@@ -163,24 +177,24 @@ def stays_plain(graph: Graph, run: Run) -> bool:
     return any(graph.ops[i].effectful or i in run.limits.pinned for i in run.ops)
 
 
-def holds_loop(graph: Graph, run: Run) -> bool:
-    """Tell whether a scan that can be planned is among the operations of a run."""
-    return any(is_loop(graph.ops[i]) for i in run.ops)
+def holds_structure(graph: Graph, run: Run) -> bool:
+    """Tell whether a structure that can be planned is among the operations of a run."""
+    return any(structure_of(graph.ops[i]) is not None for i in run.ops)
 
 
 def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
-    """Save the dear equation's output instead of what cheap equations make of it at the same size."""
+    """Save the expensive equation's output instead of what cheap equations make of it at the same size."""
     local = {v: i for i, v in enumerate(run.values)}
     saved = set()
     for i in choice.saved:
         v = run.values[i]
-        source = _dear_source(graph, v, local) if problem.value_bytes[i] > 0 else v
+        source = _expensive_source(graph, v, local) if problem.value_bytes[i] > 0 else v
         saved.add(local[source] if problem.saveable[local[source]] else i)
     return min_cut.prune(problem, min_cut.complete(problem, frozenset(saved)))
 
 
-def _dear_source(graph: Graph, v: int, local: dict[int, int]) -> int:
-    """Walk back from a value through cheap equations with one large operand, to a dear one of no more bytes."""
+def _expensive_source(graph: Graph, v: int, local: dict[int, int]) -> int:
+    """Walk back from a value through cheap equations with one large operand, to an expensive one of no more bytes."""
     size = graph.values[v].size_bytes
     current = v
     while True:
@@ -237,18 +251,21 @@ def _major_runs(cuts: Cuts, merge: int) -> dict[int, list[int]]:
     return {s: [e for e in majors[i + 1 : i + 1 + merge] if e <= s + _MOST_BLOCKS] for i, s in enumerate(majors)}
 
 
-def find_options(graph: Graph, cuts: Cuts, rules: Rules, merge: int = MERGE) -> Options:
-    """Solve and profile every run of up to ``merge`` blocks, or blocks between major cuts; see the module docstring."""
+def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: int = MERGE) -> Options:
+    """Solve and profile every run of up to ``merge`` blocks, or blocks between major cuts; see the module docstring.
+
+    ``solve`` makes schedules of the regions inside structures.
+    """
     n = len(cuts.positions) - 1
     major_runs = _major_runs(cuts, merge)
-    profiler = _Profiler(graph, rules)
+    profiler = _Profiler(graph, rules, solve)
     runs: dict[tuple[int, int], Run] = {}
     profiles: dict[tuple[int, int], Profile] = {}
     for s in range(n):
         near = range(s + 1, min(s + merge, n) + 1)
         for e in [*near, *[e for e in major_runs.get(s, []) if e not in near]]:
             run = make_run(graph, cuts, s, e)
-            if e > s + 1 and (stays_plain(graph, run) or holds_loop(graph, run)):
+            if e > s + 1 and (stays_plain(graph, run) or holds_structure(graph, run)):
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
     return Options(runs, profiles)

@@ -6,19 +6,24 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from remat_plan.cost.backend import model_for
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import Schedule, Segment, around, as_is, saving, structured
+from remat_plan.graph.structure import structure_of
+from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
-from remat_plan.planning.builder import Rules
 from remat_plan.planning.chains import make_problems
-from remat_plan.planning.cuts import Cuts, find_cuts
+from remat_plan.planning.cuts import Cuts, find_cuts, frontiers, needed_values
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
 from remat_plan.planning.options import Options, find_options
-from remat_plan.rewrite.segments import Segment
+from remat_plan.planning.runs import make_run, op_seconds, segment_problem
+from remat_plan.planning.saving import is_product, is_unbatched_product
+from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
 
@@ -54,15 +59,16 @@ class Curve:
         for node in nodes:
             start, end = self.cuts.positions[node.start], self.cuts.positions[node.end]
             if isinstance(node, Nest):
-                result.append(Segment(start, end, "nest", (), self._segments(node.children)))
+                result.append(around(start, end, self._segments(node.children)))
                 continue
             option = self.options.profiles[node.start, node.end].options[node.option]
             run = self.options.runs[node.start, node.end]
-            if option.loop is not None:
-                result.append(Segment(start, end, "loop", loop=option.loop))
-                continue
-            saved = tuple(run.values[i] for i in sorted(option.saved))
-            result.append(Segment(start, end, "plain" if option.plain else "save", saved))
+            if option.choice is not None:
+                result.append(structured(run.ops[0], option.choice))
+            elif option.plain:
+                result.append(as_is(start, end))
+            else:
+                result.append(saving(start, end, [run.values[i] for i in sorted(option.saved)]))
         return tuple(result)
 
 
@@ -89,10 +95,73 @@ class Planner:
         self.graph, self.rules = graph, rules
         self.isolate = isolated_primitives(rules.hardware)
         self.cuts = find_cuts(graph, self.isolate, resolve(graph, constraints))
-        self.options = find_options(graph, self.cuts, rules)
+        self.options = find_options(graph, self.cuts, rules, solve_region)
         problems = make_problems(graph, self.cuts, self.options)
         self.curves = tuple(Curve(self.cuts, self.options, solve_chain(problem)) for problem in problems)
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""
         return baseline_schedules(self.graph, self.cuts, self.isolate)
+
+
+_MAX_HULL = 8
+_SHARE = 1 / 16
+"""Segments of a region may differ in what they keep by about this share of what is kept at most."""
+
+_CHAIN_POINTS = 6
+
+_LONG_REGION = 400
+"""Regions of more equations get the two ends of their hull and their chains only: an integer program of thousands of
+equations takes seconds, and what lies between the ends the chain of the region's blocks offers too."""
+
+
+def solve_region(rules: Rules) -> tuple[Schedule, ...]:
+    """Return schedules of the region inside a structure, from those that keep most to those that keep least.
+
+    As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
+    its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
+    segments, which keeps nothing but what goes in.
+    """
+    region = rules.graph
+    n = len(region.ops)
+    if not n:
+        return ((as_is(0, 0),),)
+    cuts = whole_region(region)
+    run = make_run(region, cuts, 0, 1)
+    problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
+    hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
+    chosen = {c.saved: c for c in (milp.between(problem, hull, share=_SHARE) if n <= _LONG_REGION else hull)}
+    for keeps in (is_product, is_unbatched_product):
+        made = [(i, region.ops[region.values[v].producer]) for i, v in enumerate(run.values)]
+        products = frozenset(i for i, op in made if problem.saveable[i] and keeps(op))
+        choice = min_cut.prune(problem, min_cut.complete(problem, products))
+        chosen.setdefault(choice.saved, choice)
+    found: dict[Schedule, None] = {(as_is(0, n),): None}
+    for choice in chosen.values():
+        found[(saving(0, n, [run.values[i] for i in sorted(choice.saved)]),)] = None
+    found.update(dict.fromkeys(_chained(region, rules)))
+    return tuple(found)
+
+
+def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
+    """Yield the chains of a region's blocks, open and as a segment around segments."""
+    n = len(region.ops)
+    structured_inside = any(structure_of(op) is not None for op in region.ops)
+    planner = Planner(region, rules)
+    if len(planner.cuts.positions) < 3 and not structured_inside:
+        return
+    curve = planner.curves[0]
+    last = len(curve.points) - 1
+    picked = sorted({round(last * i / (_CHAIN_POINTS - 1)) for i in range(_CHAIN_POINTS)}) if last >= 0 else []
+    for point in picked:
+        children = curve.schedule(point)
+        if len(children) > 1 or structured_inside:
+            yield children
+            yield (around(0, n, children),)
+
+
+def whole_region(region: Graph) -> Cuts:
+    """Return a region as one block."""
+    positions = (0, len(region.ops))
+    free = free_ops(region)
+    return Cuts(positions, frontiers(region, positions, free, last_uses(region)), free, needed_values(region))

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
+from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import NO_REGION
-from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
+from remat_plan.graph.schedule import Choice
 from remat_plan.planning.runs import Run
 
 
@@ -45,14 +44,14 @@ class SegmentProgram(ProgramBuilder):
             self.buffers[value] = number
         return self.buffers[value]
 
-    def scalar(self, atom: Any) -> int:
-        number = super().scalar(atom)
+    def constant(self, aval: object) -> int:
+        number = super().constant(aval)
         self.owned.add(number)
         return number
 
     def hold(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         """A step that only keeps buffers to this point and makes others appear."""
-        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, NO_REGION, NO_EQN))
+        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, NO_REGION, None))
 
     def keep(self, values: list[int]) -> None:
         """Values that are saved: there from the start, counted all the time."""
@@ -81,7 +80,7 @@ class SegmentProgram(ProgramBuilder):
 
     def finish(self, values: list[int]) -> SegmentTimeline:
         """Evaluate the program; the cotangents of ``values`` must still be there at its end."""
-        end = self.state.new(SimpleNamespace(shape=None, dtype=None))
+        end = self.state.allocate(0)
         held = tuple(self.cotangents[v] for v in values if v in self.cotangents)
         self.hold(held, (end,))
         state = self.state
@@ -172,12 +171,12 @@ class PlainRun:
     early_bytes: int
 
 
-def plain_run(rules: Rules, run: Run) -> PlainRun:
-    """Evaluate a run outside any segment."""
+def plain_run(rules: Rules, run: Run, choice: Choice | None = None) -> PlainRun:
+    """Evaluate a run outside any segment; the structure that it is, by choice."""
     graph = rules.graph
     program = SegmentProgram(rules, run)
     for index in run.ops:
-        program.linearize(graph.ops[index])
+        program.linearize(graph.ops[index], choice)
     activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
     program.arrive()
     cotangents = set(program.cotangents.values())

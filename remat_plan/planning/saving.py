@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
+from remat_plan.graph.schedule import Segment, as_is, saving
 from remat_plan.planning.cuts import Cuts
-from remat_plan.rewrite.segments import Segment
 
 
 def is_product(op: Op) -> bool:
@@ -75,7 +75,7 @@ def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterabl
             keep.add(v)
         else:
             stack += graph.ops[producer].reads
-    return Segment(start, end, "save", tuple(sorted(keep & read)))
+    return saving(start, end, sorted(keep & read))
 
 
 def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:
@@ -86,7 +86,7 @@ def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:
     made = {v for op in graph.ops[start:end] for v in op.outputs}
     if cuts.limits.forbidden & made and not stays_plain(graph, cuts, start, end):
         return save_segment(graph, cuts, start, end, distinct_values(graph, cuts, start, end))
-    return Segment(start, end, "plain")
+    return as_is(start, end)
 
 
 def stays_plain(graph: Graph, cuts: Cuts, start: int, end: int) -> bool:

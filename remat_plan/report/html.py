@@ -29,18 +29,18 @@ from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.plan import Plan
-    from remat_plan.report.analysis import Analysis
-    from remat_plan.report.comparison import Comparison
-    from remat_plan.report.trace import MemoryTrace
-    from remat_plan.report.tradeoff import Tradeoff
+    from remat_plan.results.analysis import Analysis
+    from remat_plan.results.comparison import Comparison
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.trace import MemoryTrace
+    from remat_plan.results.tradeoff import Tradeoff
 
 ENTRIES = 60
 """Most lines of a table."""
 BEFORE, AFTER = "#d97706", "#3b82f6"
 _COLUMNS = 100
 _ACTION = 60
-_NUMBERS = ("bytes", "keeps", "recomputes", "peak", "of plain", "of written", "overhead", "FLOPs", "budget")
+_NUMBERS = ("bytes", "saves", "recomputes", "peak", "of plain", "of written", "overhead", "FLOPs", "budget")
 _COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
 """One for each strategy, in turn; all can be told from white and from black."""
 _PAGE = """<!doctype html>
@@ -83,9 +83,9 @@ _STYLE = """<style>
 def plan_html(plan: Plan) -> str:
     """The plan: figures, memory over the step, table of decisions."""
     entries = plan_entries(plan)
-    largest = max((e.decision.kept_bytes for e in entries if e.decision), default=0)
+    largest = max((e.decision.saved_bytes or 0 for e in entries if e.decision), default=0)
     rows = [_entry_row(e, largest) for e in entries[:ENTRIES]]
-    header = ["", "equations", "what is done", "keeps", "", "recomputes", "source"]
+    header = ["", "equations", "what is done", "saves", "", "recomputes", "source"]
     notes = [f'<div class="small">note: {escape(note)}</div>' for note in plan.notes]
     return _fragment(
         plan_title(plan),
@@ -129,12 +129,12 @@ def tradeoff_html(curve: Tradeoff) -> str:
     """The curve, and its points as a table."""
     points = curve.points
     share = share_header(curve.written is not None)
-    largest, baseline = max((p.peak_bytes for p in points), default=1) or 1, curve.baseline_peak_bytes
+    largest, written = max((p.peak_bytes for p in points), default=1) or 1, curve.written_peak_bytes
     rows = [
         [
             _number(format_bytes(p.peak_bytes)),
-            _bar(p.peak_bytes, largest, f"{p.peak_bytes / baseline:.1%} {share}"),
-            _number(f"{p.peak_bytes / baseline:.1%}"),
+            _bar(p.peak_bytes, largest, f"{p.peak_bytes / written:.1%} {share}"),
+            _number(f"{p.peak_bytes / written:.1%}"),
             _number(f"{p.overhead:.1%}"),
         ]
         for p in points
@@ -148,15 +148,15 @@ def tradeoff_html(curve: Tradeoff) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """Strategies and budgets as a table, and as points in one chart."""
-    plain = comparison.baseline_peak_bytes
+    written = comparison.written_peak_bytes
     rows = []
     for row in comparison.rows:
         strategy, budget, peak, share, overhead, flops, remark = comparison_cells(comparison, row)
-        bar = _cell("") if row.peak_bytes is None else _bar(row.peak_bytes, plain, f"{row.peak_bytes} bytes")
+        bar = _cell("") if row.peak_bytes is None else _bar(row.peak_bytes, written, f"{row.peak_bytes} bytes")
         told = f'<td title="{escape(row.problem)}">{escape(remark)}</td>'
         numbers = [_number(peak), bar, _number(share), _number(overhead), _number(flops)]
         rows.append([_cell(escape(strategy)), _number(budget), *numbers, told])
-    of = share_header(comparison.plain_peak_bytes is not None)
+    of = share_header(comparison.has_own_remat)
     header = ["strategy", "budget", "peak", "", of, "overhead", "FLOPs", ""]
     notes = [f'<div class="small">{escape(text)}</div>' for text in comparison.footnotes]
     chart = _scatter(comparison) if any(row.plan is not None for row in comparison.rows) else []
@@ -216,7 +216,8 @@ def _facts(facts: Sequence[Fact]) -> str:
 
 def _entry_row(entry: Entry, largest: int) -> list[str]:
     d = entry.decision
-    values = "" if entry.names_value(_ACTION) else entry.kept_values()
+    saved = None if d is None else d.saved_bytes
+    values = "" if entry.names_value(_ACTION) else entry.saved_values()
     action = escape(entry.action(_ACTION))
     codes = "; ".join(f"<code>{escape(value)}</code>" for value in values.split("; "))
     detail = f'<div class="small">{codes}</div>' if values else ""
@@ -224,8 +225,8 @@ def _entry_row(entry: Entry, largest: int) -> list[str]:
         _number(f"{entry.count} x" if entry.count > 1 and d is not None else ""),
         _cell(escape(entry.equations)),
         f'<td class="what" style="padding-left:{20 * entry.indent}px">{action}{detail}</td>',
-        _number(entry.kept),
-        _bar(d.kept_bytes, largest, f"{d.kept_bytes} bytes kept by one") if d is not None else _cell(""),
+        _number(entry.saved),
+        _cell("") if saved is None else _bar(saved, largest, f"{saved} bytes saved by one"),
         _number(entry.recomputed),
         f'<td class="source">{escape(d.source) if d is not None else ""}</td>',
     ]
@@ -233,12 +234,12 @@ def _entry_row(entry: Entry, largest: int) -> list[str]:
 
 def _legend(plan: Plan) -> str:
     items = [
-        (f"background:{BEFORE}", f"plain: peak {format_bytes(plan.before.peak_bytes)}"),
-        (f"background:{AFTER}", f"planned: peak {format_bytes(plan.after.peak_bytes)}"),
+        (f"background:{BEFORE}", f"plain: peak {format_bytes(plan.plain_timeline.peak_bytes)}"),
+        (f"background:{AFTER}", f"planned: peak {format_bytes(plan.planned_timeline.peak_bytes)}"),
         ("border-top:2px dashed currentColor;height:0", f"budget: {budget_text(plan)}"),
         (
             "background:currentColor;opacity:.25;height:10px",
-            f"arguments and results: {format_bytes(plan.after.owned_bytes)}",
+            f"arguments and results: {format_bytes(plan.planned_timeline.owned_bytes)}",
         ),
     ]
     return _keys(items)
@@ -251,7 +252,7 @@ def _keys(items: Sequence[tuple[str, str]]) -> str:
 
 
 def _timeline(plan: Plan) -> str:
-    before, after = plan.timeline()
+    before, after = plan.plain_timeline, plan.planned_timeline
     high = memory_high(plan)
     rule = float(plan.budget_bytes) if plan.budget_bytes is not None and plan.budget_bytes <= high else None
     one, two = _highest(before), _highest(after)
@@ -313,7 +314,7 @@ def _scatter(comparison: Comparison) -> list[str]:
         titles = [f"{name}: peak {format_bytes(peak)}, overhead {overhead:.1%}" for peak, overhead in points]
         lines.append(Line(colour, [p for p, _ in points], [o for _, o in points], titles))
         keys.append((f"background:{colour}", name))
-    most = max([1, comparison.baseline_peak_bytes, *(x for line in lines for x in line.xs)])
+    most = max([1, comparison.written_peak_bytes, *(x for line in lines for x in line.xs)])
     high = max([1e-3, *(y for line in lines for y in line.ys)])
     word = "compiled" if comparison.verified else "predicted"
     chart = line_chart(

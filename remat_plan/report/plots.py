@@ -15,10 +15,10 @@ from remat_plan.units import format_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from remat_plan.plan import Plan
-    from remat_plan.report.analysis import Analysis
-    from remat_plan.report.comparison import Comparison
-    from remat_plan.report.tradeoff import Tradeoff
+    from remat_plan.results.analysis import Analysis
+    from remat_plan.results.comparison import Comparison
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.tradeoff import Tradeoff
 
 BEFORE, AFTER, BUDGET, OWNED = "#d97706", "#2563eb", "#111827", "#9ca3af"
 _SIZE = (8.0, 4.2)
@@ -40,7 +40,7 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
         ImportError: matplotlib is not installed.
     """
     ax = _axes(ax)
-    before, after = plan.timeline()
+    before, after = plan.plain_timeline, plan.planned_timeline
     owned = f"arguments and results: {format_bytes(after.owned_bytes)}"
     ax.axhspan(0, after.owned_bytes, color=OWNED, alpha=0.35, linewidth=0, label=owned)
     for trace, colour, word in ((before, BEFORE, "plain"), (after, AFTER, "planned")):
@@ -112,9 +112,9 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
         peaks, overheads = zip(*sorted(found), strict=True)
         marker = _MARKERS[number % len(_MARKERS)]
         ax.plot(peaks, overheads, marker=marker, markersize=5, linewidth=1.2, clip_on=False, label=name)
-    word = "plain step" if comparison.plain_peak_bytes is None else "as written"
-    label = f"{word}: {format_bytes(comparison.baseline_peak_bytes)}"
-    ax.axvline(comparison.baseline_peak_bytes, color=OWNED, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
+    word = "as written" if comparison.has_own_remat else "plain step"
+    label = f"{word}: {format_bytes(comparison.written_peak_bytes)}"
+    ax.axvline(comparison.written_peak_bytes, color=OWNED, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
     word = "compiled" if comparison.verified else "predicted"
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
@@ -148,7 +148,7 @@ def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
     ax.set_yticks(places, texts, fontsize="small")
     ax.invert_yaxis()
     ax.set_xlabel("bytes between forward and backward pass, without rematerialisation")
-    ax.set_title(f"Plain JAX keeps {format_bytes(analysis.kept_bytes)} beside the arguments")
+    ax.set_title(f"Plain JAX saves {format_bytes(analysis.saved_bytes)} beside the arguments")
     _finish(ax, ax.xaxis)
     kinds = (AFTER, "a value of the program"), (BEFORE, "internal of a derivative rule")
     ax.legend(handles=[Patch(color=colour, label=word) for colour, word in kinds], loc="lower right", fontsize="small")

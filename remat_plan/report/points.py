@@ -12,8 +12,8 @@ from remat_plan.report.rows import number_of
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.report.comparison import Comparison, ComparisonRow
-    from remat_plan.report.tradeoff import Tradeoff
+    from remat_plan.results.comparison import Comparison, ComparisonRow
+    from remat_plan.results.tradeoff import Tradeoff
 
 
 def share_header(has_own_remat: bool) -> str:
@@ -32,24 +32,24 @@ def tradeoff_title(curve: Tradeoff) -> str:
 def comparison_title(comparison: Comparison, counted: str) -> str:
     """What is compared; ``counted`` says how many."""
     title = f"Strategies and budgets for {comparison.target}: {counted}"
-    baseline = format_bytes(comparison.baseline_peak_bytes)
-    if comparison.plain_peak_bytes is None:
-        return f"{title}; plain peak {baseline}"
-    return f"{title}; peak as written {baseline}, plain peak {format_bytes(comparison.plain_peak_bytes)}"
+    plain = format_bytes(comparison.plain_peak_bytes)
+    if not comparison.has_own_remat:
+        return f"{title}; plain peak {plain}"
+    return f"{title}; peak as written {format_bytes(comparison.written_peak_bytes)}, plain peak {plain}"
 
 
 def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, ...]:
-    """Strategy, budget, peak, its share of the baseline, overhead, FLOPs over plain, remark."""
+    """Strategy, budget, peak, its share of the peak as written, overhead, FLOPs over plain, remark."""
     budget = row.budget or "-"
     if row.plan is None or row.peak_bytes is None:
         least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
         return (row.strategy, budget, "-", "-", "-", "-", least)
     plan = row.plan
-    share = row.peak_bytes / max(comparison.baseline_peak_bytes, 1)
+    share = row.peak_bytes / max(comparison.written_peak_bytes, 1)
     flops = f"{plan.step_flops / plan.plain_flops:.1%}" if plan.plain_flops else "-"
     remark = "left as written" if plan.is_written else ""
     if plan.is_identity:
-        remark = "left as it is" if plan.plain_peak_bytes is None else "its own jax.checkpoint left out"
+        remark = "its own jax.checkpoint left out" if plan.has_own_remat else "left as it is"
     return (
         *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
         *(f"{plan.overhead:.1%}", flops, remark),

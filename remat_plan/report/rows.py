@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.folding import fold
-from remat_plan.report.places import file_label
+from remat_plan.results.decisions import Decision, inside_of
+from remat_plan.results.places import file_label
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.plan import Plan
-    from remat_plan.report.analysis import Analysis, Residual
-    from remat_plan.report.decisions import Decision
-    from remat_plan.report.trace import MemoryTrace
-    from remat_plan.rewrite.segments import Segment
+    from remat_plan.graph.schedule import Segment
+    from remat_plan.results.analysis import Analysis, Residual
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.trace import MemoryTrace
 
 
 def format_flops(flops: float) -> str:
@@ -44,7 +44,7 @@ def number_of(count: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of a summary; ``share`` is of the baseline: for peaks the function as written, else the plain step."""
+    """One line of a summary; ``share`` is, of peaks, of the function as written, else of the plain step."""
 
     label: str
     figure: str
@@ -61,7 +61,7 @@ def plan_title(plan: Plan) -> str:
 def _budget_fact(plan: Plan) -> Fact:
     if plan.budget_bytes is None:
         return Fact("budget", "none", None, "the strategy was taken as it is")
-    share = plan.budget_bytes / max(plan.baseline_peak_bytes, 1)
+    share = plan.budget_bytes / max(plan.written_peak_bytes, 1)
     return Fact("budget", format_bytes(plan.budget_bytes), share, f"asked for: {plan.budget}")
 
 
@@ -73,20 +73,20 @@ def budget_text(plan: Plan) -> str:
 def plan_facts(plan: Plan) -> list[Fact]:
     """The figures of a plan: peaks, overhead, gap, FLOPs."""
     word = "compiled" if plan.compiled_peak_bytes is not None else "predicted"
-    baseline = plan.baseline_peak_bytes
+    written = plan.written_peak_bytes
 
     def peak(label: str, size_bytes: int, remark: str = "") -> Fact:
-        return Fact(label, format_bytes(size_bytes), size_bytes / max(baseline, 1), remark)
+        return Fact(label, format_bytes(size_bytes), size_bytes / max(written, 1), remark)
 
-    if plan.plain_peak_bytes is None:
-        before = [peak("plain peak", baseline, word)]
-    else:
-        before = [
-            peak("peak as written", baseline, f"{word}; with jax.checkpoint regions of its own"),
+    if plan.has_own_remat:
+        unplanned = [
+            peak("peak as written", written, f"{word}; with jax.checkpoint regions of its own"),
             peak("plain peak", plan.plain_peak_bytes, f"{word}; without them"),
         ]
+    else:
+        unplanned = [peak("plain peak", plan.plain_peak_bytes, word)]
     facts = [
-        *before,
+        *unplanned,
         _budget_fact(plan),
         peak("predicted peak", plan.predicted_peak_bytes),
     ]
@@ -130,7 +130,7 @@ class Entry:
         count: how many equal ones (with all that stands below) follow each other.
         start, end: equations of all of them, the end not included.
         decision: of one of them; None: the lines below, one deeper, are repeated ``count`` times.
-        values: how many values one of them keeps.
+        opens: whether the lines below, one deeper, tell more of one of them.
     """
 
     indent: int
@@ -138,29 +138,22 @@ class Entry:
     start: int
     end: int
     decision: Decision | None
-    values: int
+    opens: bool
 
     def action(self, room: int = 0) -> str:
-        """What is done, in words; a single kept value is named where there is room."""
+        """What is done, in words; a single saved value is named where there is room."""
         if self.decision is None:
             return f"{self.count} times:"
-        if self.decision.kind == "plain":
-            return "left as it is"
-        if self.decision.kind == "written":
-            return "left as written, with jax.checkpoint regions of its own"
-        if self.decision.kind == "nest":
-            return "checkpoint around:"
-        if self.decision.kind == "loop":
-            return f"{self.decision.kept[0]}:"
-        if not self.values:
-            return "recompute all"
         if self.names_value(room):
-            return f"keep {self.kept_values()}, recompute the rest"
-        return f"keep {number_of(self.values, 'value')}, recompute the rest"
+            return _SAVE_ONE.format(self.saved_values())
+        return self.decision.action + (":" if self.opens else "")
 
     def names_value(self, room: int) -> bool:
-        """Whether ``action`` names the only value that is kept."""
-        return self.values == 1 and 0 < len(self.kept_values()) <= room - len("keep , recompute the rest")
+        """Whether ``action`` names the only value that is saved."""
+        d = self.decision
+        if d is None or d.values != 1 or d.structured:
+            return False
+        return bool(self.saved_values()) and len(_SAVE_ONE.format(self.saved_values())) <= room
 
     @property
     def equations(self) -> str:
@@ -168,29 +161,29 @@ class Entry:
         return f"{self.start}-{self.end - 1}" if self.end - self.start > 1 else f"{self.start}"
 
     @property
-    def kept(self) -> str:
-        """Bytes that one of them keeps."""
-        if self.decision is None or self.decision.kind in ("nest", "written"):
+    def saved(self) -> str:
+        """Bytes that one of them saves."""
+        if self.decision is None:
             return ""
-        return "-" if self.decision.kind == "plain" else format_bytes(self.decision.kept_bytes)
+        return "-" if self.decision.saved_bytes is None else format_bytes(self.decision.saved_bytes)
 
     @property
     def recomputed(self) -> str:
-        """FLOPs that one of them runs again."""
-        if self.decision is None or self.decision.kind == "written":
+        """FLOPs that one of them recomputes."""
+        if self.decision is None:
             return ""
         return format_flops(self.decision.recomputed_flops) if self.decision.recomputed_flops else "-"
 
-    def kept_values(self, room: int | None = None) -> str:
-        """The largest kept values, as many as there is room for, and how many others there are.
+    def saved_values(self, room: int | None = None) -> str:
+        """The largest saved values, as many as there is room for, and how many others there are.
 
         The file of a value is left out where it is that of ``source``.
         """
-        if self.decision is None or self.decision.kind == "loop":
+        if self.decision is None:
             return ""
         file = self.decision.source.partition(":")[0]
-        counts = Counter(text.replace(f" {file}:", " :") for text in self.decision.kept)
-        text, left = "", self.values
+        counts = Counter(text.replace(f" {file}:", " :") for text in self.decision.saved)
+        text, left = "", self.decision.values
         for value, count in counts.items():
             part = ("; " if text else "") + (value if count == 1 else f"{count} x {value}")
             rest = f"; {left - count} more" if left > count else ""
@@ -200,9 +193,14 @@ class Entry:
         return f"{text}; {left} more" if text and left > 0 else text
 
 
+_SAVE_ONE = "save {}, recompute the rest"
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
-    segment: Segment
+    """A segment with its decision and what is inside; nodes of equal numbers are told by one line."""
+
+    equations: tuple[int, int]
     decision: Decision
     children: tuple[_Node, ...]
     number: int
@@ -212,6 +210,8 @@ def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     """The table of decisions: a tree, as lines; equal neighbours and equal groups are folded."""
     each = iter([d for d in plan.decisions for _ in range(d.count)])
     nodes = _nodes(plan.schedule, each, {})
+    if plan.is_written:
+        nodes = tuple(_Node(d.equations, d, (), 0) for d in each)
     return tuple(_entries(nodes, 0))
 
 
@@ -222,23 +222,22 @@ def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: 
         decision = next(decisions, None)
         if decision is None:
             raise ValueError("this plan's decisions are not those of its schedule: there are fewer of them.")
-        steps = [s for part in segment.loop.stretches for s in part.schedule] if segment.loop is not None else []
-        children = _nodes((*segment.children, *steps), decisions, numbers)
-        d = decision
-        key = (d.kind, d.kept_bytes, d.recomputed_flops, d.kept, d.source, tuple(c.number for c in children))
-        nodes.append(_Node(segment, decision, children, numbers.setdefault(key, len(numbers))))
+        children = _nodes(inside_of(segment), decisions, numbers)
+        key = (decision.like, tuple(c.number for c in children))
+        where = (segment.start, segment.end)
+        nodes.append(_Node(where, decision, children, numbers.setdefault(key, len(numbers))))
     return tuple(nodes)
 
 
 def _entries(nodes: Sequence[_Node], indent: int) -> Iterator[Entry]:
     for run in fold([n.number for n in nodes]):
         first, last = nodes[run.start], nodes[run.end - 1]
-        start, end = first.segment.start, last.segment.end
+        start, end = first.equations[0], last.equations[1]
         if run.period > 1:
-            yield Entry(indent, run.count, start, end, None, 0)
+            yield Entry(indent, run.count, start, end, None, True)
             yield from _entries(nodes[run.start : run.start + run.period], indent + 1)
         else:
-            yield Entry(indent, run.count, start, end, first.decision, len(first.segment.saved))
+            yield Entry(indent, run.count, start, end, first.decision, bool(first.children))
             yield from _entries(first.children, indent + 1)
 
 
@@ -249,7 +248,7 @@ def shares(trace: MemoryTrace) -> tuple[float, ...]:
 
 def memory_high(plan: Plan) -> float:
     """The most bytes that a picture of the step shows: a budget far above the peaks would flatten them."""
-    peak = max(plan.before.peak_bytes, plan.after.peak_bytes, 1)
+    peak = max(plan.plain_timeline.peak_bytes, plan.planned_timeline.peak_bytes, 1)
     budget = plan.budget_bytes if plan.budget_bytes is not None else 0
     return 1.06 * (max(peak, budget) if budget <= 1.5 * peak else peak)
 
@@ -278,13 +277,13 @@ class ResidualGroup:
 
     @property
     def status(self) -> str:
-        """Kept, needed, or both, and by whose backward pass; of whose rule an internal is part."""
+        """Saved, needed, or both, and by whose backward pass; of whose rule an internal is part."""
         if self.row.why == "internal":
-            return f"kept, internal of {self.row.read_by}'s rule"
-        if self.row.kept:
+            return f"saved, internal of {self.row.read_by}'s rule"
+        if self.row.saved:
             by = f"by {self.row.read_by}"
-            return f"kept and needed {by}" if self.row.needed else f"kept {by}, not needed"
-        return f"needed by {self.row.read_by}, not kept"
+            return f"saved and needed {by}" if self.row.needed else f"saved {by}, not needed"
+        return f"needed by {self.row.read_by}, not saved"
 
     @property
     def place(self) -> str:
@@ -315,18 +314,18 @@ def residual_groups(analysis: Analysis) -> tuple[list[ResidualGroup], list[Resid
 def analysis_title(analysis: Analysis) -> str:
     """What was analysed."""
     return (
-        f"Plain JAX keeps {format_bytes(analysis.kept_bytes)} between the forward and backward passes of "
+        f"Plain JAX saves {format_bytes(analysis.saved_bytes)} between the forward and backward passes of "
         f"{number_of(analysis.equations, 'equation')}"
     )
 
 
 def analysis_facts(analysis: Analysis) -> list[Fact]:
     """Totals of an analysis."""
-    kept, needed = analysis.kept_bytes, analysis.needed_bytes
-    share = needed / kept if kept else None
+    saved, needed = analysis.saved_bytes, analysis.minimum_residual_bytes
+    share = needed / saved if saved else None
     remark = "values of the program; internals of derivative rules follow from them"
     return [
-        Fact("plain JAX keeps", format_bytes(kept), 1.0 if kept else None, "beside the arguments"),
+        Fact("plain JAX saves", format_bytes(saved), 1.0 if saved else None, "beside the arguments"),
         Fact("really needed", format_bytes(needed), share, remark),
         Fact("arguments", format_bytes(analysis.argument_bytes), None, "there all the time"),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
-from remat_plan.report.decisions import line_text, value_text
+from remat_plan.results.decisions import line_text, value_text
 from remat_plan.units import BudgetError, format_bytes
 
 

@@ -27,10 +27,10 @@ from remat_plan.report.rows import (
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.plan import Plan
-    from remat_plan.report.analysis import Analysis
-    from remat_plan.report.comparison import Comparison
-    from remat_plan.report.tradeoff import Tradeoff
+    from remat_plan.results.analysis import Analysis
+    from remat_plan.results.comparison import Comparison
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.tradeoff import Tradeoff
 
 ENTRIES = 40
 """Most lines of the table of decisions."""
@@ -94,11 +94,11 @@ def plan_table(plan: Plan) -> Table:
     left = len(entries) - ENTRIES
     footnotes = [f"... and {left} more rows"] if left > 0 else []
     if not (plan.is_identity or plan.is_written):
-        footnotes.append("Bytes and FLOPs are of one block; what enters a block is kept beside what it keeps.")
-    if any(s.kind == "nest" for s in plan.schedule):
-        footnotes.append("What blocks below 'checkpoint around' keep is there only while that part is run again.")
-    if any(d.kind == "loop" for d in plan.decisions):
-        footnotes.append("Rows below a scan are of one step; the scan's own row is of all of them.")
+        footnotes.append("Bytes and FLOPs are of one block; what enters a block is saved beside what it saves.")
+    if any(d.nested for d in plan.decisions):
+        footnotes.append("What blocks below 'checkpoint around' save is there only while that part is recomputed.")
+    if any(d.structured for d in plan.decisions):
+        footnotes.append("Rows below a loop or a branch are of one run of its inside; its own row is of all of them.")
     return Table(
         plan_title(plan),
         tuple(plan_facts(plan)),
@@ -107,7 +107,7 @@ def plan_table(plan: Plan) -> Table:
             Column("", ">"),
             Column("equations", ">"),
             Column("what is done", "<", flexible=True),
-            Column("keeps", ">"),
+            Column("saves", ">"),
             Column("recomputes", ">"),
             Column("source", "<", most=26, keep_end=True),
         ),
@@ -120,8 +120,8 @@ def _entry_line(entry: Entry) -> Line:
     room = _ACTION - 2 * entry.indent
     count = f"{entry.count} x" if entry.count > 1 and entry.decision is not None else ""
     source = entry.decision.source if entry.decision is not None else ""
-    cells = (count, entry.equations, entry.action(room), entry.kept, entry.recomputed, source)
-    below = None if entry.names_value(room) else functools.partial(Entry.kept_values, entry)
+    cells = (count, entry.equations, entry.action(room), entry.saved, entry.recomputed, source)
+    below = None if entry.names_value(room) else functools.partial(Entry.saved_values, entry)
     return Line(cells, 2 * entry.indent, below)
 
 
@@ -158,13 +158,13 @@ def _rest(groups: Sequence[ResidualGroup], what: str) -> list[str]:
 
 def tradeoff_table(curve: Tradeoff) -> Table:
     """The points of a trade-off curve, with a bar for the peak."""
-    baseline = curve.baseline_peak_bytes
+    written = curve.written_peak_bytes
     largest = max((p.peak_bytes for p in curve.points), default=1) or 1
     lines = [
         Line(
             (
                 format_bytes(p.peak_bytes),
-                f"{p.peak_bytes / baseline:.1%}",
+                f"{p.peak_bytes / written:.1%}",
                 f"{p.overhead:.1%}",
                 "#" * round(_BAR * p.peak_bytes / largest),
             )
@@ -186,7 +186,7 @@ def comparison_table(comparison: Comparison) -> Table:
         Column("strategy", "<", most=24),
         Column("budget", ">", most=16),
         Column("peak", ">"),
-        Column(share_header(comparison.plain_peak_bytes is not None), ">"),
+        Column(share_header(comparison.has_own_remat), ">"),
         Column("overhead", ">"),
         Column("FLOPs", ">"),
         Column("", "<", flexible=True),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _BELOW = 100
-"""Width for the values that a block keeps; rich wraps them where there is less."""
+"""Width for the values that a block saves; rich wraps them where there is less."""
 
 
 def show(thing: Any, file: TextIO | None = None) -> None:

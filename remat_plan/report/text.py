@@ -1,6 +1,7 @@
 """Plans, analyses, curves and comparisons as plain text for a terminal or a log.
 
-In: ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``. Out: strings, at most ``WIDTH`` columns wide, in ASCII.
+In: ``Table``; ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison`` for lines. Out: strings in ASCII; tables are at most
+``WIDTH`` columns wide.
 """
 
 from __future__ import annotations
@@ -8,23 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from remat_plan.report.rows import Fact, budget_text
-from remat_plan.report.tables import (
-    Column,
-    Line,
-    Table,
-    analysis_table,
-    comparison_table,
-    plan_table,
-    tradeoff_table,
-)
+from remat_plan.report.rows import Fact, budget_text, number_of
+from remat_plan.report.tables import Column, Line, Table
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.plan import Plan
-    from remat_plan.report.analysis import Analysis
-    from remat_plan.report.comparison import Comparison
-    from remat_plan.report.tradeoff import Tradeoff
+    from remat_plan.results.analysis import Analysis
+    from remat_plan.results.comparison import Comparison
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.tradeoff import Tradeoff
 
 WIDTH = 110
 _GAP = "  "
@@ -34,30 +27,33 @@ def summary_line(plan: Plan) -> str:
     """One line: peak before and after, budget, overhead."""
     peak = plan.compiled_peak_bytes if plan.compiled_peak_bytes is not None else plan.predicted_peak_bytes
     word = "compiled" if plan.compiled_peak_bytes is not None else "predicted"
-    before = format_bytes(plan.baseline_peak_bytes)
-    if plan.plain_peak_bytes is not None:
+    before = format_bytes(plan.written_peak_bytes)
+    if plan.has_own_remat:
         before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
     return f"{before} -> {format_bytes(peak)} {word}, budget {budget_text(plan)}, overhead {plan.overhead:.1%}"
 
 
-def plan_text(plan: Plan) -> str:
-    """The whole plan: summary, notes and table of decisions."""
-    return layout(plan_table(plan))
+def plan_line(plan: Plan) -> str:
+    """A plan for the debugger."""
+    return f"<Plan {plan.strategy} {plan.fingerprint}: {summary_line(plan)}>"
 
 
-def analysis_text(analysis: Analysis) -> str:
-    """Totals, and the residuals that take the most bytes."""
-    return layout(analysis_table(analysis))
+def analysis_line(analysis: Analysis) -> str:
+    """An analysis for the debugger."""
+    saved, needed = format_bytes(analysis.saved_bytes), format_bytes(analysis.minimum_residual_bytes)
+    return f"<Analysis of {number_of(analysis.equations, 'equation')}: {saved} saved, {needed} needed>"
 
 
-def tradeoff_text(curve: Tradeoff) -> str:
-    """The points of a trade-off curve, with a bar for the peak."""
-    return layout(tradeoff_table(curve))
+def tradeoff_line(curve: Tradeoff) -> str:
+    """A curve for the debugger: its two ends."""
+    ends = [format_bytes(p.peak_bytes) for p in (*curve.points[:1], *curve.points[1:][-1:])]
+    return f"<Tradeoff for {curve.target}: {number_of(len(curve.points), 'schedule')}, {' to '.join(ends) or 'empty'}>"
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """Strategies and budgets, one line each."""
-    return layout(comparison_table(comparison))
+def comparison_line(comparison: Comparison) -> str:
+    """A comparison for the debugger."""
+    met = sum(row.plan is not None for row in comparison.rows)
+    return f"<Comparison for {comparison.target}: {met} of {number_of(len(comparison.rows), 'budget')} met>"
 
 
 def layout(table: Table) -> str:

@@ -12,21 +12,26 @@ is added up at each segment instead of in one late kernel that would keep everyt
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, cast
 
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.loops import loop_of
+from remat_plan.graph.action import action_of
+from remat_plan.graph.border import interface
 from remat_plan.graph.merge import identity
+from remat_plan.graph.order import late_loops, ordered, starts_early
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.schedule import Choice, Schedule, Segment
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
-from remat_plan.policies import named_policy
-from remat_plan.rewrite.loops import PlannedLoop
-from remat_plan.rewrite.order import ordered, start_late, starts_early
-from remat_plan.rewrite.save_output import run_tagged, tagged
-from remat_plan.rewrite.segments import LoopPlan, Segment, interface
+from remat_plan.policies import named_policy, offloading_policy
+from remat_plan.rewrite.late import start_late
+from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
+
+Runner = Callable[[Sequence[Any]], list[Any]]
+"""Values of inputs to values of outputs."""
 
 _checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
 
@@ -39,7 +44,8 @@ def as_array(value: Any) -> Any:
 class Emitter:
     """Executes a graph under a schedule. Holds what is derived from both, and no values.
 
-    ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway.
+    ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway. ``inside`` says that
+    the graph is a region inside a structure.
     """
 
     def __init__(
@@ -49,15 +55,13 @@ class Emitter:
         free: frozenset[int],
         last: Sequence[int],
         prevent_cse: bool = True,
+        inside: bool = False,
     ):
         self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
         self.prevent_cse = prevent_cse
-        # A lone loop that runs once is in nobody's way. Where JAX would copy what a loop in a cond reads, only several
-        # recomputed ones are worth it. A plain program stays as it is.
-        several = sum(starts_early(op) for op in graph.ops) > 1
-        forwards = _compat.cond_forwards_residuals()
-        self.late_again = forwards or several
-        self.late = forwards and several and any(s.kind != "plain" for s in self.schedule)
+        self.late, self.late_again = late_loops(graph, self.schedule)
+        # Inside a structure nothing starts before its turn, and a branch around a loop would copy what it stacks.
+        self.late = self.late and not inside
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, free)
         # Names of a planned function inside this one must not be saved by segments around it.
@@ -93,36 +97,49 @@ class Emitter:
         for index in sorted(missing):
             self.equation(index, env, {})
 
-    def equation(self, index: int, env: dict[int, Any], names: dict[int, str], *, again: bool = False) -> None:
-        """Run one equation, tagging the values in ``names``; ``again`` where it is recomputed in the backward pass."""
+    def equation(
+        self,
+        index: int,
+        env: dict[int, Any],
+        names: dict[int, Tag],
+        choice: Choice | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
+        """Run one equation, a structure by choice, tagging the values in ``names``.
+
+        ``again`` tells that it is recomputed in the backward pass.
+        """
         op = self.graph.ops[index]
         args = [self.read(env, v) for v in op.operands]
-        if (self.late_again if again else self.late) and starts_early(op):
-            made = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
-            env.update((v, tagged(x, names[v]) if v in names else x) for v, x in zip(op.outputs, made, strict=True))
-            return
+        late = self.late_again if again else self.late
         tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
         own = set(self.graph.needs[op.kind].outputs) if op.differentiated else set()
-        if own & set(tags):
+        if choice is not None:
+            values = emit_structure(self.graph, op, choice, late)(args)
+        elif late and starts_early(op):
+            values = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
+        elif own & set(tags):
             env.update(zip(op.outputs, run_tagged(op.eqn, args, tags), strict=True))
             return
-        for i, (v, x) in enumerate(zip(op.outputs, _compat.bind(op.eqn, args), strict=True)):
+        else:
+            values = _compat.bind(op.eqn, args)
+        for i, (v, x) in enumerate(zip(op.outputs, values, strict=True)):
             env[v] = tagged(x, tags[i]) if i in tags else x
 
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in ordered(self.graph, segments, self.free):
-            if segment.loop is not None:
-                op = self.graph.ops[segment.start]
-                args = [self.read(env, v) for v in op.operands]
-                loop = planned_loop(self.graph, op, segment.loop)
-                env.update(zip(op.outputs, loop(args, late=self.late_again if again else self.late), strict=True))
-            elif segment.kind == "plain":
-                for index in range(segment.start, segment.end):
-                    if index not in self.free:
-                        self.equation(index, env, {}, again=again)
-            else:
+            if segment.checkpointed:
                 self.checkpointed(segment, waits, env)
+            else:
+                self.equations(segment, env, {}, again=again)
+
+    def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
+        """Run the equations of a segment one after another."""
+        for index in range(segment.start, segment.end):
+            if index not in self.free:
+                self.equation(index, env, names, segment.choice(index), again=again)
 
     def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
@@ -161,9 +178,10 @@ class Emitter:
 
 
 def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
-    saved = tuple(number[v] for v in segment.saved)
+    actions = tuple((number[v], action) for v, action in segment.actions)
     children = tuple(_shape_of(c, origin, number) for c in segment.children)
-    return segment.kind, segment.start - origin, segment.end - origin, saved, children, segment.loop
+    choices = tuple((index - origin, choice) for index, choice in segment.choices)
+    return segment.checkpointed, segment.start - origin, segment.end - origin, actions, children, choices
 
 
 def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
@@ -180,13 +198,35 @@ def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
     return keys
 
 
-def planned_loop(graph: Graph, op: Op, plan: LoopPlan) -> PlannedLoop:
-    """Return a scan of a graph under a plan: operands to outputs."""
-    loop = loop_of(graph, op)
-    free, last = free_ops(loop.body), last_uses(loop.body)
+class EmittedStructure(Protocol):
+    """What rewriting asks of a structure."""
+
+    def emit(
+        self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Emitter], late: bool
+    ) -> Runner:
+        """An equation of it, run by choice.
+
+        ``run`` makes what runs a region inside it under a schedule; ``late`` tells that it should take its memory when
+        it is reached (see ``rewrite.late``).
+        """
+        ...
+
+
+def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:
+    """Return a structure of a graph, run by choice: operands to outputs."""
+    structure = cast(EmittedStructure, structure_of(op))
     # With barriers, as jax.checkpoint has them by default: a loop could do without, but not every body then fits.
-    steps = [(s.count, Emitter(loop.body, s.schedule, free, last)) for s in plan.stretches]
-    return PlannedLoop(loop, plan.groups, tuple(steps))
+    run = lambda region, s: Emitter(region, s, free_ops(region), last_uses(region), inside=True)  # noqa: E731
+    return structure.emit(graph, op, choice, run, late)
+
+
+def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
+    """Return the checkpoint policy that keeps exactly the values with these names, each where its action says."""
+    kept = [name for action, name in tags if not action.on_host]
+    moved = [name for action, name in tags if action.on_host]
+    if not kept and not moved:
+        return None
+    return offloading_policy(kept, moved) if moved else named_policy(kept)
 
 
 class _Body:
@@ -194,16 +234,14 @@ class _Body:
 
     def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
         self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
-        self.names = {v: f"{emitter.prefix}{i}" for i, v in enumerate(segment.saved)}
-        self.policy = named_policy(list(self.names.values()))
+        self.names = {v: (action_of(a), f"{emitter.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
+        self.policy = policy_of(self.names.values())
         self.__name__ = f"segment_{segment.start}_{segment.end}"
 
     def __call__(self, *args: Any) -> list[Any]:
         env: dict[int, Any] = dict(zip(self.reads, args, strict=True))
-        if self.segment.kind == "nest":
+        if self.segment.children:
             self.emitter.run(self.segment.children, env, again=True)
         else:
-            for index in range(self.segment.start, self.segment.end):
-                if index not in self.emitter.free:
-                    self.emitter.equation(index, env, self.names, again=True)
+            self.emitter.equations(self.segment, env, self.names, again=True)
         return [self.emitter.read(env, v) for v in self.returns]

@@ -15,24 +15,28 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
+from remat_plan.graph.action import Action
+
+Tag = tuple[Action, str]
+"""What is done with a value, and the name under which a policy finds it."""
 
 
-def tagged(value: Any, name: str) -> Any:
+def tagged(value: Any, tag: Tag) -> Any:
     """Name a value for a checkpoint policy.
 
     JAX (up to 0.12) cannot save complex residuals by policy (``reduce_precision does not accept complex64``), so
     a complex value is named as its two parts.
     """
+    action, name = tag
     if jax.numpy.issubdtype(jax.typeof(value).dtype, jax.numpy.complexfloating):
-        return jax.lax.complex(checkpoint_name(jax.lax.real(value), name), checkpoint_name(jax.lax.imag(value), name))
-    return checkpoint_name(value, name)
+        return jax.lax.complex(action.tag(jax.lax.real(value), name), action.tag(jax.lax.imag(value), name))
+    return action.tag(value, name)
 
 
-def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tags: dict[Any, str]) -> list[Any]:
+def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tags: dict[Any, Tag]) -> list[Any]:
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
@@ -45,7 +49,7 @@ def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tag
 class _Tagged:
     """One equation with names for some outputs, as a function and its JVP rule."""
 
-    def __init__(self, run: Callable[..., list[Any]], names: dict[int, str]):
+    def __init__(self, run: Callable[..., list[Any]], names: dict[int, Tag]):
         self.run, self.names = run, names
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -92,7 +96,7 @@ def _no_tangent(value: Any) -> SymbolicZero:
     return SymbolicZero(jax.typeof(value).to_tangent_aval())
 
 
-def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, str]) -> list[Any]:
+def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, Tag]) -> list[Any]:
     """Run an equation and tag the outputs ``names`` (position to name) for a checkpoint policy.
 
     Args:

@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = "--budget", "60%", "--no-verify"
 
 
-def test_analyze_shows_what_is_kept_and_where(run):
+def test_analyze_shows_what_is_saved_and_where(run):
     code, out, err = run("analyze", "train.py:problem")
     assert (code, err) == (0, "")
-    assert "Plain JAX keeps" in out
+    assert "Plain JAX saves" in out
     assert "train.py:6" in out
 
 
@@ -112,7 +112,7 @@ def test_json_to_stdout_is_nothing_but_json(run):
 def test_options_of_the_problem_are_used(run):
     code, out, _ = run("analyze", "train.py:with_aux")
     assert code == 0
-    assert "Plain JAX keeps" in out
+    assert "Plain JAX saves" in out
 
 
 def test_a_budget_that_cannot_be_met_is_1(run, folder):

@@ -98,6 +98,6 @@ def test_analysis_still_tells_what_plain_jax_keeps():
     def loss(x):
         return jnp.sum(jnp.sin(x) * jnp.sin(x))
 
-    kept = [r for r in rp.analyze(loss, X).residuals if r.kept and r.why == "internal"]
+    kept = [r for r in rp.analyze(loss, X).residuals if r.saved and r.why == "internal"]
     assert len(kept) == 2
     assert_trees_close(jax.grad(loss)(X), jax.grad(rp.remat(loss, budget="100%", target="cpu"))(X), 1e-6, 1e-6)

@@ -6,9 +6,10 @@ import pytest
 from jax import lax
 
 from remat_plan._compat import is_literal
-from remat_plan.graph.loops import loop_of
+from remat_plan.graph.action import action_of
 from remat_plan.planning.cuts import needed_values
 from remat_plan.rewrite.save_output import run_tagged
+from remat_plan.structures.loop import loop_of
 from tests.helpers import check_schedules, count_equations, traced
 from tests.zoo import V, W, X, cubed, scaled
 
@@ -265,4 +266,4 @@ def test_outputs_without_a_tangent_stay_so_when_they_are_saved():
 
 def _tagged(eqn, x):
     args = [a.val if is_literal(a) else x for a in eqn.invars]
-    return run_tagged(eqn, args, {len(eqn.outvars) - 1: "kept"})
+    return run_tagged(eqn, args, {len(eqn.outvars) - 1: (action_of("save"), "kept")})

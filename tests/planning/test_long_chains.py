@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from remat_plan.planning.builder import Rules
+from remat_plan.planning.whole_step import StepProgram
 
 import remat_plan as rp
-from remat_plan.planning.builder import Rules
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.whole_step import StepProgram
 from tests.helpers import CPU, check_schedules, traced
 
 S = jax.ShapeDtypeStruct

@@ -3,10 +3,10 @@
 import pytest
 
 from benchmarks.models import MODELS
+from remat_plan.cost.builder import Rules
 from remat_plan.planning import options
-from remat_plan.planning.builder import Rules
 from remat_plan.planning.cuts import find_cuts
-from remat_plan.planning.planner import Planner
+from remat_plan.planning.planner import Planner, solve_region
 from tests.helpers import CPU, traced
 
 
@@ -19,7 +19,7 @@ def rules():
 
 @pytest.fixture(scope="module")
 def found(rules):
-    return options.find_options(rules.graph, find_cuts(rules.graph), rules)
+    return options.find_options(rules.graph, find_cuts(rules.graph), rules, solve_region)
 
 
 def test_equal_runs_share_one_profile(found):

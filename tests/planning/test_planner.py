@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from jax import lax
 
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import evaluate
+from remat_plan.graph.schedule import check_cover
 from remat_plan.graph.uses import free_ops
-from remat_plan.planning.builder import Rules
 from remat_plan.planning.certificate import certificate_problem, lower_bound_seconds
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import op_seconds
 from remat_plan.program import make_emitter
-from remat_plan.rewrite.segments import check_cover
 from remat_plan.solve.chain import Nest
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
@@ -116,16 +116,16 @@ def test_schedules_are_well_formed(planned):
 
     def check(segments, nested):
         for s in segments:
-            if s.kind == "save":
+            if s.checkpointed and not s.children:
                 for v in s.saved:
                     assert s.start <= graph.values[v].producer < s.end
                     assert graph.values[v].producer not in free
                 assert len(set(s.saved)) == len(s.saved)
             else:
                 assert not s.saved
-            if s.kind != "plain" or nested:
+            if s.checkpointed or nested:
                 assert not any(op.effectful for op in graph.ops[s.start : s.end])
-            check(s.children, nested or s.kind == "nest")
+            check(s.children, nested or bool(s.children))
 
     for curve, point in every(planned):
         schedule = curve.schedule(point)

@@ -9,6 +9,7 @@ import pytest
 
 from remat_plan.by_name import Request
 from remat_plan.cost.memory import evaluate
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.session import Session
 from remat_plan.units import parse_budget
@@ -103,7 +104,7 @@ def check(layer, count, width):
         if peak >= session.baseline_bytes(True):
             continue
         hand = evaluate(jax.make_jaxpr(step)(*leaves), session.hardware)
-        request = Request("auto", True, (0,), False, (), "replan")
+        request = Request(lookup("auto"), True, (0,), False, (), "replan")
         plan = session.make_plan(parse_budget(peak), request, time.perf_counter())
         assert plan.compiled_peak_bytes <= peak, parts
         assert plan.step_flops <= hand.flops * (1 + FLOPS_SLACK), parts

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from remat_plan.planning.builder import Rules
+from remat_plan.cost.builder import Rules
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, known_names, make_constraints, named_values, resolve
 from remat_plan.planning.planner import Planner
@@ -71,7 +71,9 @@ def test_what_must_be_recomputed_is_never_kept(name):
         for segment in itertools.chain.from_iterable(s.leaves() for s in schedule):
             assert hidden.isdisjoint(segment.saved)
             inside = {v for op in graph.ops[segment.start : segment.end] for v in op.outputs}
-            assert segment.kind == "save" or hidden.isdisjoint(inside), "left as it is, it would be kept"
+            assert (segment.checkpointed and not segment.children) or hidden.isdisjoint(inside), (
+                "left as it is, it would be kept"
+            )
         assert runs(session(), schedule, "tanh") >= 2 * LAYERS
 
 
@@ -118,7 +120,7 @@ def test_a_loop_that_never_runs_again_stays_outside_segments():
         for point in range(len(curve.points)):
             for segment in curve.schedule(point):
                 inside = scans & set(range(segment.start, segment.end))
-                assert segment.kind == "plain" or not inside
+                assert not segment.checkpointed or not inside
 
 
 @pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")

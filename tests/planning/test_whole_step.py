@@ -4,11 +4,12 @@ import jax
 import pytest
 
 from benchmarks.models import small
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
-from remat_plan.planning.builder import Rules
+from remat_plan.cost.whole_step import StepProgram
+from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.whole_step import StepProgram
 from remat_plan.program import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
@@ -18,11 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
 HARDWARE = {"cpu": CPU, "gpu": hardware_for("gpu:h100", "gpu")}
 
 # Programs in which JAX decides more than liveness shows (what a linear solve keeps, where a zero is written out): how
-# far both may be apart. Planning traces schedules wherever they differ (``Session.agrees``).
+# far both may be apart. Planning never traces candidates: this is how wrong it may be about them.
 APART = {
     "complex_inside": 0.07,
     "complex_parameters": 0.07,
-    "custom_linear_solve": 0.09,
+    "control_flow": 0.07,
+    "custom_linear_solve": 0.1,
     "gradient_inside": 0.11,
     "indexing": 0.15,
     "linear_algebra": 0.13,
@@ -31,17 +33,14 @@ APART = {
     "mutable_arrays_without_gradient": 0.04,
     "no_equation_but_one": 0.11,
     "relu_and_friends": 0.03,
-    "same_array_twice": 0.03,
-    "singular_values": 0.09,
+    "same_array_twice": 0.06,
+    "singular_values": 0.25,  # a forward pass that is differentiated computes the vectors too
     "typed_key_dropout": 0.02,
 }
 
-LOOPS_APART = {"cpu": 0.13, "gpu:h100": 0.2}
-"""How far both may be apart where a scan is planned inside; of all other schedules the bounds are those above."""
-
-
-def plans_a_loop(schedule):
-    return any(s.kind == "loop" or plans_a_loop(s.children) for s in schedule)
+STRUCTURES_APART = {"cpu": (0.11, 0.16), "gpu:h100": (0.13, 0.14)}
+"""How far peaks and seconds of programs with loops or branches may be apart: these are put together from passes that are
+evaluated one by one, plain ones too. Of the others the bounds are those above."""
 
 
 def schedules(program, planner):
@@ -55,17 +54,17 @@ def schedules(program, planner):
 def compare(program, hardware, tolerance):
     rules = Rules(program.graph, hardware)
     planner = Planner(program.graph, rules)
-    bound = tolerance
+    structured = any(structure_of(op) for op in program.graph.ops)
+    peak, seconds = STRUCTURES_APART[hardware.name] if structured else (tolerance, tolerance)
     for schedule in schedules(program, planner):
-        tolerance = LOOPS_APART[hardware.name] if plans_a_loop(schedule) else bound
-        made = StepProgram(rules, planner.cuts.free).loss_timeline(schedule)
+        made = StepProgram(rules).loss_timeline(schedule)
         emitter = make_emitter(program.graph, schedule)
         step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
         found = evaluate(jax.make_jaxpr(step)(*program.call.structs), hardware)
         assert made.argument_bytes == found.argument_bytes
-        assert made.output_bytes == pytest.approx(found.output_bytes, rel=tolerance)
-        assert made.peak_bytes == pytest.approx(found.peak_bytes, rel=tolerance), schedule
-        assert made.seconds == pytest.approx(found.seconds, rel=tolerance), schedule
+        assert made.output_bytes == pytest.approx(found.output_bytes, rel=0 if structured else tolerance)
+        assert made.peak_bytes == pytest.approx(found.peak_bytes, rel=peak), schedule
+        assert made.seconds == pytest.approx(found.seconds, rel=seconds), schedule
 
 
 @pytest.mark.parametrize("device", HARDWARE)
@@ -73,7 +72,7 @@ def compare(program, hardware, tolerance):
 def test_models(name, device):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)
-    compare(program, HARDWARE[device], 0.002 if device == "cpu" else 0.02)
+    compare(program, HARDWARE[device], 0.002 if device == "cpu" else 0.05)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
-from remat_plan.report.decisions import Decision
-from remat_plan.rewrite.segments import Segment
+from remat_plan.graph.schedule import around, as_is, saving
+from remat_plan.results.decisions import Decision, segment_action
 
 SHAPES = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
 
@@ -54,27 +54,37 @@ def comparison():
 def with_schedule(plan):
     """A function from a schedule in short notation to a plan with that table of decisions.
 
-    ``"a"``, ``"b"``, ...: a block of ten equations that keeps 1, 2, ... values of 1 MB and runs as many GFLOP
-    again; ``"."``: a plain one; a list: a checkpoint around what is in it.
+    ``"a"``, ``"b"``, ...: a block of ten equations that saves 1, 2, ... values of 1 MB and recomputes as many
+    GFLOP; ``"."``: a plain one; a list: a checkpoint around what is in it.
     """
 
     def segments(items, start):
         for item in items:
             if isinstance(item, str):
                 values = 0 if item == "." else ord(item) - ord("a") + 1
-                yield Segment(start, start + 10, "save" if values else "plain", tuple(range(values)))
+                yield saving(start, start + 10, range(values)) if values else as_is(start, start + 10)
                 start += 10
             else:
                 children = tuple(segments(item, start))
-                yield Segment(start, children[-1].end, "nest", (), children)
+                yield around(start, children[-1].end, children)
                 start = children[-1].end
 
     def rows(schedule, depth):
         for s in schedule:
             n = len(s.saved)
-            kept = tuple(f"tanh float32[250000] model.py:{line}" for line in range(n))[:4]
-            where = (s.start, s.end)
-            yield Decision(1, depth, s.kind, where, f"model.py:{n}", n * 10**6, kept, n * 1e9)
+            yield Decision(
+                count=1,
+                depth=depth,
+                action=segment_action(s.checkpointed, bool(s.children), n),
+                equations=(s.start, s.end),
+                source=f"model.py:{n}",
+                checkpointed=s.checkpointed,
+                nested=bool(s.children),
+                values=n,
+                saved=tuple(f"tanh float32[250000] model.py:{line}" for line in range(n))[:4],
+                saved_bytes=n * 10**6 if n else None,
+                recomputed_flops=n * 1e9,
+            )
             yield from rows(s.children, depth + 1)
 
     def make(items):

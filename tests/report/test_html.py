@@ -10,7 +10,7 @@ import pytest
 from remat_plan.report.html import ENTRIES, page, plan_html
 from remat_plan.report.rows import plan_entries
 from remat_plan.report.svg import Axis, Line, line_chart
-from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 NASTY = "<script>alert('&\"')</script>"
@@ -69,8 +69,8 @@ def test_style_is_for_the_fragment_only(plan):
 def test_the_figures_of_a_plan_are_shown(verified):
     texts = shown(read(plan_html(verified)))
     for size in (
-        verified.baseline_peak_bytes, verified.budget_bytes, verified.predicted_peak_bytes,
-        verified.compiled_peak_bytes, verified.before.peak_bytes, verified.after.owned_bytes,
+        verified.written_peak_bytes, verified.budget_bytes, verified.predicted_peak_bytes,
+        verified.compiled_peak_bytes, verified.plain_timeline.peak_bytes, verified.planned_timeline.owned_bytes,
     ):  # fmt: skip
         assert format_bytes(size) in texts
     assert verified.fingerprint in texts
@@ -81,22 +81,24 @@ def test_the_figures_of_a_plan_are_shown(verified):
 def test_the_timeline_has_all_points(plan):
     fragment = plan_html(plan)
     lines = re.findall(r'<polyline points="([^"]*)"', fragment)
-    assert [len(line.split()) for line in lines] == [len(t.positions) for t in plan.timeline()]
+    assert [len(line.split()) for line in lines] == [
+        len(t.positions) for t in (plan.plain_timeline, plan.planned_timeline)
+    ]
     heights = [float(point.split(",")[1]) for point in lines[0].split()]
     highest = heights.index(min(heights))
-    assert plan.before.live_bytes[highest] == plan.before.peak_bytes
+    assert plan.plain_timeline.live_bytes[highest] == plan.plain_timeline.peak_bytes
 
 
 def test_pointing_at_the_timeline_tells_values(plan):
     titles = re.findall(r"<title>(at .*?)</title>", plan_html(plan))
     assert len(titles) == 100
-    assert any(f"plain {format_bytes(plan.before.peak_bytes)}" in t for t in titles)
-    assert any(f"planned {format_bytes(plan.after.peak_bytes)}" in t for t in titles)
+    assert any(f"plain {format_bytes(plan.plain_timeline.peak_bytes)}" in t for t in titles)
+    assert any(f"planned {format_bytes(plan.planned_timeline.peak_bytes)}" in t for t in titles)
 
 
 def test_the_budget_is_a_line_where_it_is_in_sight(plan):
     assert "stroke-dasharray" in plan_html(plan)
-    far = dataclasses.replace(plan, budget_bytes=100 * plan.baseline_peak_bytes)
+    far = dataclasses.replace(plan, budget_bytes=100 * plan.written_peak_bytes)
     assert "stroke-dasharray" not in plan_html(far)
     assert format_bytes(far.budget_bytes) in plan_html(far)
 
@@ -117,7 +119,7 @@ def test_long_tables_are_cut(with_schedule):
 
 
 def test_everything_is_escaped(plan, analysis, curve, comparison):
-    decisions = tuple(dataclasses.replace(d, source=NASTY, kept=(NASTY,) * len(d.kept)) for d in plan.decisions)
+    decisions = tuple(dataclasses.replace(d, source=NASTY, saved=(NASTY,) * len(d.saved)) for d in plan.decisions)
     bad_plan = dataclasses.replace(
         plan, target=NASTY, strategy=NASTY, budget=NASTY, notes=(NASTY,), decisions=decisions
     )

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 
@@ -37,18 +37,18 @@ def ticks(axis):
 
 def test_lines_are_the_traces(plan):
     ax = plan.plot()
-    for line, trace in zip(ax.get_lines(), plan.timeline(), strict=False):
+    for line, trace in zip(ax.get_lines(), (plan.plain_timeline, plan.planned_timeline), strict=False):
         assert list(line.get_ydata()) == list(trace.live_bytes)
         assert list(line.get_xdata()) == pytest.approx([100 * p / (trace.steps - 1) for p in trace.positions])
     before, after, budget = ax.get_lines()
-    assert max(before.get_ydata()) == plan.before.peak_bytes
-    assert max(after.get_ydata()) == plan.after.peak_bytes
+    assert max(before.get_ydata()) == plan.plain_timeline.peak_bytes
+    assert max(after.get_ydata()) == plan.planned_timeline.peak_bytes
     assert set(budget.get_ydata()) == {plan.budget_bytes}
 
 
 def test_owned_bytes_are_shaded(plan):
     (box,) = plan.plot().patches
-    assert (box.get_y(), box.get_height()) == (0, plan.after.owned_bytes)
+    assert (box.get_y(), box.get_height()) == (0, plan.planned_timeline.owned_bytes)
 
 
 def test_axes_have_labels_units_title_and_legend(plan):
@@ -59,17 +59,17 @@ def test_axes_have_labels_units_title_and_legend(plan):
     assert all(t.endswith("B") for t in ticks(ax.yaxis))
     assert f"{plan.overhead:.1%}" in ax.get_title()
     assert labels(ax) == [
-        f"arguments and results: {format_bytes(plan.after.owned_bytes)}",
-        f"plain: peak {format_bytes(plan.before.peak_bytes)}",
-        f"planned: peak {format_bytes(plan.after.peak_bytes)}",
+        f"arguments and results: {format_bytes(plan.planned_timeline.owned_bytes)}",
+        f"plain: peak {format_bytes(plan.plain_timeline.peak_bytes)}",
+        f"planned: peak {format_bytes(plan.planned_timeline.peak_bytes)}",
         f"budget: {format_bytes(plan.budget_bytes)}",
     ]
 
 
 def test_a_budget_far_above_does_not_flatten_the_rest(plan):
-    far = dataclasses.replace(plan, budget_bytes=100 * plan.before.peak_bytes)
+    far = dataclasses.replace(plan, budget_bytes=100 * plan.plain_timeline.peak_bytes)
     ax = far.plot()
-    assert ax.get_ylim()[1] < 2 * plan.before.peak_bytes
+    assert ax.get_ylim()[1] < 2 * plan.plain_timeline.peak_bytes
     assert len(ax.get_lines()) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_comparison_is_a_line_for_each_strategy(comparison):
     line, plain = ax.get_lines()
     made = sorted((r.peak_bytes, r.plan.overhead) for r in comparison.rows if r.plan is not None)
     assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == made
-    assert set(plain.get_xdata()) == {comparison.baseline_peak_bytes}
+    assert set(plain.get_xdata()) == {comparison.written_peak_bytes}
     assert labels(ax)[0] == "auto"
     assert all(t.endswith("B") for t in ticks(ax.xaxis))
     assert ax.get_xlabel()
@@ -138,7 +138,7 @@ def test_an_analysis_is_a_bar_for_each_group(analysis):
     assert widths == sorted(widths, reverse=True)
     assert sum(widths) <= sum(r.size_bytes for r in analysis.residuals)
     assert all("conftest.py:" in t.get_text() for t in ax.get_yticklabels())
-    assert format_bytes(analysis.kept_bytes) in ax.get_title()
+    assert format_bytes(analysis.saved_bytes) in ax.get_title()
     assert all(t.endswith("B") for t in ticks(ax.xaxis))
     assert len(labels(ax)) == 2
     picture(ax)

@@ -42,9 +42,9 @@ def test_tables_fit_the_terminal(plan, analysis, curve, comparison, width):
         assert max(map(len, drawn(thing, width).splitlines())) <= width
 
 
-def test_kept_values_stand_below_what_is_done(with_schedule):
+def test_saved_values_stand_below_what_is_done(with_schedule):
     shown = drawn(with_schedule(["f", ["a", "b"]]))
-    assert "keep 6 values, recompute the rest" in shown
+    assert "save 6 values, recompute the rest" in shown
     assert "tanh float32[250000] :0; tanh float32[250000] :1" in shown
     assert "checkpoint around:" in shown
 

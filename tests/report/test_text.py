@@ -8,9 +8,9 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.report import tables, text
-from remat_plan.report.analysis import Residual
 from remat_plan.report.rows import format_flops, plan_entries
-from remat_plan.report.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.analysis import Residual
+from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 
@@ -18,7 +18,7 @@ def table(plan):
     """The lines of the table of decisions, header and footnotes left out."""
     lines = str(plan).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("---")) + 1
-    return [line for line in lines[start:] if not line.startswith(("Bytes and", "What blocks"))]
+    return [line for line in lines[start:] if not line.startswith(("Bytes and", "What blocks", "Rows below"))]
 
 
 def line_of(shown, label):
@@ -30,12 +30,12 @@ def test_the_figures_of_a_plan_are_shown(plan):
     assert plan.fingerprint in shown
     assert plan.target in shown
     for label, size in [
-        ("plain peak", plan.baseline_peak_bytes),
+        ("plain peak", plan.written_peak_bytes),
         ("budget", plan.budget_bytes),
         ("predicted peak", plan.predicted_peak_bytes),
     ]:
         assert format_bytes(size) in line_of(shown, label)
-        assert f"{size / plan.baseline_peak_bytes:.1%}" in line_of(shown, label)
+        assert f"{size / plan.written_peak_bytes:.1%}" in line_of(shown, label)
     assert f"{plan.overhead:.1%}" in line_of(shown, "overhead")
     assert f"{plan.gap:.1%}" in line_of(shown, "gap")
     assert format_flops(plan.plain_flops) in line_of(shown, "FLOPs, plain")
@@ -80,12 +80,12 @@ def test_the_table_covers_all_equations(plan):
 
 
 def test_what_is_done_is_said_in_words(with_schedule):
-    keeps_one, keeps_six, values, plain = table(with_schedule("af."))
-    assert "keep tanh float32[250000] :0, recompute the rest" in keeps_one
-    assert "keep 6 values, recompute the rest" in keeps_six
-    assert "6 MB" in keeps_six
-    assert "6 GFLOP" in keeps_six
-    assert keeps_six.endswith("model.py:6")
+    saves_one, saves_six, values, plain = table(with_schedule("af."))
+    assert "save tanh float32[250000] :0, recompute the rest" in saves_one
+    assert "save 6 values, recompute the rest" in saves_six
+    assert "6 MB" in saves_six
+    assert "6 GFLOP" in saves_six
+    assert saves_six.endswith("model.py:6")
     assert values.strip().startswith("tanh float32[250000] :0; tanh float32[250000] :1;")
     assert values.endswith(" more")
     assert "left as it is" in plain
@@ -98,16 +98,16 @@ def test_equal_neighbours_are_one_line(with_schedule):
 
 
 def test_equal_groups_are_folded(with_schedule):
-    rows = [line for line in table(with_schedule("d" + "ba" * 11 + "c")) if "tanh" not in line.split("keep")[0]]
-    assert [("times:" in r, "keep" in r) for r in rows] == [
+    rows = [line for line in table(with_schedule("d" + "ba" * 11 + "c")) if "tanh" not in line.split("save")[0]]
+    assert [("times:" in r, "save" in r) for r in rows] == [
         (False, True), (True, False), (False, True), (False, True), (False, True),
     ]  # fmt: skip
     assert "10-229" in rows[1]
     assert "11 times:" in rows[1]
     assert "10-19" in rows[2]
     assert "20-29" in rows[3]
-    assert rows[2].index("keep") == rows[1].index("11 times:") + 2
-    assert rows[4].index("keep") == rows[1].index("11 times:")
+    assert rows[2].index("save") == rows[1].index("11 times:") + 2
+    assert rows[4].index("save") == rows[1].index("11 times:")
 
 
 def test_groups_of_a_folded_table_merge_with_rows_that_are_merged_already(with_schedule):
@@ -115,7 +115,7 @@ def test_groups_of_a_folded_table_merge_with_rows_that_are_merged_already(with_s
     plan = with_schedule("aab" * 3)
     merged = []
     for d in plan.decisions:
-        if merged and (merged[-1].kept_bytes, merged[-1].kind) == (d.kept_bytes, d.kind):
+        if merged and merged[-1].like == d.like:
             first = merged.pop()
             where = (first.equations[0], d.equations[1])
             d = dataclasses.replace(first, count=first.count + 1, equations=where)
@@ -127,7 +127,7 @@ def test_groups_of_a_folded_table_merge_with_rows_that_are_merged_already(with_s
 def test_nested_checkpoints_are_a_tree(with_schedule):
     shown = table(with_schedule([["a", ["a", "a"]], "a"]))
     column = shown[0].index("checkpoint around:")
-    words = ["checkpoint" if "checkpoint" in line else "keep" for line in shown]
+    words = ["checkpoint" if "checkpoint" in line else "save" for line in shown]
     assert [(line.index(w) - column) // 2 for line, w in zip(shown, words, strict=True)] == [0, 1, 1, 2, 0]
     assert shown[3].startswith("2 x")
 
@@ -154,7 +154,7 @@ def test_plans_fit_the_width(with_schedule, depth):
     for _ in range(depth):
         items = [items, "z"]
     plan = with_schedule(items)
-    long = dataclasses.replace(plan.decisions[-1], source="x" * 300 + ".py:123-456", kept=("tanh " + "y" * 300,) * 4)
+    long = dataclasses.replace(plan.decisions[-1], source="x" * 300 + ".py:123-456", saved=("tanh " + "y" * 300,) * 4)
     plan = dataclasses.replace(plan, decisions=(*plan.decisions[:-1], long), notes=("z" * 300,))
     lines = str(plan).splitlines()
     assert max(map(len, lines)) <= text.WIDTH
@@ -168,8 +168,8 @@ def test_a_plan_is_ascii(plan, identity):
 def test_the_totals_of_an_analysis_are_shown(analysis):
     shown = str(analysis)
     for label, size in [
-        ("plain JAX keeps", analysis.kept_bytes),
-        ("really needed", analysis.needed_bytes),
+        ("plain JAX saves", analysis.saved_bytes),
+        ("really needed", analysis.minimum_residual_bytes),
         ("arguments", analysis.argument_bytes),
     ]:
         assert format_bytes(size) in line_of(shown, label)
@@ -191,7 +191,7 @@ def test_residuals_say_name_status_and_line(analysis):
     shown = str(analysis)
     assert "'<b>activation</b>'" in shown
     assert "conftest.py:" in shown
-    assert "kept, internal of tanh's rule" in shown
+    assert "saved, internal of tanh's rule" in shown
 
 
 def _residual(number, **other):
@@ -207,18 +207,18 @@ def test_long_analyses_are_cut_and_fit(analysis):
 
 
 @pytest.mark.parametrize(
-    ("kept", "needed", "status"),
-    [(True, True, "kept and needed by mul"), (True, False, "kept by mul, not needed"),
-     (False, True, "needed by mul, not kept")],
+    ("saved", "needed", "status"),
+    [(True, True, "saved and needed by mul"), (True, False, "saved by mul, not needed"),
+     (False, True, "needed by mul, not saved")],
 )  # fmt: skip
-def test_status_of_a_residual(analysis, kept, needed, status):
-    shown = str(dataclasses.replace(analysis, residuals=(_residual(8, kept=kept, needed=needed),)))
+def test_status_of_a_residual(analysis, saved, needed, status):
+    shown = str(dataclasses.replace(analysis, residuals=(_residual(8, saved=saved, needed=needed),)))
     assert status in shown
     assert "c.py:8" in shown
 
 
 def test_an_analysis_of_nothing(analysis):
-    nothing = dataclasses.replace(analysis, residuals=(), kept_bytes=0, needed_bytes=0, equations=0)
+    nothing = dataclasses.replace(analysis, residuals=(), saved_bytes=0, minimum_residual_bytes=0, equations=0)
     assert "0 B" in str(nothing)
 
 
@@ -242,7 +242,7 @@ def test_a_comparison_has_a_line_for_each_plan(comparison):
         assert format_bytes(row.plan.predicted_peak_bytes) in line
         assert f"{row.plan.overhead:.1%}" in line
     assert f"least reached: {format_bytes(comparison.rows[2].minimum_bytes)}" in rows[2]
-    assert format_bytes(comparison.baseline_peak_bytes) in lines[0]
+    assert format_bytes(comparison.written_peak_bytes) in lines[0]
     assert "predicted" in lines[-1]
     assert max(map(len, lines)) <= text.WIDTH
 
@@ -265,7 +265,7 @@ def test_names_for_the_debugger_are_short(plan, analysis, curve, comparison):
     for thing in (plan, analysis, curve, comparison, dataclasses.replace(curve, points=())):
         assert repr(thing).startswith(f"<{type(thing).__name__} ")
         assert len(repr(thing)) < 120
-    assert format_bytes(analysis.kept_bytes) in repr(analysis)
+    assert format_bytes(analysis.saved_bytes) in repr(analysis)
     assert repr(comparison) == "<Comparison for cpu: 2 of 3 budgets met>"
 
 

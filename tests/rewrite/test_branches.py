@@ -7,9 +7,9 @@ import pytest
 
 import remat_plan as rp
 from benchmarks.models import small
+from remat_plan.graph.order import ordered
+from remat_plan.graph.schedule import around, saving
 from remat_plan.graph.uses import free_ops
-from remat_plan.rewrite.order import ordered
-from remat_plan.rewrite.segments import Segment
 from tests.helpers import planner_schedules, traced, under
 
 STEPS, BATCH, WIDTH = 128, 16, 32
@@ -59,7 +59,7 @@ def branch_segments(program, count):
     ends = [op.index + 1 for op in graph.ops if op.primitive == "reduce_sum"][:-1]
     bounds = [0, *ends, len(graph.ops)]
     assert len(bounds) == count + 1
-    return tuple(Segment(a, b, "save") for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(saving(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
 
 
 def temporaries(run, leaves):
@@ -97,7 +97,7 @@ def test_each_block_lowers_the_peak_of_parallel_loops():
 def nested(program, count):
     """All branches in one segment around theirs."""
     inner = branch_segments(program, count)
-    return (Segment(0, len(program.graph.ops), "nest", children=inner),)
+    return (around(0, len(program.graph.ops), inner),)
 
 
 @pytest.mark.parametrize(("name", "make"), [("loops", nested), ("layers", branch_segments), ("layers", nested)])

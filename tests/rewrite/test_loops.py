@@ -7,9 +7,10 @@ import pytest
 from jax import lax
 
 import remat_plan as rp
-from remat_plan.graph.loops import is_loop, loop_of
+from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
+from remat_plan.graph.structure import structure_of
 from remat_plan.program import make_emitter
-from remat_plan.rewrite.segments import LoopPlan, Segment, Stretch
+from remat_plan.structures.loop import loop_of
 from tests.helpers import traced
 
 N = 12
@@ -63,26 +64,25 @@ GROUPS = {"flat": (), "two": (2,), "five": (5,), "levels": (3, 2)}
 
 def plans(length, n, first):
     """Plans of a scan whose body has ``n`` equations and makes ``first``."""
-    nothing = (Segment(0, n, "save"),)
-    one = (Segment(0, n, "save", (first,)),)
-    plain = (Segment(0, n, "plain"),)
-    halves = (Segment(0, n // 2, "save"), Segment(n // 2, n, "save"))
-    inside = (Segment(0, n, "nest", (), halves),)
+    nothing = (saving(0, n),)
+    one = (saving(0, n, (first,)),)
+    plain = (as_is(0, n),)
+    halves = (saving(0, n // 2), saving(n // 2, n))
+    inside = (around(0, n, halves),)
     for groups in GROUPS.values():
-        size = -(-length // int(np.prod(groups, dtype=int)))
         for schedule in (plain, one, inside):
-            yield LoopPlan(groups, (Stretch(size, schedule),))
+            yield Choice((Part(length, schedule, groups),))
     for parts in ((halves, plain), (one, nothing, plain)):
         if len(parts) <= length:
             counts = [length - len(parts) + 1, *[1] * (len(parts) - 1)]
-            yield LoopPlan((), tuple(Stretch(c, p) for c, p in zip(counts, parts, strict=True)))
+            yield Choice(tuple(Part(c, p) for c, p in zip(counts, parts, strict=True)))
 
 
 def with_loop(program, plan):
     """The whole schedule in which the program's scan is run by a plan."""
-    (index,) = [op.index for op in program.graph.ops if is_loop(op)]
+    (index,) = [op.index for op in program.graph.ops if structure_of(op)]
     end = len(program.graph.ops)
-    around = Segment(0, index, "plain"), Segment(index, index + 1, "loop", loop=plan), Segment(index + 1, end, "plain")
+    around = as_is(0, index), structured(index, plan), as_is(index + 1, end)
     return tuple(s for s in around if s.end > s.start)
 
 
@@ -90,7 +90,7 @@ def with_loop(program, plan):
 def test_gradients_are_those_of_the_scan(name):
     fn = PROGRAMS[name]
     program = traced(fn, W, V, X, argnums=(0, 1, 2))
-    (op,) = [op for op in program.graph.ops if is_loop(op)]
+    (op,) = [op for op in program.graph.ops if structure_of(op)]
     loop = loop_of(program.graph, op)
     first = next(o.outputs[0] for o in loop.body.ops if o.differentiated)
     value, wanted = jax.value_and_grad(fn, (0, 1, 2))(W, V, X)
@@ -106,9 +106,9 @@ def test_gradients_are_those_of_the_scan(name):
 
 def test_second_derivatives_and_maps():
     program = traced(stacked, W, V, X)
-    (op,) = [op for op in program.graph.ops if is_loop(op)]
+    (op,) = [op for op in program.graph.ops if structure_of(op)]
     n = len(loop_of(program.graph, op).body.ops)
-    plan = LoopPlan((3,), (Stretch(4, (Segment(0, n, "save"),)),))
+    plan = Choice((Part(12, (saving(0, n),), (3,)),))
     emitter = make_emitter(program.graph, with_loop(program, plan))
 
     def planned(x):
@@ -137,9 +137,9 @@ def planned_groups(w):
         return jnp.sum(lax.scan(lambda x, w: (jnp.tanh(x @ w), None), X, w)[0])
 
     program = traced(plain, W[:6])
-    (op,) = [op for op in program.graph.ops if is_loop(op)]
+    (op,) = [op for op in program.graph.ops if structure_of(op)]
     n = len(loop_of(program.graph, op).body.ops)
-    plan = LoopPlan((2,), (Stretch(3, (Segment(0, n, "plain"),)),))
+    plan = Choice((Part(6, (as_is(0, n),), (2,)),))
     return make_emitter(program.graph, with_loop(program, plan))((w,))[0]
 
 
@@ -157,7 +157,7 @@ def test_a_budget_is_met_whatever_the_length(length):
 
     plan = rp.plan(loss, w, x, budget="45%", target="cpu")
     assert plan.compiled_peak_bytes <= plan.budget_bytes
-    assert any(d.kind == "loop" for d in plan.decisions)
+    assert any(d.structured for d in plan.decisions)
     assert f"scan of {length} steps" in str(plan)
     assert rp.Plan.from_json(plan.to_json()) == plan
     small = jnp.ones((length, 64, 64)) / 64, jnp.ones((2048, 64))

@@ -11,13 +11,14 @@ from jax import lax
 import remat_plan as rp
 from remat_plan import _compat
 from remat_plan.cost.rules import eqn_flops
+from remat_plan.graph.action import action_of
 from remat_plan.graph.flatten import flatten
+from remat_plan.graph.schedule import around, saving
 from remat_plan.graph.uses import free_ops
 from remat_plan.policies import named_policy
 from remat_plan.program import make_emitter
-from remat_plan.report.decisions import decide
+from remat_plan.results.decisions import decide
 from remat_plan.rewrite.save_output import run_tagged
-from remat_plan.rewrite.segments import Segment
 from remat_plan.solve import min_cut
 from remat_plan.verify.step import GradientStep
 from tests.helpers import (
@@ -65,7 +66,7 @@ def test_a_segment_recomputes_what_the_minimum_cut_says(name):
     assert len(selections) > 1
     for selection in selections:
         saved = tuple(run.values[i] for i in sorted(selection.saved))
-        schedule = (Segment(0, len(graph.ops), "save", saved),)
+        schedule = (saving(0, len(graph.ops), saved),)
         found = counts(program, schedule)
         again = Counter(graph.ops[run.ops[n]].primitive for n in selection.recomputed)
         flops = sum(eqn_flops(graph.ops[run.ops[n]].eqn) for n in selection.recomputed)
@@ -74,7 +75,7 @@ def test_a_segment_recomputes_what_the_minimum_cut_says(name):
         assert flops * 0.999 <= row.recomputed_flops <= (flops + made_anyway) * 1.001, (
             "the table says what is run again"
         )
-        assert row.kept_bytes == sum(graph.values[v].size_bytes for v in saved)
+        assert row.saved_bytes == sum(graph.values[v].size_bytes for v in saved)
         for primitive in COUNTED:
             assert found[primitive] == plain[primitive] + again[primitive], (primitive, len(saved))
 
@@ -90,7 +91,7 @@ def test_a_segment_that_saves_all_needed_values_recomputes_nothing_dear():
     run, problem = whole_problem(program)
     best = min_cut.hull(problem)[-1]
     plain = counts(program, program.plain)
-    found = counts(program, (Segment(0, len(program.graph.ops), "save", tuple(run.values[i] for i in best.saved)),))
+    found = counts(program, (saving(0, len(program.graph.ops), [run.values[i] for i in best.saved]),))
     for primitive in ("tanh", "exp", "rsqrt", "logistic", "dot_general"):
         assert plain[primitive] == found[primitive]
 
@@ -107,9 +108,9 @@ def test_nested_halves_recompute_each_level_once_more():
     plain = counts(program, program.plain)["tanh"]
     assert plain == 8
     ops = len(program.graph.ops)
-    assert counts(program, (Segment(0, ops, "save"),))["tanh"] == 2 * plain
+    assert counts(program, (saving(0, ops),))["tanh"] == 2 * plain
 
-    one = Segment(0, ops, "nest", (), tuple(Segment(i, min(i + 2, ops), "save") for i in range(0, ops, 2)))
+    one = around(0, ops, tuple(saving(i, min(i + 2, ops)) for i in range(0, ops, 2)))
     # Every layer twice more: with the nest, and by itself. The sum at the end needs no input for its gradient, so
     # the nest does not run the last layer's forward pass.
     assert counts(program, (one,))["tanh"] == 3 * plain - 1
@@ -124,7 +125,7 @@ def test_saved_outputs_are_not_made_again(op):
     name = eqn.primitive.name
 
     def segment(x):
-        (y,) = run_tagged(eqn, [x], {0: "kept"})
+        (y,) = run_tagged(eqn, [x], {0: (action_of("save"), "kept")})
         return jnp.sum(jnp.sin(y))
 
     x = jnp.array([0.5, 1.0, 2.0])
@@ -210,7 +211,7 @@ def test_callbacks_run_exactly_once_and_in_order():
     effectful = [op.index for op in program.graph.ops if op.effectful]
     assert len(effectful) == 8
     for schedule in many_schedules(program):
-        assert all(s.kind == "plain" for s in schedule if any(s.start <= i < s.end for i in effectful))
+        assert all(not s.checkpointed for s in schedule if any(s.start <= i < s.end for i in effectful))
         for gradient in (flat_gradient(program, schedule), jax.jit(flat_gradient(program, schedule))):
             calls.clear()
             jax.block_until_ready(gradient(*leaves))
@@ -289,7 +290,7 @@ def test_the_planner_never_puts_effects_into_segments():
     def check(segments):
         for s in segments:
             if effectful & set(range(s.start, s.end)):
-                assert s.kind == "plain"
+                assert not s.checkpointed
             check(s.children)
 
     for schedule in all_points(program):

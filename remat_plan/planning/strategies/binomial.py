@@ -15,10 +15,10 @@ block may not run again, the part around it is not nested.
 
 from __future__ import annotations
 
+from remat_plan.graph.schedule import Segment
 from remat_plan.planning.strategies.chains import block_segment, make_chain
 from remat_plan.planning.strategies.records import Found, Schedule, Task
 from remat_plan.planning.strategies.sublinear import nested
-from remat_plan.rewrite.segments import Segment
 from remat_plan.solve.binomial import Splits, advances, make_splits, repetitions, slots_for
 
 _SPREAD = 12

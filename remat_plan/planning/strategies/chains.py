@@ -14,9 +14,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remat_plan.graph.schedule import Segment
+from remat_plan.graph.structure import structure_of
 from remat_plan.planning.saving import backward_reads, may_nest, plain_segment, save_segment, stays_plain
 from remat_plan.planning.strategies.records import Schedule, Task
-from remat_plan.rewrite.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ def make_chain(task: Task) -> Chain:
 def is_alone(task: Task, start: int, end: int) -> bool:
     """Whether a range of equations stays outside segments: it must, or it is a max-pool by itself."""
     ops = [op for op in task.graph.ops[start:end] if op.index not in task.cuts.free]
-    pooling = len(ops) == 1 and ops[0].primitive in task.isolate
-    return pooling or stays_plain(task.graph, task.cuts, start, end)
+    single = len(ops) == 1 and (ops[0].primitive in task.isolate or structure_of(ops[0]) is not None)
+    return single or stays_plain(task.graph, task.cuts, start, end)
 
 
 def one_segment(task: Task, start: int, end: int, plain: bool = False, wanted: Sequence[int] = ()) -> Segment:

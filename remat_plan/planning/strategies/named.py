@@ -22,14 +22,14 @@ from collections.abc import Sequence
 
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import around
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.cuts import frontiers
-from remat_plan.planning.limits import check_names, known_names, named_values, with_aliases
+from remat_plan.planning.limits import check_names, known_names, named_values, names_inside, with_aliases
 from remat_plan.planning.runs import SMALL_SHARE
-from remat_plan.planning.saving import may_nest
+from remat_plan.planning.saving import may_nest, plain_segment
 from remat_plan.planning.strategies.chains import is_alone, one_segment
 from remat_plan.planning.strategies.records import Found, Schedule, Task
-from remat_plan.rewrite.segments import Segment
 from remat_plan.units import format_bytes
 
 
@@ -38,18 +38,35 @@ def find_collection(task: Task) -> Found:
     graph = task.graph
     names = task.settings.names
     if names is None:
-        names = known_names(graph)
-    if not names:
+        names = names_inside(graph)
+    if not names and not task.inner:
         raise ValueError(
             "strategy='collection' keeps the values that have names, and this program has none: give values names with "
             "jax.ad_checkpoint.checkpoint_name(value, name)."
         )
-    check_names(graph, "names", names)
+    if not task.inner:
+        _check_known(task, "names", names)
+    if (found := _as_it_is(task, names)) is not None:
+        return found
     values = named_values(graph, names)
     _check_not_forbidden(task, values, "names")
     positions = [0, *separators(task, values), len(graph.ops)]
     schedule = tuple(one_segment(task, s, e, wanted=values) for s, e in itertools.pairwise(positions))
     return Found((schedule,), (_note(graph, values, len(schedule)),))
+
+
+def _as_it_is(task: Task, names: Sequence[str]) -> Found | None:
+    """Leave a region as it is that has none of the names, if they are around it or in regions inside it."""
+    elsewhere = task.inner or set(names) & set(names_inside(task.graph))
+    if set(names) & set(known_names(task.graph)) or not elsewhere:
+        return None
+    return Found(((plain_segment(task.graph, task.cuts, 0, len(task.graph.ops)),),))
+
+
+def _check_known(task: Task, argument: str, names: Sequence[str]) -> None:
+    """Raise ``ValueError`` for a name that is nowhere in the program."""
+    inside = names_inside(task.graph)
+    check_names(task.graph, argument, [name for name in names if name not in inside])
 
 
 def _note(graph: Graph, values: Sequence[int], count: int) -> str:
@@ -109,8 +126,11 @@ def find_mirror(task: Task) -> Found:
             "strategy='mirror' needs counts={name: how often}, for example counts={'block': 0, 'half': 1}; names are "
             "those of jax.ad_checkpoint.checkpoint_name."
         )
+    if not task.inner:
+        _check_known(task, "counts", tuple(counts))
+    if (found := _as_it_is(task, tuple(counts))) is not None:
+        return found
     graph = task.graph
-    check_names(graph, "counts", counts)
     levels = []
     for count in range(max(counts.values()) + 1):
         values = named_values(graph, [name for name, c in counts.items() if c <= count])
@@ -139,7 +159,7 @@ def _level(
         inside = any(s < p < e for _, deeper in levels[count + 1 :] for p in deeper)
         holds = any(s <= task.graph.values[v].producer < e and last[v] < e for v in kept)
         if inside and not holds and may_nest(task.graph, task.cuts, s, e):
-            segments.append(Segment(s, e, "nest", (), _level(task, levels, last, count + 1, s, e)))
+            segments.append(around(s, e, _level(task, levels, last, count + 1, s, e)))
         else:
             segments.append(one_segment(task, s, e, wanted=kept))
     return tuple(segments)

@@ -6,14 +6,14 @@ In: nothing. Out: ``Strategy``, ``Settings``, ``Task``, ``Found``: frozen record
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.planning.cuts import Cuts
-from remat_plan.rewrite.segments import Segment
-
-Schedule = tuple[Segment, ...]
 
 MILP_MOST_OPS = 600
 """The most equations that ``milp`` takes."""
@@ -50,6 +50,7 @@ class Task:
         hardware: what equations cost.
         isolate: primitives whose blocks stay outside segments.
         settings: of the strategy.
+        inner: whether this is a region inside a loop or a branch of the program.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Task:
     hardware: Hardware
     isolate: frozenset[str] = frozenset()
     settings: Settings = NO_SETTINGS
+    inner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,16 @@ class Finder:
 
     Attributes:
         module: its module in this folder.
-        function: its name; from ``Task`` to ``Found``.
+        function: its name; from ``Task`` to ``Found``, or from ``Loop`` to ``Choice``s.
     """
 
     module: str
     function: str
 
-    def __call__(self, task: Task) -> Found:
-        """Make the schedules of a strategy."""
+    def __call__(self, argument: Any) -> Any:
+        """Call it."""
         module = importlib.import_module(f"{__package__}.{self.module}")
-        return getattr(module, self.function)(task)
+        return getattr(module, self.function)(argument)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +95,21 @@ class Strategy:
         name: as given to ``rp.plan(..., strategy=name)``.
         source: paper and section, or who writes it so.
         summary: what it does, in one line.
-        avoid: when not to use it.
+        when_not_to_use: in a few words.
         budget: ``"needed"``, ``"searched"`` (fewest recomputed seconds that fits; without a budget the least peak) or
             ``"checked"`` (one schedule).
-        settings: which of ``names``, ``counts``, ``slots`` it takes.
+        settings: the class of objects that say more than its name, such as ``rp.Binomial``; or ``""``.
         find: makes its schedules; None for those that are the planner's own dynamic program.
+        law: what it does with a loop; None: it leaves structures as they are.
+        layer: makes its schedules of the body of a loop that is a layer; None: as of any other region.
     """
 
     name: str
     source: str
     summary: str
-    avoid: str
+    when_not_to_use: str
     budget: str
-    settings: tuple[str, ...] = ()
-    find: Finder | None = None
+    settings: str = ""
+    find: Callable[[Task], Found] | None = None
+    law: Callable[[Any], Iterable[Choice]] | None = None
+    layer: Callable[[Task], Found] | None = None

@@ -5,12 +5,11 @@ In: names. Out: ``Strategy`` records, and ``Strategies``, the table that ``rp.st
 
 from __future__ import annotations
 
+import difflib
 import html
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from remat_plan.planning.limits import name_list
 from remat_plan.planning.strategies.records import (
     CHECKED,
     MILP_MOST_OPS,
@@ -46,8 +45,10 @@ _ROWS = (
         "keeps about sqrt(n) frontiers and computes the rest again once",
         "less would do: give auto a budget",
         SEARCHED,
-        (),
+        "",
         Finder("sublinear", "find_memory"),
+        Finder("laws", "square_root"),
+        Finder("uniform", "layer_of_nothing"),
     ),
     Strategy(
         "budgeted",
@@ -55,26 +56,31 @@ _ROWS = (
         "one greedy walk that keeps a frontier whenever b bytes have gathered, for a spread of b",
         "planning time does not matter: memory and auto do better",
         SEARCHED,
-        (),
+        "",
         Finder("sublinear", "find_budgeted"),
+        Finder("laws", "any_size"),
+        Finder("uniform", "layer_of_nothing"),
     ),
     Strategy(
         "log",
         f"{_CHEN}, section 4.4",
         "recursive halving: about log2(n) frontiers, up to n log2(n) blocks run",
-        "layers are a lax.scan, or long (code grows to n log2(n) blocks), or memory is enough",
+        "layers are many and not a lax.scan (code grows to n log2(n) blocks), or memory is enough",
         CHECKED,
-        (),
+        "",
         Finder("sublinear", "find_log"),
+        Finder("laws", "logarithmic"),
+        Finder("uniform", "layer_of_nothing"),
     ),
     Strategy(
         "binomial",
         "Griewank & Walther 2000, Algorithm 799 (revolve)",
         "the fewest blocks run for a number of slots, for equal blocks",
-        "blocks differ in cost, or layers are a lax.scan",
+        "blocks differ in cost, or derivatives in forward mode are wanted of scanned layers",
         SEARCHED,
-        ("slots",),
+        "Binomial",
         Finder("binomial", "find_binomial"),
+        Finder("laws", "slotted"),
     ),
     Strategy(
         "speed",
@@ -82,8 +88,10 @@ _ROWS = (
         "keeps the outputs of matrix products and convolutions, computes the rest again",
         "memory is short: most of it is in those outputs",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_speed"),
+        Finder("laws", "each_step"),
+        Finder("uniform", "layer_of_products"),
     ),
     Strategy(
         "collection",
@@ -91,8 +99,9 @@ _ROWS = (
         "keeps exactly the values named with checkpoint_name",
         "you do not know which values: the names must separate the layers",
         CHECKED,
-        ("names",),
+        "Collection",
         Finder("named", "find_collection"),
+        Finder("laws", "each_step"),
     ),
     Strategy(
         "mirror",
@@ -100,8 +109,9 @@ _ROWS = (
         "how often named values may be computed again, by counts given by hand (0: kept)",
         "you do not have a schedule in mind",
         CHECKED,
-        ("counts",),
+        "Mirror",
         Finder("named", "find_mirror"),
+        Finder("laws", "each_step"),
     ),
     Strategy(
         "milp",
@@ -109,8 +119,9 @@ _ROWS = (
         "which values to keep, as integer programs solved exactly",
         f"the program has more than {MILP_MOST_OPS} equations, or planning must be quick",
         NEEDED,
-        (),
+        "",
         Finder("exact", "find_milp"),
+        Finder("laws", "mixtures"),
     ),
     Strategy(
         "each_block",
@@ -118,8 +129,10 @@ _ROWS = (
         "jax.checkpoint on every block",
         "a third more time is too much",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_each_block"),
+        Finder("laws", "each_step"),
+        Finder("uniform", "layer_of_nothing"),
     ),
     Strategy(
         "dots",
@@ -127,8 +140,10 @@ _ROWS = (
         "keeps matrix products and convolutions, on every block",
         "attention scores are large: they are products",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_dots"),
+        Finder("laws", "each_step"),
+        Finder("uniform", "layer_of_products"),
     ),
     Strategy(
         "dots_no_batch",
@@ -136,8 +151,10 @@ _ROWS = (
         "keeps matrix products without batch dimensions, on every block",
         "the work is in convolutions: they are computed again",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_dots_no_batch"),
+        Finder("laws", "each_step"),
+        Finder("uniform", "layer_of_plain_dots"),
     ),
     Strategy(
         "nothing",
@@ -145,7 +162,7 @@ _ROWS = (
         "one jax.checkpoint around everything that keeps nothing",
         "always: one more forward pass, and the peak hardly falls; for comparison",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_nothing"),
     ),
     Strategy(
@@ -154,7 +171,7 @@ _ROWS = (
         "keeps every value, which is what JAX does by itself",
         "memory is short; it is the other end of the scale",
         CHECKED,
-        (),
+        "",
         Finder("uniform", "find_everything"),
     ),
 )
@@ -169,19 +186,29 @@ def lookup(name: str) -> Strategy:
     Raises:
         ValueError: there is none of that name; the message lists those there are.
     """
-    if not isinstance(name, str) or name not in _BY_NAME:
+    if name not in _BY_NAME:
+        near = difflib.get_close_matches(name, _BY_NAME, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"strategy={name!r} is not known: say one of {', '.join(map(repr, _BY_NAME))} (rp.strategies() explains)."
+            + hint
         )
     return _BY_NAME[name]
 
 
-def check_settings(strategy: Strategy, settings: Settings, has_budget: bool) -> None:
-    """Raise ``ValueError`` if a strategy is given what it does not take, or lacks what it needs."""
-    for argument in ("names", "counts", "slots"):
-        if getattr(settings, argument) is not None and argument not in strategy.settings:
-            takers = [repr(row.name) for row in _ROWS if argument in row.settings]
-            raise ValueError(f"{argument}: strategy={strategy.name!r} has no use for it; {', '.join(takers)} has.")
+def register(strategy: Strategy) -> None:
+    """Make a strategy known under its name.
+
+    Raises:
+        ValueError: there is one of that name.
+    """
+    if strategy.name in _BY_NAME:
+        raise ValueError(f"strategy {strategy.name!r} is there already; give yours another name.")
+    _BY_NAME[strategy.name] = strategy
+
+
+def check_budget(strategy: Strategy, settings: Settings, has_budget: bool) -> None:
+    """Raise ``ValueError`` if a strategy lacks the budget that it needs."""
     if has_budget:
         return
     if strategy.budget == NEEDED:
@@ -189,41 +216,21 @@ def check_settings(strategy: Strategy, settings: Settings, has_budget: bool) -> 
             f"strategy={strategy.name!r} needs a budget, such as budget='8GiB' or budget='60%'. Without one, use "
             "strategy='memory', which keeps about the square root of what plain JAX keeps."
         )
-    if "slots" in strategy.settings and settings.slots is None:
+    if strategy.settings == "Binomial" and settings.slots is None:
         raise ValueError(
-            f"strategy={strategy.name!r} needs slots (how many states are kept at a time), such as slots=8, or a "
-            "budget."
+            "strategy='binomial' needs to know how many states may be kept at a time: strategy=rp.Binomial(slots=8), "
+            "or a budget."
         )
-
-
-def make_settings(names: Any, counts: Any, slots: Any) -> Settings:
-    """Check what a user gave and return it as one value.
-
-    Raises:
-        TypeError, ValueError: not names, not counts of names, not a number of slots.
-    """
-    pairs = None
-    if counts is not None:
-        if not isinstance(counts, Mapping) or not all(isinstance(name, str) for name in counts):
-            raise TypeError(
-                f"counts={counts!r}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
-            )
-        if wrong := [c for c in counts.values() if isinstance(c, bool) or not isinstance(c, int) or c < 0]:
-            raise ValueError(f"counts: {wrong[0]!r} is no count; give integers from 0 (keep) on.")
-        pairs = tuple(sorted(counts.items()))
-    if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
-        raise ValueError(f"slots={slots!r}: give an integer from 1 on, how many states are kept at a time.")
-    return Settings(None if names is None else name_list("names", names), pairs, slots)
 
 
 class Strategies:
     """All strategies: iterate over the records, look one up by name, print the table."""
 
     def __iter__(self) -> Iterator[Strategy]:
-        return iter(_ROWS)
+        return iter(list(_BY_NAME.values()))
 
     def __len__(self) -> int:
-        return len(_ROWS)
+        return len(_BY_NAME)
 
     def __contains__(self, name: object) -> bool:
         return name in _BY_NAME
@@ -232,11 +239,11 @@ class Strategies:
         return lookup(name)
 
     def __repr__(self) -> str:
-        return f"<{len(_ROWS)} strategies: {', '.join(_BY_NAME)}>"
+        return f"<{len(_BY_NAME)} strategies: {', '.join(_BY_NAME)}>"
 
     def __str__(self) -> str:
         lines = [_line(_HEADS), "  ".join("-" * w for w in _WIDTHS)]
-        for row in _ROWS:
+        for row in _BY_NAME.values():
             cells = [textwrap.wrap(text, w) for text, w in zip(_texts(row), _WIDTHS, strict=True)]
             for i in range(max(map(len, cells))):
                 lines.append(_line([cell[i] if i < len(cell) else "" for cell in cells]))
@@ -244,7 +251,7 @@ class Strategies:
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{html.escape(head)}</th>" for head in _HEADS)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _texts(row)) for row in _ROWS)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _texts(row)) for row in _BY_NAME.values())
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><tr>{heads}</tr>{body}</table><p>{html.escape(' '.join(_LEGEND))}</p>"
 
@@ -256,7 +263,7 @@ _LEGEND = (
 
 
 def _texts(row: Strategy) -> tuple[str, ...]:
-    return row.name, row.budget, row.summary, row.avoid, row.source
+    return row.name, row.budget, row.summary, row.when_not_to_use, row.source
 
 
 def _line(cells: list[str] | tuple[str, ...]) -> str:

@@ -23,9 +23,9 @@ from __future__ import annotations
 import math
 from itertools import accumulate, pairwise
 
+from remat_plan.graph.schedule import Segment, around
 from remat_plan.planning.strategies.chains import Chain, block_segment, make_chain, nestable, segments_between
 from remat_plan.planning.strategies.records import Found, Schedule, Task
-from remat_plan.rewrite.segments import Segment
 from remat_plan.units import format_bytes
 
 _LIMITS = 24
@@ -135,7 +135,7 @@ def nested(task: Task, start: int, end: int, children: Schedule) -> list[Segment
         return [block_segment(task, start, False)]
     if not nestable(task, start, end):
         return [block_segment(task, number, False) for number in range(start, end)]
-    return [Segment(task.cuts.positions[start], task.cuts.positions[end], "nest", (), children)]
+    return [around(task.cuts.positions[start], task.cuts.positions[end], children)]
 
 
 def _middle(chain: Chain, start: int, end: int) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from remat_plan.graph.records import Op
 from remat_plan.planning.runs import make_run
-from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment
+from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment, save_segment, stays_plain
 from remat_plan.planning.strategies.chains import equal_groups, is_alone, one_segment
 from remat_plan.planning.strategies.records import Found, Schedule, Task
 
@@ -53,6 +53,25 @@ def find_dots(task: Task) -> Found:
 def find_dots_no_batch(task: Task) -> Found:
     """``dots_with_no_batch_dims_saveable`` on every block: products without batch dimensions, no convolutions."""
     return _on_blocks(task, _products(task.graph.ops, is_plain_dot))
+
+
+def layer_of_nothing(task: Task) -> Found:
+    """The body of a loop as one segment that saves nothing."""
+    return _layer(task, ())
+
+
+def layer_of_products(task: Task) -> Found:
+    """The body of a loop as one segment that keeps matrix products and convolutions."""
+    return _layer(task, _products(task.graph.ops, is_product))
+
+
+def layer_of_plain_dots(task: Task) -> Found:
+    """The body of a loop as one segment that keeps products without batch dimensions."""
+    return _layer(task, _products(task.graph.ops, is_plain_dot))
+
+
+def _layer(task: Task, wanted: tuple[int, ...]) -> Found:
+    return Found((tuple(one_segment(task, s, e, wanted=wanted) for s, e in _stretches(task)),))
 
 
 def is_plain_dot(op: Op) -> bool:
@@ -94,7 +113,10 @@ def find_everything(task: Task) -> Found:
 
 
 def _whole(task: Task, plain: bool) -> Schedule:
-    return tuple(one_segment(task, s, e, plain=plain) for s, e in _stretches(task))
+    make = plain_segment if plain else save_segment
+    alone = [stays_plain(task.graph, task.cuts, s, e) for s, e in _stretches(task)]
+    pairs = zip(_stretches(task), alone, strict=True)
+    return tuple((plain_segment if single else make)(task.graph, task.cuts, s, e) for (s, e), single in pairs)
 
 
 def _stretches(task: Task) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,8 @@
-"""What plain JAX keeps between the forward and backward passes, and what is really needed.
+"""What plain JAX saves between the forward and backward passes, and what is really needed.
 
 In: ``Graph``. Out: ``Analysis``: one row per value, sorted by bytes, with totals. Nothing is compiled.
 
-*Kept* is what JAX's own linearisation stores: values that the backward pass reads, and internals of JVP rules
+*Saved* is what JAX's own linearisation stores: values that the backward pass reads, and internals of JVP rules
 (for ``tanh`` it is ``1 - y*y`` instead of ``y``). *Needed* is the least set of program values from which the
 backward pass can be run without recomputing anything but internals.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import needed_values
-from remat_plan.units import format_bytes
+from remat_plan.results.shown import Shown, renderer_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One value that is kept (or needed) for the backward pass.
+    """One value that is saved (or needed) for the backward pass.
 
     Attributes:
         size_bytes, shape, dtype: of the value.
@@ -34,7 +34,7 @@ class Residual:
         name: the user's ``checkpoint_name``, or ``""``.
         why: ``"value"`` (a value of the program) or ``"internal"`` (made by a derivative rule).
         needed: whether the backward pass needs it; False for internals, which can be made from what is needed.
-        kept: whether plain JAX keeps it.
+        saved: whether plain JAX saves it.
         read_by: primitive whose backward pass reads it.
     """
 
@@ -47,26 +47,27 @@ class Residual:
     name: str
     why: str
     needed: bool
-    kept: bool
+    saved: bool
     read_by: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Analysis:
-    """What a gradient step keeps. See the module docstring.
+class Analysis(Shown):
+    """What a gradient step saves. See the module docstring.
 
     Attributes:
         residuals: sorted by bytes, largest first. Arguments are listed but not counted in the totals: they
             are there anyway.
-        kept_bytes: what plain JAX keeps beside the arguments.
-        needed_bytes: what is really needed beside the arguments.
+        saved_bytes: what plain JAX saves beside the arguments.
+        minimum_residual_bytes: what is really needed beside the arguments: the least that has to be saved where
+            nothing but internals is recomputed.
         argument_bytes: bytes of all arguments.
         equations: how many equations the program has.
     """
 
     residuals: tuple[Residual, ...]
-    kept_bytes: int
-    needed_bytes: int
+    saved_bytes: int
+    minimum_residual_bytes: int
     argument_bytes: int
     equations: int
 
@@ -76,31 +77,10 @@ class Analysis:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the largest residuals as bars (needs matplotlib)."""
-        from remat_plan.report import plots
-
-        return plots.plot_analysis(self, ax)
-
-    def __repr__(self) -> str:
-        kept, needed = format_bytes(self.kept_bytes), format_bytes(self.needed_bytes)
-        return f"<Analysis of {self.equations} equations: {kept} kept, {needed} needed>"
-
-    def __str__(self) -> str:
-        from remat_plan.report import text
-
-        return text.analysis_text(self)
-
-    def __rich__(self) -> Any:
-        from remat_plan.report import tables, terminal
-
-        return terminal.render(tables.analysis_table(self))
-
-    def _repr_html_(self) -> str:
-        from remat_plan.report import html
-
-        return html.analysis_html(self)
+        return renderer_of(self).plot(self, ax)
 
 
-def _row(graph: Graph, v: int, kept: bool, needed: bool, read_by: str) -> Residual:
+def _row(graph: Graph, v: int, saved: bool, needed: bool, read_by: str) -> Residual:
     value = graph.values[v]
     constants = {c for c, _ in graph.constants}
     primitive, source, function = "constant" if v in constants else "argument", "", ""
@@ -118,7 +98,7 @@ def _row(graph: Graph, v: int, kept: bool, needed: bool, read_by: str) -> Residu
         value.name,
         "value",
         needed,
-        kept,
+        saved,
         read_by,
     )
 
@@ -131,7 +111,7 @@ def _place(eqn: object) -> tuple[str, str]:
 def analyze_graph(graph: Graph) -> Analysis:
     """Return the analysis of a graph."""
     needed = needed_values(graph)
-    kept: dict[int, str] = {}
+    saved: dict[int, str] = {}
     readers: dict[int, str] = {}
     internals: list[Residual] = []
     for op in graph.ops:
@@ -141,7 +121,7 @@ def analyze_graph(graph: Graph) -> Analysis:
         for side, position in need.direct:
             v = op.operands[position] if side == "in" else op.outputs[position]
             if v >= 0:
-                kept.setdefault(v, op.primitive)
+                saved.setdefault(v, op.primitive)
         for v in [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]:
             readers.setdefault(v, op.primitive)
         source, function = _place(op.eqn)
@@ -162,16 +142,16 @@ def analyze_graph(graph: Graph) -> Analysis:
                 )
             )
     rows = [
-        _row(graph, v, v in kept, v in needed, kept.get(v) or readers[v])
-        for v in sorted(set(kept) | set(needed))
+        _row(graph, v, v in saved, v in needed, saved.get(v) or readers[v])
+        for v in sorted(set(saved) | set(needed))
         if v >= 0
     ]
-    made = {v for v in set(kept) | set(needed) if v >= 0 and graph.values[v].producer >= 0}
+    made = {v for v in set(saved) | set(needed) if v >= 0 and graph.values[v].producer >= 0}
     everything = sorted(rows + internals, key=lambda r: (-r.size_bytes, r.source, r.primitive, r.why))
     return Analysis(
         residuals=tuple(everything),
-        kept_bytes=sum(graph.values[v].size_bytes for v in made if v in kept) + sum(r.size_bytes for r in internals),
-        needed_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
+        saved_bytes=sum(graph.values[v].size_bytes for v in made if v in saved) + sum(r.size_bytes for r in internals),
+        minimum_residual_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
         argument_bytes=sum(graph.values[v].size_bytes for v in graph.inputs),
         equations=len(graph.ops),
     )

@@ -9,24 +9,21 @@ No tracing happens here.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import fact_book
+from remat_plan.cost.passes import Pull, Unit
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
-from remat_plan.graph.loops import loop_of
-from remat_plan.graph.needs import Need, trace_vjp
+from remat_plan.graph.needs import Need
 from remat_plan.graph.records import Graph, Op
-from remat_plan.rewrite.emit import planned_loop
-from remat_plan.rewrite.segments import LoopPlan
-
-NO_EQN = SimpleNamespace(effects=(), primitive=SimpleNamespace(name="hold"), outvars=(), params={})
-"""Stands for the equation of steps that no equation makes."""
+from remat_plan.graph.schedule import Choice, Part, as_is
+from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.graph.uses import free_ops, last_uses
 
 
 class Backward:
@@ -117,24 +114,47 @@ def _split(
     return [e for e in live if not any(o in waiting for o in e.outputs)], late
 
 
+class LoweredStructure(Protocol):
+    """What the evaluator asks of a structure."""
+
+    def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
+        """An equation of it, run by choice."""
+        ...
+
+
 class Rules:
     """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
 
-    def __init__(self, graph: Graph, hardware: Hardware):
+    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None):
         self.graph, self.hardware = graph, hardware
         self.model = model_for(hardware)
-        self.facts = fact_book(hardware)
+        self.facts = fact_book(hardware) if facts is None else facts
+        self.free, self.last = free_ops(graph), last_uses(graph)
         self._backwards: dict[int, Backward] = {}
         self._inside: dict[int, Rules] = {}
-        self._loops: dict[tuple[int, LoopPlan], Backward] = {}
+        self._units: dict[Any, Unit] = {}
         self._wirings: dict[tuple[int, int], Wiring] = {}
-        self._additions: dict[Any, Facts] = {}
 
-    def inside(self, op: Op) -> Rules:
-        """The rules of the body of a scan."""
-        if op.kind not in self._inside:
-            self._inside[op.kind] = Rules(loop_of(self.graph, op).body, self.hardware)
-        return self._inside[op.kind]
+    def inside(self, region: Graph) -> Rules:
+        """The rules of a region inside a structure of this graph."""
+        if id(region) not in self._inside:  # regions are kept, so their ids stay their own
+            self._inside[id(region)] = Rules(region, self.hardware, self.facts)
+        return self._inside[id(region)]
+
+    def unit(self, op: Op, choice: Choice | None) -> Unit | None:
+        """A structure run by choice (None: as it is); None for an equation that is none."""
+        structure = structure_of(op)
+        if structure is None:
+            return None
+        key = op.kind, choice, self.arriving(op)
+        if key not in self._units:
+            made = choice if choice is not None else as_it_is(structure, self.graph, op)
+            self._units[key] = cast(LoweredStructure, structure).unit(self, op, made)
+        return self._units[key]
+
+    def arriving(self, op: Op) -> tuple[bool, ...]:
+        """Which outputs of an operation are given a cotangent."""
+        return self.graph.needs[op.kind].given
 
     def lowering(self) -> Lowering:
         """An empty program."""
@@ -147,16 +167,6 @@ class Rules:
             self._backwards[op.kind] = Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
         return self._backwards[op.kind]
 
-    def loop(self, op: Op, plan: LoopPlan) -> Backward:
-        """The backward equations of a scan under a plan (traced on first use)."""
-        key = op.kind, plan
-        if key not in self._loops:
-            run = planned_loop(self.graph, op, plan)
-            given = self.graph.needs[op.kind].given
-            flat = trace_vjp(run, op.eqn, op.operands, self.graph.literals, op.active, given)
-            self._loops[key] = Backward(flat, (), len(op.reads), len(op.outputs), self.facts)
-        return self._loops[key]
-
     def wiring(self, rule: Backward, op: Op) -> Wiring:
         """How a rule is connected to the values around an operation."""
         key = op.index, id(rule)  # rules are kept, so their ids stay their own
@@ -164,30 +174,11 @@ class Rules:
             self._wirings[key] = _wire(rule, op, self.graph.needs[op.kind])
         return self._wirings[key]
 
-    def addition(self, aval: Any) -> Facts:
-        """The facts of an equation that adds two cotangents of one type."""
-        if aval not in self._additions:
-            self._additions[aval] = self.facts.of(_Addition(aval))
-        return self._additions[aval]
 
-
-class _Atom:
-    """A variable of an equation that no jaxpr holds."""
-
-    def __init__(self, aval: Any):
-        self.aval = aval
-
-
-class _Addition:
-    """Looks like JAX's equation ``add_any``, as far as lowering looks at it."""
-
-    primitive = SimpleNamespace(name="add_any")
-    effects = ()
-    params: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, aval: Any):
-        self.invars = (_Atom(aval), _Atom(aval))
-        self.outvars = (_Atom(aval),)
+def as_it_is(structure: Structure, graph: Graph, op: Op) -> Choice:
+    """Return the choice that runs a structure as JAX runs it by itself."""
+    regions, counts = structure.regions(graph, op), structure.run_counts(op)
+    return Choice(tuple(Part(int(n), (as_is(0, len(r.ops)),)) for r, n in zip(regions, counts, strict=True)))
 
 
 class ProgramBuilder:
@@ -195,35 +186,47 @@ class ProgramBuilder:
 
     Attributes:
         state: the program so far.
+        stored: whether residuals are written into arrays between the passes, as a loop stacks them, so that the
+            compiler cannot make them again where they are read.
         buffers: per value of the graph, its number in the program.
         cotangents: per value, the number of its cotangent, as far as it is added up.
         residuals: per operation that was linearized, its rule and the numbers that its backward equations find.
+        pulls: per structure that was linearized, what appends its backward pass.
     """
 
-    def __init__(self, rules: Rules):
-        self.rules, self.graph = rules, rules.graph
-        self.state = rules.lowering()
+    def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
+        self.rules, self.graph, self.stored = rules, rules.graph, stored
+        self.state = rules.lowering() if state is None else state
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
         self.residuals: dict[int, tuple[Backward, dict[int, int]]] = {}
+        self.pulls: dict[int, Pull] = {}
 
     def buffer(self, value: int) -> int:
         """The number of a value that an equation reads."""
         return self.buffers[value]
 
-    def scalar(self, atom: Any) -> int:
-        """A number for a literal or a constant: there already, counts nothing."""
-        number = self.state.new(atom.aval)
-        self.state.sizes[number] = 0
-        return number
+    def constant(self, aval: Any) -> int:
+        """A number for a literal, a constant or a zero: there already, counts nothing."""
+        return self.state.allocate(0)
 
-    def linearize(self, op: Op) -> None:
-        """Run one operation as JAX does where its backward pass follows.
+    def linearize(self, op: Op, choice: Choice | None = None) -> None:
+        """Run one operation as JAX does where its backward pass follows; a structure by choice.
 
-        Only control flow differs from ``forward``: its residuals come out of the same loop as its outputs, so it
-        is not run again for them.
+        The residuals of control flow come out of the same loop as its outputs, so it is not run again for them. Those
+        of other operations the compiler makes again from what is there, inside the kernels that read them, unless they
+        are ``stored``.
         """
-        if op.differentiated and kind_of(op.eqn) == Kind.REGION:
+        unit = self.rules.unit(op, choice)
+        if unit is not None:
+            inputs = [
+                self.buffer(v) if v >= 0 else self.constant(a.aval)
+                for v, a in zip(op.operands, op.eqn.invars, strict=True)
+            ]
+            outputs, self.pulls[op.index] = unit.linearize(self.state, inputs)
+            for v, number in zip(op.outputs, outputs, strict=True):
+                self.buffers.setdefault(v, number)
+        elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION):
             self.linearize_by(self.rules.backward(op), op)
         else:
             self.forward(op)
@@ -234,7 +237,7 @@ class ProgramBuilder:
         self.lower(rule, rule.linearized, env)
         for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
             if v not in self.buffers:
-                self.buffers[v] = env[number] if number >= 0 else self.scalar(self.graph.values[v])
+                self.buffers[v] = env[number] if number >= 0 else self.constant(self.graph.values[v].aval)
         self.residuals[op.index] = rule, env
 
     def forward(self, op: Op) -> None:
@@ -248,6 +251,12 @@ class ProgramBuilder:
 
     def backward(self, op: Op) -> None:
         """Run the backward equations of one operation and add to the cotangents of its operands."""
+        if op.index in self.pulls:
+            found = self.pulls.pop(op.index)([self.cotangents.get(v) for v in op.outputs])
+            for v, active, gradient in zip(op.operands, op.active, found, strict=True):
+                if active:
+                    self.accumulate(v, gradient)
+            return
         if op.index in self.residuals:
             rule, env = self.residuals.pop(op.index)
             wiring, eqns = self.rules.wiring(rule, op), rule.transposed
@@ -259,7 +268,7 @@ class ProgramBuilder:
             if v in self.cotangents:
                 env[number] = self.cotangents[v]
             else:
-                env[number] = self.scalar(self.graph.values[v])  # zero: folded away
+                env[number] = self.constant(self.graph.values[v].aval)  # zero: folded away
         for number, v in wiring.outputs:
             if number not in env:
                 env[number] = self.buffer(v)
@@ -271,7 +280,7 @@ class ProgramBuilder:
         """Lower equations of a rule; ``env`` holds what they read and receives their results."""
         for number, aval in rule.loose:
             if number not in env:
-                env[number] = self.scalar(SimpleNamespace(aval=aval))
+                env[number] = self.constant(aval)
         equation = self.state.equation
         for facts, operands, outputs in eqns:
             env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
@@ -281,7 +290,7 @@ class ProgramBuilder:
         if gradient is None:
             return
         if value in self.cotangents:
-            addition = self.rules.addition(self.graph.values[value].aval)
+            addition = self.rules.facts.addition(self.graph.values[value].aval)
             self.cotangents[value] = self.state.equation(addition, [self.cotangents[value], gradient])[0]
         else:
             self.cotangents[value] = gradient

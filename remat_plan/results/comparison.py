@@ -10,10 +10,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from remat_plan.results.plan import Plan
+from remat_plan.results.shown import Shown, renderer_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from remat_plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,17 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison:
+class Comparison(Shown):
     """Plans of one program for one device, by strategy and budget.
 
     Attributes:
         rows: in the order asked for.
         target: the device.
         verified: whether peaks are compiled; else they are predicted.
-        baseline_peak_bytes: of the function as written, which shares are of.
-        plain_peak_bytes: of the plain step, where the function has ``jax.checkpoint`` regions of its own; else None, as
-            it is the baseline.
+        written_peak_bytes: of the function as written, which shares are of.
+        plain_peak_bytes: of the plain step, in which nothing is recomputed.
+        has_own_remat: whether the function has ``jax.checkpoint`` regions of its own that were planned anew; if not,
+            both are one.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -70,8 +72,9 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     target: str
     verified: bool
-    baseline_peak_bytes: int
-    plain_peak_bytes: int | None = None
+    written_peak_bytes: int
+    plain_peak_bytes: int
+    has_own_remat: bool = False
 
     @property
     def footnotes(self) -> tuple[str, ...]:
@@ -97,33 +100,13 @@ class Comparison:
             "kind": "comparison",
             "target": self.target,
             "verified": self.verified,
-            "baseline_peak_bytes": self.baseline_peak_bytes,
+            "written_peak_bytes": self.written_peak_bytes,
             "plain_peak_bytes": self.plain_peak_bytes,
+            "has_own_remat": self.has_own_remat,
             "rows": rows,
         }
         return json.dumps(data, sort_keys=True)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw overhead against peak, a colour for each strategy (needs matplotlib)."""
-        from remat_plan.report import plots
-
-        return plots.plot_comparison(self, ax)
-
-    def __repr__(self) -> str:
-        met = sum(row.plan is not None for row in self.rows)
-        return f"<Comparison for {self.target}: {met} of {len(self.rows)} budgets met>"
-
-    def __str__(self) -> str:
-        from remat_plan.report import text
-
-        return text.comparison_text(self)
-
-    def __rich__(self) -> Any:
-        from remat_plan.report import tables, terminal
-
-        return terminal.render(tables.comparison_table(self))
-
-    def _repr_html_(self) -> str:
-        from remat_plan.report import html
-
-        return html.comparison_html(self)
+        return renderer_of(self).plot(self, ax)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from remat_plan.units import format_bytes
+from remat_plan.results.shown import Shown, renderer_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ class TradeoffPoint:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Tradeoff:
+class Tradeoff(Shown):
     """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
 
     Attributes:
@@ -41,8 +41,8 @@ class Tradeoff:
     written: TradeoffPoint | None = None
 
     @property
-    def baseline_peak_bytes(self) -> int:
-        """What shares (and budgets in per cent) are of: the function as written."""
+    def written_peak_bytes(self) -> int:
+        """Predicted peak of the function as written, which shares (and budgets in per cent) are of."""
         return max((p.peak_bytes for p in (self.points if self.written is None else (self.written,))), default=1) or 1
 
     def plan(self, budget: Any, *, verify: bool = True) -> Any:
@@ -58,28 +58,7 @@ class Tradeoff:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the curve (needs matplotlib)."""
-        from remat_plan.report import plots
-
-        return plots.plot_tradeoff(self, ax)
-
-    def __repr__(self) -> str:
-        ends = [format_bytes(p.peak_bytes) for p in (*self.points[:1], *self.points[1:][-1:])]
-        return f"<Tradeoff for {self.target}: {len(self.points)} schedules, {' to '.join(ends) or 'empty'}>"
-
-    def __str__(self) -> str:
-        from remat_plan.report import text
-
-        return text.tradeoff_text(self)
-
-    def __rich__(self) -> Any:
-        from remat_plan.report import tables, terminal
-
-        return terminal.render(tables.tradeoff_table(self))
-
-    def _repr_html_(self) -> str:
-        from remat_plan.report import html
-
-        return html.tradeoff_html(self)
+        return renderer_of(self).plot(self, ax)
 
 
 def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:

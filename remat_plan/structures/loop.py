@@ -1,11 +1,7 @@
-"""The body of a scan as a graph of its own.
+"""A scan as data: its trip count and the region of a step.
 
-In: a ``scan`` of a graph. Out: ``Loop``: trip count, which operands are constants, carries and inputs, and the graph of
-one step, with the tangents that reach it after any number of steps.
-
-Every ``lax.scan`` that is differentiated can be planned, at any depth: the graph of a body holds scans too.
-
-Limits: scans with effects, and those over named axes, stay as they are.
+In: a ``scan`` of a graph. Out: ``Loop``: which operands are constants, carries and rows, and the graph of one step,
+with the tangents and cotangents that reach it after any number of steps.
 """
 
 from __future__ import annotations
@@ -13,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan import _compat
-from remat_plan.graph.build import build
 from remat_plan.graph.records import Graph, Op
+from remat_plan.structures.regions import kept, region_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +42,9 @@ class Loop:
         return self.body.inputs[self.n_consts + self.n_carry :]
 
 
-def is_loop(op: Op) -> bool:
-    """Tell whether an operation is a scan that can be planned."""
-    if op.primitive != "scan" or op.effectful or not op.differentiated or _compat.named_axes(op.eqn):
-        return False
-    return op.eqn.params["length"] > 1
-
-
 def loop_of(graph: Graph, op: Op) -> Loop:
     """Return the loop of a scan; equal scans share one."""
-    if op.kind not in graph.bodies:
-        graph.bodies[op.kind] = _make_loop(graph, op)
-    return graph.bodies[op.kind]
+    return kept(graph, op, lambda: _make_loop(graph, op))
 
 
 def _make_loop(graph: Graph, op: Op) -> Loop:
@@ -65,7 +52,7 @@ def _make_loop(graph: Graph, op: Op) -> Loop:
     n_consts, n_carry = _compat.scan_counts(op.eqn)
     moving, wanted = list(op.active), list(graph.needs[op.kind].given)
     while True:  # a carry that gets a tangent in one step has it in the next, a cotangent in the one before
-        body = build(params["jaxpr"], tuple(moving), graph.keep_remat, wanted=wanted)
+        body = region_of(graph, params["jaxpr"], moving, wanted)
         carries = [(i, n_consts + i, body.inputs[n_consts + i]) for i in range(n_carry)]
         pushed = [place for i, place, _ in carries if not moving[place] and _moves(body, body.outputs[i])]
         pulled = [i for i, _, value in carries if not wanted[i] and body.active[value]]

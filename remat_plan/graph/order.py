@@ -1,7 +1,7 @@
-"""The order of recomputations: one segment after another, and nothing before its time.
+"""The order of recomputations: one segment after another.
 
 In: ``Graph``, the segments of one level. Out: per segment, the values that pass through it so that its backward pass
-waits for that of the next one; loops that take their memory when they run.
+waits for that of the next one; which loops take their memory when they are reached (see ``rewrite.late``).
 
 The backward pass of a segment starts when the cotangents of what it returns are there (``jax.checkpoint`` puts a
 barrier over its inputs *and* these cotangents). In a chain the next segment makes them. Of branches side by side they
@@ -9,24 +9,17 @@ are all there at once, and a compiler is free to recompute every branch before i
 next segment reads passes through this one: its cotangents, which the next segment's backward pass makes, then enter the
 barrier. Nothing is computed for it, and all transformations know what it is: an identity inside ``jax.checkpoint``.
 
-A loop that stacks its outputs starts with zeros of their size. They depend on nothing, so XLA:CPU, which runs
-everything as soon as it can, makes the zeros of all loops at the start of the program, and they are alive until the
-loops run. Inside a branch of a ``cond`` they are made when the loop runs.
-
-Limits: planned loops have no barrier of their own, so one does not wait for what follows it; the outermost loop over
-groups of steps makes its zeros early.
+Limits: planned loops have no barrier of their own, so one does not wait for what follows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import jax
+from collections.abc import Sequence
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
-from remat_plan.rewrite.segments import Segment
+from remat_plan.graph.schedule import Segment
+from remat_plan.graph.structure import structure_of
 
 Ordered = list[tuple[Segment, tuple[int, ...]]]
 
@@ -42,10 +35,10 @@ def ordered(graph: Graph, segments: Sequence[Segment], free: frozenset[int]) -> 
     following: Segment | None = None
     for segment in reversed(segments):
         waits: tuple[int, ...] = ()
-        if segment.kind in ("save", "nest") and following is not None:
+        if segment.checkpointed and following is not None:
             waits = _waits(graph, segment, following, free)
         found.append((segment, waits))
-        if segment.kind != "plain":
+        if segment.checkpointed or segment.choices:
             following = segment
     return found[::-1]
 
@@ -79,27 +72,18 @@ def _waits(graph: Graph, segment: Segment, following: Segment, free: frozenset[i
 
 
 def starts_early(op: Op) -> bool:
-    """Tell whether an operation begins with memory that depends on nothing: a differentiated loop."""
-    return op.primitive == "scan" and op.differentiated and not op.effectful
+    """Tell whether an operation begins with memory that depends on nothing: a loop that stacks its residuals."""
+    structure = structure_of(op)
+    return structure is not None and max(structure.run_counts(op), default=1.0) > 1
 
 
-def start_late(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
-    """Run a function of arrays so that nothing in it is computed before its arguments are there.
+def late_loops(graph: Graph, schedule: Sequence[Segment]) -> tuple[bool, bool]:
+    """Tell whether loops take their memory when they are reached: those of a schedule, and those recomputed inside it.
 
-    The predicate is always true; on a CPU the compiler cannot know that. Other backends do not run things early: there
-    it is a constant, and the branch is all that remains.
+    A lone loop that runs once is in nobody's way. Where JAX would copy what a loop in a ``cond`` reads, only several
+    recomputed ones are worth it. A plain program stays as it is.
     """
-    closed = jax.make_jaxpr(run)(*args)
-    if any(_compat.is_key(aval) for aval in closed.out_avals):
-        return run(*args)
-    reached = jax.lax.platform_dependent(cpu=_unknown_true, default=_true)
-    empty = lambda *_: [_compat.zeros(aval) for aval in closed.out_avals]  # noqa: E731
-    return jax.lax.cond(reached, _compat.as_function(closed), empty, *args)
-
-
-def _true() -> jax.Array:
-    return jax.numpy.asarray(True)
-
-
-def _unknown_true() -> jax.Array:
-    return jax.lax.optimization_barrier(_true())
+    several = sum(starts_early(op) for op in graph.ops) > 1
+    forwards = _compat.cond_forwards_residuals()
+    planned = any(s.checkpointed or s.choices for s in schedule)
+    return forwards and several and planned, forwards or several

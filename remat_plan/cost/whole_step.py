@@ -17,21 +17,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan import _compat
+from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program
-from remat_plan.cost.program import Program, live_steps
-from remat_plan.graph.uses import last_uses
-from remat_plan.planning.builder import NO_EQN, ProgramBuilder, Rules
-from remat_plan.rewrite.order import ordered
-from remat_plan.rewrite.segments import Segment, interface
+from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
+from remat_plan.cost.program import Lowering, Program
+from remat_plan.cost.steps import live_steps
+from remat_plan.graph.action import action_of
+from remat_plan.graph.border import interface
+from remat_plan.graph.order import late_loops, ordered
+from remat_plan.graph.schedule import Schedule, Segment
 
 
 class StepProgram(ProgramBuilder):
     """Builds the program of one schedule."""
 
-    def __init__(self, rules: Rules, free: frozenset[int]):
-        super().__init__(rules)
-        self.free = free
-        self.last = last_uses(rules.graph)
+    def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
+        super().__init__(rules, state, stored)
+        self.free, self.last = rules.free, rules.last
+        self.kept: dict[int, int] = {}
 
     def buffer(self, value: int) -> int:
         """The number of a value; values made from literals only are made wherever they are read."""
@@ -46,37 +49,50 @@ class StepProgram(ProgramBuilder):
     def forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments one after another."""
         for segment in segments:
-            if segment.loop is not None:
-                op = self.graph.ops[segment.start]
-                self.linearize_by(self.rules.loop(op, segment.loop), op)
-                continue
-            run = self.linearize if segment.kind == "plain" else self.forward
             for index in self.operations(segment):
-                run(self.graph.ops[index])
+                op = self.graph.ops[index]
+                self.forward(op) if segment.checkpointed else self.linearize(op, segment.choice(index))
+            self.store(segment)
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
         for segment, waits in ordered(self.graph, segments, self.free):
-            if segment.kind in ("plain", "loop"):
+            if not segment.checkpointed:
                 self.forward_pass((segment,))
                 continue
             reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
             outer = self.buffers
-            self.buffers = self.behind_barrier(reads)
-            if segment.kind == "nest":
+            self.buffers = self.behind_barrier({v: self.buffers[v] for v in reads})
+            if segment.children:
                 self.inner_forward_pass(segment.children)
             else:
                 self.forward_pass((segment,))
             outer.update((v, self.buffers[v]) for v in (*leaves, *through, *segment.saved))
             self.buffers = outer
 
-    def behind_barrier(self, values: Sequence[int], cotangents: Sequence[int] = ()) -> dict[int, int]:
-        """Add a barrier around values and cotangents and return the numbers of the values behind it.
+    def store(self, segment: Segment) -> None:
+        """Put what a segment keeps where it is kept; on the device, as it is, it stays where it was made."""
+        for v, name in segment.actions:
+            size = self.graph.values[v].size_bytes
+            kept_bytes = action_of(name).device_bytes(size)
+            if kept_bytes != size:
+                eqn = self.graph.ops[self.graph.values[v].producer].eqn
+                self.kept[v] = self.state.move(eqn, "store", (self.buffers[v],), None, kept_bytes)
+
+    def fetch(self, segment: Segment) -> None:
+        """Bring back what a segment keeps elsewhere or in another form."""
+        for v, _ in segment.actions:
+            if v in self.kept:
+                value = self.graph.values[v]
+                eqn = self.graph.ops[value.producer].eqn
+                self.buffers[v] = self.state.move(eqn, "fetch", (self.buffers[v],), None, value.size_bytes)
+
+    def behind_barrier(self, given: dict[int, int], cotangents: Sequence[int] = ()) -> dict[int, int]:
+        """Add a barrier around values (with their numbers) and cotangents; return the values' numbers behind it.
 
         With cotangents, ``self.cotangents`` holds those behind it afterwards, and no others.
         """
-        given = {v: self.buffers[v] for v in values}
-        behind = self.state.barrier(NO_EQN, [*given.values(), *(self.cotangents[v] for v in cotangents)])
+        behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in cotangents)])
         if cotangents:
             self.cotangents = {v: behind[self.cotangents[v]] for v in cotangents}
         return {v: behind[b] for v, b in given.items()}
@@ -84,10 +100,10 @@ class StepProgram(ProgramBuilder):
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment, waits in reversed(ordered(self.graph, segments, self.free)):
-            if segment.kind in ("plain", "loop"):
-                self.reverse(segment)
-            else:
+            if segment.checkpointed:
                 self.checkpointed(segment, waits)
+            else:
+                self.reverse(segment)
 
     def reverse(self, segment: Segment) -> None:
         """Run the backward equations of a segment in reverse order."""
@@ -102,16 +118,23 @@ class StepProgram(ProgramBuilder):
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
             return
-        outer, outer_cotangents = self.buffers, self.cotangents
-        self.buffers = self.behind_barrier((*reads, *segment.saved), arriving)
-        if segment.kind == "nest":
+        outer, outer_cotangents, outer_stored = self.buffers, self.cotangents, self.stored
+        outer_late = self.state.late
+        self.stored = False  # what is recomputed here is read here
+        self.state.late = late_loops(self.graph, ())[1]
+        given = {v: self.buffers[v] for v in reads}
+        given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
+        self.buffers = self.behind_barrier(given, arriving)
+        self.fetch(segment)
+        if segment.children:
             self.inner_forward_pass(segment.children)
             self.backward_pass(segment.children)
         else:
             for index in self.operations(segment):
-                self.linearize(self.graph.ops[index])
+                self.linearize(self.graph.ops[index], segment.choice(index))
             self.reverse(segment)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
+        self.stored, self.state.late = outer_stored, outer_late
         for v in through:
             self.cotangents.pop(v, None)
         for v in reads:
@@ -121,7 +144,7 @@ class StepProgram(ProgramBuilder):
         """Evaluate the step of a loss (the first output): its cotangent is the number one."""
         loss = self.graph.outputs[0]
         if loss >= 0:
-            self.cotangents[loss] = self.scalar(self.graph.values[loss])
+            self.cotangents[loss] = self.constant(self.graph.values[loss].aval)
         return self.timeline(schedule, ())
 
     def pullback_timeline(self, schedule: Sequence[Segment]) -> Timeline:
@@ -139,6 +162,7 @@ class StepProgram(ProgramBuilder):
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
         inputs = frozenset((*self.buffers.values(), *arriving))
+        state.late = late_loops(graph, schedule)[0]
         self.forward_pass(schedule)
         outputs = [self.buffer(v) for v in graph.outputs if v >= 0]
         self.backward_pass(schedule)
@@ -147,3 +171,62 @@ class StepProgram(ProgramBuilder):
         steps = live_steps(state.steps, outputs)
         program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.model)
         return evaluate_program(program, self.rules.hardware)
+
+
+class RegionUnit:
+    """The equations of a region under a schedule.
+
+    Args:
+        rules: of the region.
+        schedule: of it.
+        arriving: which of its outputs are given a cotangent.
+        stored: see ``ProgramBuilder``.
+    """
+
+    def __init__(self, rules: Rules, schedule: Schedule, arriving: tuple[bool, ...], stored: bool):
+        self.rules, self.schedule, self.stored = rules, schedule, stored
+        graph = rules.graph
+        moving = set(graph.differentiated_inputs)
+        self.signature = Signature(
+            tuple([Stack(graph.values[v].aval) for v in graph.inputs]),
+            tuple([Stack(aval) for aval in graph.output_avals]),
+            tuple([v in moving for v in graph.inputs]),
+            arriving,
+        )
+
+    def builder(self, state: Lowering, inputs: Sequence[int]) -> StepProgram:
+        """A builder that appends to a program and finds the inputs of the region there."""
+        builder = StepProgram(self.rules, state, self.stored)
+        graph = self.rules.graph
+        builder.buffers = {v: state.new(graph.values[v].aval) for v, _ in graph.constants}
+        builder.buffers.update(zip(graph.inputs, inputs, strict=True))
+        return builder
+
+    def outputs(self, builder: StepProgram) -> Numbers:
+        """The numbers of the outputs."""
+        graph = self.rules.graph
+        return [builder.buffer(v) if v >= 0 else builder.constant(None) for v in graph.outputs]
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the forward pass."""
+        builder = self.builder(state, inputs)
+        for op in self.rules.graph.ops:
+            if op.index not in self.rules.free:
+                builder.forward(op)
+        return self.outputs(builder)
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the forward pass; return its outputs and what appends the backward pass."""
+        builder = self.builder(state, inputs)
+        builder.forward_pass(self.schedule)
+        graph = self.rules.graph
+
+        def pull(cotangents: Sequence[int | None]) -> list[int | None]:
+            for v, cotangent in zip(graph.outputs, cotangents, strict=True):
+                if v >= 0 and graph.active[v]:
+                    builder.accumulate(v, cotangent)
+            builder.backward_pass(self.schedule)
+            moving = set(graph.differentiated_inputs)
+            return [builder.cotangents.get(v) if v in moving else None for v in graph.inputs]
+
+        return self.outputs(builder), pull

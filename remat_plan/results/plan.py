@@ -13,23 +13,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
-from remat_plan.program import Program, Traced, trace_function, trace_loss
-from remat_plan.report.decisions import Decision
-from remat_plan.report.trace import MemoryTrace
+from remat_plan.graph.schedule import Segment, is_written
+from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
+from remat_plan.results.decisions import Decision, count_segments
+from remat_plan.results.reading import Fields, read_objects
+from remat_plan.results.shown import Shown, renderer_of
+from remat_plan.results.stored import read_fingerprint, read_schedule
+from remat_plan.results.trace import MemoryTrace
 from remat_plan.reuse import Emissions
-from remat_plan.rewrite.segments import Segment, check_cover, is_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMAT = 1
+FORMAT = 2
+"""Number of the form of stored plans: one more with each change that an older version could not read."""
 
 NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """What is saved and what is recomputed in one program, to fit one budget.
 
     Attributes:
@@ -37,8 +41,10 @@ class Plan:
         target: the device it is for.
         budget: what was asked for, as text.
         budget_bytes: bytes that the compiled gradient step may need on the device; None without a budget.
-        baseline_peak_bytes: what the step of the function as written needs, with ``jax.checkpoint`` regions of its own
+        written_peak_bytes: what the step of the function as written needs, with ``jax.checkpoint`` regions of its own
             in place (compiled, or predicted with ``verify=False``); a budget in per cent is of this.
+        plain_peak_bytes: what the step needs where nothing is recomputed, the function's own regions dissolved; equal
+            to ``written_peak_bytes`` where it has none, or with ``existing="keep"``.
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
         overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
@@ -46,11 +52,9 @@ class Plan:
         fingerprint: identity of the program.
         schedule: the segments.
         decisions: the schedule as rows for people.
-        before, after: live bytes over the step, plain and planned.
+        plain_timeline, planned_timeline: live bytes over the step, by the evaluator.
         argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is no
             loss, whose gradient step is its VJP with respect to every array of floating point.
-        plain_peak_bytes: what the step needs where nothing is recomputed, the function's own regions dissolved; None
-            where it has none, so that this is ``baseline_peak_bytes``.
         written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
             None where it has no regions of its own.
         planning_seconds: how long it took (not part of the plan's identity).
@@ -72,7 +76,8 @@ class Plan:
     target: str
     budget: str
     budget_bytes: int | None
-    baseline_peak_bytes: int
+    written_peak_bytes: int
+    plain_peak_bytes: int
     predicted_peak_bytes: int
     compiled_peak_bytes: int | None
     overhead: float
@@ -80,8 +85,8 @@ class Plan:
     program: Fingerprint
     schedule: tuple[Segment, ...]
     decisions: tuple[Decision, ...]
-    before: MemoryTrace
-    after: MemoryTrace
+    plain_timeline: MemoryTrace
+    planned_timeline: MemoryTrace
     step_flops: float
     plain_flops: float
     argnums: tuple[int, ...]
@@ -89,7 +94,6 @@ class Plan:
     static_argnums: tuple[int, ...]
     existing: str
     notes: tuple[str, ...] = ()
-    plain_peak_bytes: int | None = None
     written_overhead: float | None = None
     written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
@@ -105,9 +109,14 @@ class Plan:
         return max(self.overhead - self.lower_bound, 0.0)
 
     @property
+    def has_own_remat(self) -> bool:
+        """Whether the function has ``jax.checkpoint`` regions of its own that were planned anew."""
+        return self.written_overhead is not None
+
+    @property
     def is_identity(self) -> bool:
         """Whether the budget is met without recomputing anything."""
-        return len(self.schedule) == 1 and self.schedule[0].kind == "plain"
+        return bool(self.schedule) and not any(s.checkpointed or s.choices for s in self.schedule)
 
     @property
     def is_written(self) -> bool:
@@ -159,84 +168,84 @@ class Plan:
                 "rp.plan(...), or use rp.remat(fn, budget=...), which plans again for every new shape."
             )
 
-    def timeline(self) -> tuple[MemoryTrace, MemoryTrace]:
-        """Live bytes over the gradient step, (plain, planned), by the evaluator."""
-        return self.before, self.after
-
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw live bytes over the step, before and after, with the budget line (needs matplotlib)."""
-        from remat_plan.report import plots
-
-        return plots.plot_plan(self, ax)
-
-    def __str__(self) -> str:
-        from remat_plan.report import text
-
-        return text.plan_text(self)
-
-    def __repr__(self) -> str:
-        from remat_plan.report import text
-
-        return f"<Plan {self.strategy} {self.fingerprint}: {text.summary_line(self)}>"
-
-    def __rich__(self) -> Any:
-        from remat_plan.report import tables, terminal
-
-        return terminal.render(tables.plan_table(self))
-
-    def _repr_html_(self) -> str:
-        from remat_plan.report import html
-
-        return html.plan_html(self)
+        return renderer_of(self).plot(self, ax)
 
     def to_json(self) -> str:
         """Return the plan as JSON text, equal for equal programs, budgets and devices."""
-        data = {
-            f.name: getattr(self, f.name)
-            for f in dataclasses.fields(self)
-            if f.name not in ("schedule", "decisions", "before", "after", "program", "planning_seconds")
-        }
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.compare}
         data["format"] = FORMAT
         data["program"] = dataclasses.asdict(self.program)
         data["schedule"] = [s.to_data() for s in self.schedule]
         data["decisions"] = [d.to_data() for d in self.decisions]
-        data["before"], data["after"] = self.before.to_data(), self.after.to_data()
+        for name in ("plain_timeline", "planned_timeline"):
+            data[name] = data[name].to_data()
         return json.dumps(data, sort_keys=True)
 
     @staticmethod
     def from_json(source: str) -> Plan:
-        """Read a plan back.
+        """Read a plan back: whole, or not at all.
 
         Raises:
-            ValueError: not a plan, or one of another format.
+            TypeError: ``source`` is no string.
+            ValueError: not a plan, or one of another format; the message names what is wrong.
         """
+        if not isinstance(source, str):
+            kind = type(source).__name__
+            raise TypeError(f"Plan.from_json needs the text that plan.to_json() returned, not {kind}.")
         try:
             data = json.loads(source)
-        except json.JSONDecodeError as error:
+        except RecursionError:
+            raise ValueError("Plan.from_json: the text is nested too deeply to be a plan.") from None
+        except ValueError as error:
             raise ValueError(f"Plan.from_json: this is not JSON ({error}).") from None
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise ValueError(
-                f"Plan.from_json: not a plan of format {FORMAT}; write plans with plan.to_json() of this version."
-            )
         try:
-            plan = Plan(
-                **{
-                    **data,
-                    "program": Fingerprint(**{k: _tuples(v) for k, v in data["program"].items()}),
-                    "schedule": tuple(Segment.from_data(s) for s in data["schedule"]),
-                    "decisions": tuple(Decision.from_data(d) for d in data["decisions"]),
-                    "before": MemoryTrace.from_data(data["before"]),
-                    "after": MemoryTrace.from_data(data["after"]),
-                    "argnums": tuple(data["argnums"]),
-                    "static_argnums": tuple(data["static_argnums"]),
-                    "notes": tuple(data["notes"]),
-                }
-            )
-            check_cover(plan.schedule, 0, len(plan.program.equations))
-            return plan
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"Plan.from_json: the text is not a complete plan ({error}).") from None
+            fields = Fields.of(data, "the text")
+            return _read(Fields(fields.data))
+        except ValueError as error:
+            raise ValueError(f"Plan.from_json: this is not a plan that can be read: {error}.") from None
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _read(fields: Fields) -> Plan:
+    """The plan in JSON data; ``ValueError`` says what is wrong with it."""
+    if "format" not in fields.data:
+        raise ValueError("it has no format number, so plan.to_json() did not write it")
+    version = fields.whole("format")
+    if version != FORMAT:
+        raise ValueError(
+            f"it is of format {version}, and this version of remat_plan reads format {FORMAT}; plan again with "
+            "rp.plan(...), and store that plan"
+        )
+    program = read_fingerprint(fields.inside("program"))
+    plan = Plan(
+        strategy=fields.text("strategy"),
+        target=fields.text("target"),
+        budget=fields.text("budget"),
+        budget_bytes=fields.count_or_none("budget_bytes"),
+        written_peak_bytes=fields.count("written_peak_bytes"),
+        plain_peak_bytes=fields.count("plain_peak_bytes"),
+        predicted_peak_bytes=fields.count("predicted_peak_bytes"),
+        compiled_peak_bytes=fields.count_or_none("compiled_peak_bytes"),
+        overhead=fields.number("overhead"),
+        lower_bound=fields.number("lower_bound"),
+        program=program,
+        schedule=read_schedule(fields, "schedule", len(program.equations)),
+        decisions=tuple(read_objects(fields, "decisions", Decision.from_data)),
+        plain_timeline=MemoryTrace.from_data(fields.inside("plain_timeline")),
+        planned_timeline=MemoryTrace.from_data(fields.inside("planned_timeline")),
+        step_flops=fields.number("step_flops"),
+        plain_flops=fields.number("plain_flops"),
+        argnums=fields.wholes("argnums"),
+        has_aux=fields.flag("has_aux"),
+        static_argnums=fields.wholes("static_argnums"),
+        existing=fields.text("existing", EXISTING),
+        notes=fields.texts("notes"),
+        written_overhead=fields.number_or_none("written_overhead"),
+        written_flops=fields.number_or_none("written_flops"),
+    )
+    fields.finish()
+    told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)
+    if told != there:
+        raise ValueError(f"decisions has rows for {told} segments, and schedule has {there}")
+    return plan

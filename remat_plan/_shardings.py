@@ -1,0 +1,68 @@
+"""What JAX's types and calls say of devices: the part of ``_compat`` that is about meshes.
+
+In: avals, shardings, equations. Out: plain functions with one meaning. Use them through ``_compat``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
+    """Return the shape of one device's part; axes that are manual already (inside ``shard_map``) do not count."""
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    if mesh is None or spec is None or not mesh.axis_names:
+        return shape
+    manual = set(getattr(mesh, "manual_axes", ()))
+    local = list(shape)
+    for dim, entry in enumerate(spec):
+        for name in entry if isinstance(entry, tuple) else (entry,):
+            if isinstance(name, str) and name not in manual:
+                local[dim] = -(-local[dim] // mesh.shape[name])
+    return tuple(local)
+
+
+def has_shardings(eqn: Any) -> bool:
+    """Tell whether a ``jit`` call carries shardings or layouts of its own, which inlining would lose."""
+    for key in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):
+        for item in eqn.params.get(key) or ():
+            if item is not None and type(item).__name__ != "UnspecifiedValue":
+                return True
+    return False
+
+
+def jit_arguments(eqn: Any) -> dict[str, Any]:
+    """Return what ``jax.jit`` has to be told to make a call like this one."""
+    found: dict[str, Any] = {"keep_unused": eqn.params.get("keep_unused", False)}
+    for key in ("in_shardings", "out_shardings"):
+        given = eqn.params.get(key) or ()
+        found[key] = tuple(None if type(item).__name__ == "UnspecifiedValue" else item for item in given)
+    if found["out_shardings"]:
+        found["out_shardings"] = list(found["out_shardings"])  # a prefix of the list that the call returns
+    return found
+
+
+def shard_map_arguments(eqn: Any) -> dict[str, Any]:
+    """Return what ``jax.shard_map`` has to be told to make a map like this one."""
+    params = eqn.params
+    return {
+        "mesh": params["mesh"],
+        "in_specs": tuple(params["in_specs"]),
+        "out_specs": list(params["out_specs"]),
+        "check_vma": params["check_vma"],
+        "axis_names": set(params["newly_manual_axes"]),
+    }
+
+
+def varies(aval: Any) -> bool:
+    """Tell whether a value differs between devices inside ``shard_map`` (its type says over which axes)."""
+    kind = getattr(aval, "manual_axis_type", None)
+    if kind is not None:
+        return bool(kind.varying or kind.unreduced or kind.reduced)
+    return bool(getattr(aval, "vma", ()))
+
+
+def varying_axes(aval: Any) -> tuple[str, ...]:
+    """Return the axes of a ``shard_map`` over which a value differs between devices."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return tuple(sorted(kind.varying if kind is not None else getattr(aval, "vma", ()) or ()))

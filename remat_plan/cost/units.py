@@ -1,0 +1,250 @@
+"""The pieces that programs are made of, as the evaluator lowers them.
+
+In: units and how they are put together. Out: ``Unit``s (see ``passes``); units hold units.
+
+    SegmentUnit   a unit under ``jax.checkpoint`` that saves nothing: run again behind a barrier
+    LoopUnit      a unit run n times, with values that are carried: one step of the program around it
+    SlottedUnit   such a loop under binomial checkpointing
+    BranchUnit    one of several units, chosen while the program runs: one step of the program around it
+
+The equations of a region under a schedule are a unit too (``whole_step.RegionUnit``). Nothing is traced here.
+
+Limits: with several branches the residuals of all are kept, as JAX keeps them; equal types in different branches
+share their memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.passes import Numbers, Pass, Pull, Roles, Signature, Stack, Unit, find_passes
+from remat_plan.cost.program import Lowering
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import RegionCost, Step
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUnit:
+    """A unit under ``jax.checkpoint`` that saves nothing."""
+
+    inner: Unit
+
+    @property
+    def signature(self) -> Signature:
+        """That of the unit inside."""
+        return self.inner.signature
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the forward pass."""
+        return self.inner.run(state, inputs)
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the forward pass; the backward pass runs it again behind a barrier."""
+        outputs = self.inner.run(state, inputs)
+
+        def pull(cotangents: Sequence[int | None]) -> list[int | None]:
+            given = [c for c in cotangents if c is not None]
+            behind = state.barrier(None, [*inputs, *given])
+            _, inner = self.inner.linearize(state, [behind[v] for v in inputs])
+            return inner([None if c is None else behind[c] for c in cotangents])
+
+        return outputs, pull
+
+
+class LoopUnit:
+    """A unit run ``length`` times.
+
+    Args:
+        inner: one step: constants, carry, rows to carry, rows.
+        length: the trip count.
+        n_consts, n_carry: how many of its inputs are constants, and how many are carried.
+        facts, hardware: of the backend.
+        eqn: the equation that is shown for its steps.
+    """
+
+    def __init__(
+        self,
+        inner: Unit,
+        length: int,
+        n_consts: int,
+        n_carry: int,
+        facts: FactBook,
+        hardware: Hardware,
+        eqn: Any,
+    ):
+        self.length, self.eqn = length, eqn
+        step, border = inner.signature, n_consts + n_carry
+        rows = tuple([i >= border for i in range(len(step.inputs))])
+        result_rows = tuple([i >= n_carry for i in range(len(step.outputs))])
+        constant = tuple([i < n_consts for i in range(len(step.inputs))])
+        kept = tuple([c or r for c, r in zip(constant, rows, strict=True)])
+        self.signature = Signature(
+            _stacked(step.inputs, rows, length), _stacked(step.outputs, result_rows, length), step.moving, step.arriving
+        )
+        self.n_carry, self.hardware = n_carry, hardware
+        self.carried = tuple([(n_consts + j, j) for j in range(n_carry)])
+        self.passes = find_passes(inner, Roles(constant, kept, rows, result_rows, self.carried), facts, hardware)
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the loop as one step."""
+        return self.forward(state, inputs, self.passes.alone, ())[: len(self.signature.outputs)]
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the loop that stacks its residuals, then the loop that reads them."""
+        passes = self.passes
+        made = self.forward(state, inputs, passes.forward, passes.residual_bytes, passes.constant_bytes)
+        outputs, kept = made[: len(self.signature.outputs)], made[len(self.signature.outputs) :]
+        reads = [*(inputs[i] for i in passes.reads), *kept]
+        return outputs, _pull(state, self, reads, passes.backward.times(self.length), self.carried)
+
+    def forward(
+        self,
+        state: Lowering,
+        inputs: Sequence[int],
+        made: Pass,
+        residual_bytes: Sequence[int],
+        constant_bytes: Sequence[int] = (),
+    ) -> Numbers:
+        """Append the forward pass: outputs, stacked residuals, residuals that are the same in each step."""
+        over: list[int | None] = [inputs[i] for i, _ in self.carried]
+        sizes = [kind.size_bytes for kind in self.signature.outputs]
+        sizes += [self.length * size for size in residual_bytes]
+        over += [state.stack(size, self.eqn) for size in sizes[self.n_carry :]]
+        whole = made.times(self.length)
+        if state.late:  # the zeros that the loop makes itself
+            whole = whole.longer(self.hardware.seconds(0.0, 0.0, sum(sizes[self.n_carry :])))
+        return _append(state, self.eqn, inputs, [*sizes, *constant_bytes], whole, over)
+
+
+def _stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[Stack, ...]:
+    return tuple([kind.times(count) if row else kind for kind, row in zip(kinds, rows, strict=True)])
+
+
+class BranchUnit:
+    """One of several units of the same signature.
+
+    Args:
+        branches: the units.
+        facts, hardware: of the backend.
+        eqn: the equation that is shown for its steps.
+    """
+
+    def __init__(self, branches: Sequence[Unit], facts: FactBook, hardware: Hardware, eqn: Any):
+        self.eqn, self.signature = eqn, branches[0].signature
+        n, m = len(self.signature.inputs), len(self.signature.outputs)
+        no, yes = (False,) * n, (True,) * n
+        roles = Roles(no, yes, no, (False,) * m)  # operands are there for the backward pass anyway
+        self.branches = [find_passes(unit, roles, facts, hardware) for unit in branches]
+        self.reads = tuple(sorted({i for passes in self.branches for i in passes.reads}))
+        counts: Counter[int] = Counter()
+        for passes in self.branches:
+            counts |= Counter(passes.residual_bytes)  # equal types of different branches share their memory
+        self.residual_bytes = sorted(counts.elements())
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the branch as one step."""
+        return _append(state, self.eqn, inputs, self._results(), _largest([b.alone for b in self.branches]))
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the branch that keeps the residuals of all branches, then the one that reads them."""
+        results = self._results()
+        forward = _largest([b.forward for b in self.branches])
+        made = _append(state, self.eqn, inputs, [*results, *self.residual_bytes], forward)
+        outputs, kept = made[: len(results)], made[len(results) :]
+        backward = _largest([b.backward for b in self.branches])
+        return outputs, _pull(state, self, [*(inputs[i] for i in self.reads), *kept], backward)
+
+    def _results(self) -> list[int]:
+        return [kind.size_bytes for kind in self.signature.outputs]
+
+
+def _largest(passes: Sequence[Pass]) -> Pass:
+    """Return the most that one of several passes takes, in every respect."""
+    cost = RegionCost(
+        max(p.region.transient_bytes for p in passes),
+        max(p.region.seconds for p in passes),
+        max(p.region.matrix_flops for p in passes),
+    )
+    return Pass(cost, max(p.flops for p in passes))
+
+
+def _append(
+    state: Lowering, eqn: Any, reads: Sequence[int], sizes: Sequence[int], made: Pass, over: Sequence[int | None] = ()
+) -> Numbers:
+    """Append one step that stands for a whole structure; ``over`` is what its first results are written over."""
+    operands = [*reads, *[v for v in over if v is not None and v not in reads]]
+    step = Step(tuple(dict.fromkeys(operands)), (), Kind.REGION, eqn.primitive.name, made.flops, made.region, eqn)
+    writes = state.emit(None, step, tuple(sizes))
+    pairs = zip(over, writes, strict=False)
+    step.carries = tuple([(v, w) for v, w in pairs if v is not None and operands.count(v) == 1])
+    return list(writes)
+
+
+def _pull(
+    state: Lowering,
+    unit: LoopUnit | BranchUnit,
+    reads: Sequence[int],
+    made: Pass,
+    carried: Sequence[tuple[int, int]] = (),
+) -> Pull:
+    """Return what appends the backward pass of a structure as one step.
+
+    The gradient of a carry is written over the cotangent that came in; other gradients of a loop are summed or stacked
+    over zeros.
+    """
+    signature = unit.signature
+    outputs = dict(carried)
+
+    def pull(cotangents: Sequence[int | None]) -> list[int | None]:
+        given = [c for c in cotangents if c is not None]
+        moving = [i for i, moves in enumerate(signature.moving) if moves]
+        sizes = [signature.inputs[i].size_bytes for i in moving]
+        over: list[int | None] = []
+        if carried:
+            over = [
+                cotangents[outputs[i]] if i in outputs else state.stack(size, unit.eqn)
+                for i, size in zip(moving, sizes, strict=True)
+            ]
+        made_here = _append(state, unit.eqn, [*reads, *given], sizes, made, over)
+        gradients = dict(zip(moving, made_here, strict=True))
+        return [gradients.get(i) for i in range(len(signature.inputs))]
+
+    return pull
+
+
+class SlottedUnit:
+    """A loop whose steps are run again from a few kept carries (binomial checkpointing).
+
+    Args:
+        loop: the loop whose steps are segments: each is run again where its backward pass follows.
+        kept_bytes: what is kept between the passes, beside constants and rows of inputs.
+        advanced: how many steps are run to reach others, those of the first pass among them.
+    """
+
+    def __init__(self, loop: LoopUnit, kept_bytes: int, advanced: int):
+        self.loop, self.kept_bytes, self.advanced, self.signature = loop, kept_bytes, advanced, loop.signature
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the forward pass."""
+        return self.loop.run(state, inputs)
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the forward pass that keeps carries, then the passes that go back and forth between them."""
+        passes, length, eqn = self.loop.passes, self.loop.length, self.loop.eqn
+        results = [kind.size_bytes for kind in self.signature.outputs]
+        alone = passes.alone.times(length)
+        made = _append(state, eqn, inputs, [*results, self.kept_bytes, *passes.constant_bytes], alone)
+        again = passes.alone.times(max(self.advanced - length, 0))
+        back = passes.backward.times(length)
+        cost = RegionCost(
+            max(p.region.transient_bytes for p in (again, back)),
+            sum(p.region.seconds for p in (again, back)),
+            sum(p.region.matrix_flops for p in (again, back)),
+        )
+        whole = Pass(cost, again.flops + back.flops)
+        return made[: len(results)], _pull(state, self.loop, [*inputs, *made[len(results) :]], whole)

@@ -1,0 +1,216 @@
+"""The schedule as data: a tree of segments over the equations of a region.
+
+In: nothing. Out: ``Segment``, ``Choice``, ``Part``: what a strategy returns, a plan stores, the evaluator lowers and
+``rewrite.emit`` runs.
+
+    Segment   equations start .. end-1, under one ``jax.checkpoint`` or not: what is done with the values made there
+              (``actions``; a value without one is recomputed), segments inside (``children``), and how the structures
+              among them are run (``choices``)
+    Choice    how one structure (a loop, a branch) is run: schedules of the regions inside it
+
+A schedule is a tuple of segments that cover a region. It nests, compares by value, hashes, and is plain data for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_plan.graph.action import SAVE, action_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Runs of an inner region that are alike.
+
+    Attributes:
+        count: how many; of a loop, steps that follow each other.
+        schedule: of the region.
+        groups: of a loop, how many groups the steps are in, at each level from the outermost; each group is under
+            ``jax.checkpoint``, so that one carry is kept for it. A count that does not divide leaves a shorter group.
+    """
+
+    count: int
+    schedule: Schedule
+    groups: tuple[int, ...] = ()
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """The groups at each level, then the most steps of an innermost one.
+
+        >>> Part(10, (), (2, 2)).factors
+        (2, 2, 3)
+        """
+        size = self.count
+        for groups in self.groups:
+            size = -(-size // groups)
+        return (*self.groups, size)
+
+    def to_data(self) -> list[Any]:
+        """Return plain data for JSON."""
+        return [self.count, [s.to_data() for s in self.schedule], *([list(self.groups)] if self.groups else [])]
+
+    @staticmethod
+    def from_data(data: list[Any]) -> Part:
+        """Read back what ``to_data`` returned."""
+        return Part(data[0], tuple(map(Segment.from_data, data[1])), tuple(data[2]) if len(data) > 2 else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a structure is run.
+
+    Attributes:
+        parts: its inner regions under schedules: the branches of a branch, in order; of a loop, stretches of steps in
+            the order of the rows.
+        slots: of a loop, how many carries binomial checkpointing may keep; 0 where it is not used.
+    """
+
+    parts: tuple[Part, ...]
+    slots: int = 0
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data: dict[str, Any] = {"parts": [part.to_data() for part in self.parts]}
+        if self.slots:
+            data["slots"] = self.slots
+        return data
+
+    @staticmethod
+    def from_data(data: dict[str, Any]) -> Choice:
+        """Read back what ``to_data`` returned."""
+        return Choice(tuple(map(Part.from_data, data["parts"])), data.get("slots", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Equations ``start .. end-1`` of a region and how they are run.
+
+    Attributes:
+        start, end: equation numbers.
+        checkpointed: whether they are under one ``jax.checkpoint``; otherwise JAX keeps what it keeps by itself.
+        actions: (value, action) for the values that are not recomputed, by number (checkpointed only).
+        children: segments inside, covering the same equations (checkpointed only; it saves nothing itself then).
+        choices: (equation, choice) for the structures that are not run as they are, where there are no children.
+    """
+
+    start: int
+    end: int
+    checkpointed: bool = False
+    actions: tuple[tuple[int, str], ...] = ()
+    children: Schedule = ()
+    choices: tuple[tuple[int, Choice], ...] = ()
+
+    @property
+    def saved(self) -> tuple[int, ...]:
+        """The values that are not recomputed, in order."""
+        return tuple([v for v, _ in self.actions])
+
+    def choice(self, index: int) -> Choice | None:
+        """How the structure at an equation is run; None: as it is."""
+        return next((choice for equation, choice in self.choices if equation == index), None)
+
+    def leaves(self) -> Iterator[Segment]:
+        """Yield the segments without children, in order."""
+        if not self.children:
+            yield self
+        for child in self.children:
+            yield from child.leaves()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data: dict[str, Any] = {"start": self.start, "end": self.end}
+        if self.checkpointed:
+            data["checkpointed"] = True
+        if self.actions:
+            data["actions"] = [list(pair) for pair in self.actions]
+        if self.children:
+            data["children"] = [c.to_data() for c in self.children]
+        if self.choices:
+            data["choices"] = [[index, choice.to_data()] for index, choice in self.choices]
+        return data
+
+    @staticmethod
+    def from_data(data: dict[str, Any]) -> Segment:
+        """Read back what ``to_data`` returned."""
+        return Segment(
+            data["start"],
+            data["end"],
+            data.get("checkpointed", False),
+            tuple((v, action_of(action).name) for v, action in data.get("actions", ())),
+            tuple(map(Segment.from_data, data.get("children", ()))),
+            tuple((index, Choice.from_data(choice)) for index, choice in data.get("choices", ())),
+        )
+
+
+Schedule = tuple[Segment, ...]
+"""Segments that cover a region."""
+
+
+WRITTEN: Schedule = ()
+"""The schedule that leaves a function as its author wrote it, with ``jax.checkpoint`` regions of its own in place."""
+
+
+def is_written(schedule: Sequence[Segment]) -> bool:
+    """Tell whether a schedule leaves the function as its author wrote it.
+
+    >>> is_written(WRITTEN), is_written((as_is(0, 7),))
+    (True, False)
+    """
+    return not schedule
+
+
+def as_is(start: int, end: int) -> Segment:
+    """Return equations as JAX runs them by itself."""
+    return Segment(start, end)
+
+
+def saving(start: int, end: int, saved: Sequence[int] = (), action: str = SAVE) -> Segment:
+    """Return equations under one ``jax.checkpoint`` that saves some values and recomputes the others."""
+    return Segment(start, end, True, tuple((v, action) for v in saved))
+
+
+def around(start: int, end: int, children: Schedule) -> Segment:
+    """Return equations under one ``jax.checkpoint`` that saves nothing, around segments."""
+    return Segment(start, end, True, (), children)
+
+
+def structured(index: int, choice: Choice) -> Segment:
+    """Return one structure that is run by choice, by itself."""
+    return Segment(index, index + 1, choices=((index, choice),))
+
+
+def emptied(segments: Schedule) -> Schedule:
+    """Return a schedule whose segments save nothing; those inside others stay as they are.
+
+    >>> emptied((saving(0, 4, (2,)), as_is(4, 9)))[0].saved
+    ()
+    """
+    return tuple(replace(s, actions=()) for s in segments)
+
+
+def check_cover(segments: Schedule, start: int, end: int) -> None:
+    """Raise ``ValueError`` unless segments follow each other from equation ``start`` to ``end``, at every level.
+
+    None at all (``WRITTEN``) stand for all.
+    """
+    if not segments:
+        return
+    position = start
+    for segment in segments:
+        if segment.start != position or segment.end < segment.start:
+            raise ValueError(f"segment {segment.start}..{segment.end} cannot follow equation {position - 1}")
+        if (segment.actions or segment.children) and not segment.checkpointed:
+            raise ValueError(f"segment {segment.start}..{segment.end} saves values or nests without a checkpoint")
+        if segment.children and (segment.actions or segment.choices):
+            raise ValueError(
+                f"segment {segment.start}..{segment.end} has children, which save and choose by themselves"
+            )
+        if any(not segment.start <= index < segment.end for index, _ in segment.choices):
+            raise ValueError(f"segment {segment.start}..{segment.end} chooses for a structure outside of it")
+        position = segment.end
+        if segment.children:
+            check_cover(segment.children, segment.start, segment.end)
+    if position != end:
+        raise ValueError(f"segments end at equation {position} instead of {end}")

@@ -1,0 +1,56 @@
+"""Equations that hold regions, and where to find what knows how they run.
+
+In: nothing. Out: the registry: a primitive's name to the ``Structure`` that it is.
+
+A structure is one object with a few methods; every stage says in a protocol of its own what it asks of it, and finds
+it here. Nobody else asks what primitive an equation is. Structures are made in ``remat_plan.structures``; others, of
+third parties, are added with ``register``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from remat_plan.graph.records import Graph, Op
+
+
+class Structure(Protocol):
+    """What the graph asks of a structure.
+
+    Attributes:
+        name: what it is called in tables.
+        primitives: names of the primitives that are this structure.
+    """
+
+    name: str
+    primitives: tuple[str, ...]
+
+    def is_open(self, op: Op) -> bool:
+        """Whether an equation of this structure can be planned inside; otherwise it is opaque."""
+        ...
+
+    def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
+        """The regions inside an equation, in the order of the parts of a ``Choice``."""
+        ...
+
+    def run_counts(self, op: Op) -> Sequence[float]:
+        """How often each of the regions runs."""
+        ...
+
+
+_REGISTRY: dict[str, Structure] = {}
+
+
+def register(structure: Structure) -> None:
+    """Make a structure known under its primitives, in place of what they were before."""
+    for name in structure.primitives:
+        _REGISTRY[name] = structure
+
+
+def structure_of(op: Op) -> Structure | None:
+    """Return the structure that an equation is, if it is one and has regions that can be planned here."""
+    structure = _REGISTRY.get(op.primitive)
+    if structure is None or op.effectful or not op.differentiated or not structure.is_open(op):
+        return None
+    return structure

@@ -1,0 +1,122 @@
+"""Schedules between two schedules: from one that fits to a faster one that does not, a little at a time.
+
+In: a program, two schedules of it, whatever strategies they are from. Out: schedules in order: the first has one piece
+of the second, the next one piece more. A piece is what lies between two borders that both have, or one step of a loop.
+
+What a step of a loop keeps until its backward pass is freed with it, and the last step goes first, so pieces are taken
+from the end. A loop run by two choices is two stretches (see ``structures.scan``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from remat_plan.cost.builder import as_it_is
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, structured
+from remat_plan.graph.structure import structure_of
+
+_MOST_STEPS = 128
+"""A longer loop is divided at so many places only."""
+
+
+def between(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
+    """Yield the schedules between ``low`` and ``high``, both left out.
+
+    Args:
+        graph: the program.
+        low, high: covering it.
+    """
+    borders = sorted({s.start for s in low} & {s.start for s in high} | {0, len(graph.ops)})
+    taken: Schedule = ()
+    for start, end in reversed(list(itertools.pairwise(borders))):
+        mine, other = _inside(low, start, end), _inside(high, start, end)
+        if mine == other:
+            taken = (*mine, *taken)
+            continue
+        before = _inside(low, 0, start)
+        for mixed in _mixtures(graph, mine, other):
+            yield (*before, *mixed, *taken)
+        taken = (*other, *taken)
+        if before != _inside(high, 0, start):
+            yield (*before, *taken)
+
+
+def _inside(schedule: Schedule, start: int, end: int) -> Schedule:
+    return tuple(s for s in schedule if start <= s.start and s.end <= end and s.end > s.start)
+
+
+def _mixtures(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
+    """Yield what lies between two ways to run one loop; nothing where that is not what they are."""
+    op = _loop(graph, low, high)
+    if op is None:
+        return
+    mine, other = (_choice(graph, op, s[0]) for s in (low, high))
+    if mine.slots or other.slots:
+        return
+    length = sum(part.count for part in mine.parts)
+    step = max(length // _MOST_STEPS, 1)
+    for count in range(step, length, step):
+        parts = (*_first(mine.parts, length - count), *_last(other.parts, count))
+        yield (structured(op.index, Choice(_joined(parts))),)
+
+
+def _loop(graph: Graph, low: Schedule, high: Schedule) -> Op | None:
+    """Return the loop that both schedules are of; None if there is none, or one of them recomputes it as a whole."""
+    if len(low) != 1 or len(high) != 1 or low[0].end - low[0].start != 1:
+        return None
+    op = graph.ops[low[0].start]
+    structure = structure_of(op)
+    if structure is None or low[0].checkpointed or high[0].checkpointed or max(structure.run_counts(op)) <= 1:
+        return None
+    return op
+
+
+def _choice(graph: Graph, op: Op, segment: Segment) -> Choice:
+    structure = structure_of(op)
+    assert structure is not None
+    return segment.choice(op.index) or as_it_is(structure, graph, op)
+
+
+def _first(parts: Sequence[Part], count: int) -> list[Part]:
+    """Return the first ``count`` steps of stretches.
+
+    >>> [part.count for part in _first((Part(3, ()), Part(5, ())), 4)]
+    [3, 1]
+    """
+    found = []
+    for part in parts:
+        size = min(part.count, count)
+        if size:
+            found.append(shortened(part, size))
+        count -= size
+    return found
+
+
+def _last(parts: Sequence[Part], count: int) -> list[Part]:
+    return _first(parts[::-1], count)[::-1]
+
+
+def shortened(part: Part, count: int) -> Part:
+    """Return fewer steps in groups of the same size.
+
+    >>> shortened(Part(12, (), (4,)), 9), shortened(Part(12, (), (4,)), 3)
+    (Part(count=9, schedule=(), groups=(3,)), Part(count=3, schedule=(), groups=()))
+    """
+    if not part.groups or count == part.count:
+        return replace(part, count=count)
+    size = -(-part.count // part.groups[0])
+    outer = -(-count // size)
+    return replace(part, count=count, groups=(outer, *part.groups[1:]) if outer > 1 else part.groups[1:])
+
+
+def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return stretches, neighbours that are run alike as one."""
+    found: list[Part] = []
+    for part in parts:
+        if found and (found[-1].schedule, found[-1].groups) == (part.schedule, part.groups) and not part.groups:
+            part = replace(part, count=found.pop().count + part.count)
+        found.append(part)
+    return tuple(found)

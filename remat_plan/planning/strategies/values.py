@@ -1,0 +1,193 @@
+"""Strategies as values: what a user may give as ``strategy=``.
+
+In: a name, an object of this module, an explicit schedule. Out: ``Strategy`` and ``Settings``.
+
+    "memory"                          by name
+    Binomial(slots=8)                 a name with what it needs to know
+    (Segment(...), ...)               an explicit schedule, such as ``plan.schedule``: taken as it is
+    a name given to register_strategy a function from a ``Task`` to schedules
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remat_plan.graph.schedule import Schedule, Segment, check_cover
+from remat_plan.planning.limits import name_list
+from remat_plan.planning.strategies.records import (
+    CHECKED,
+    NO_SETTINGS,
+    SEARCHED,
+    Finder,
+    Found,
+    Settings,
+    Strategy,
+    Task,
+)
+from remat_plan.planning.strategies.registry import lookup, register
+
+
+@dataclass(frozen=True, slots=True)
+class Binomial:
+    """The fewest blocks, or steps of a scan, run for a number of states kept (Griewank & Walther 2000).
+
+    Attributes:
+        slots: how many states may be kept at a time, from 1 on.
+
+    Raises:
+        ValueError: no such number.
+
+    Example:
+        >>> import remat_plan as rp
+        >>> rp.Binomial(slots=8)
+        Binomial(slots=8)
+    """
+
+    slots: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1:
+            raise ValueError(f"slots={self.slots!r}: give an integer from 1 on, how many states are kept at a time.")
+
+    def resolve(self) -> tuple[Strategy, Settings]:
+        """The strategy and its settings."""
+        return lookup("binomial"), Settings(slots=self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Keep exactly the values named with ``checkpoint_name``.
+
+    Attributes:
+        names: the names to keep; None for all.
+
+    Raises:
+        TypeError: not a list of names.
+    """
+
+    names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None:
+            object.__setattr__(self, "names", name_list("names", self.names))
+
+    def resolve(self) -> tuple[Strategy, Settings]:
+        """The strategy and its settings."""
+        return lookup("collection"), Settings(names=None if self.names is None else tuple(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """Recompute named values at most so many times (Chen et al. 2016, Algorithm 2).
+
+    Attributes:
+        counts: name to how often its values may be recomputed, 0 to keep them.
+
+    Raises:
+        TypeError, ValueError: no mapping of names to counts.
+    """
+
+    counts: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.counts, Mapping) or not all(isinstance(name, str) for name in self.counts):
+            raise TypeError(
+                f"counts={self.counts!r}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
+            )
+        if wrong := [c for c in self.counts.values() if isinstance(c, bool) or not isinstance(c, int) or c < 0]:
+            raise ValueError(f"counts: {wrong[0]!r} is no count; give integers from 0 (keep) on.")
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.counts.items())))
+
+    def resolve(self) -> tuple[Strategy, Settings]:
+        """The strategy and its settings."""
+        return lookup("mirror"), Settings(counts=tuple(sorted(self.counts.items())))
+
+
+StrategyLike = str | Binomial | Collection | Mirror | Schedule
+"""What ``strategy=`` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A schedule that somebody gave."""
+
+    schedule: Schedule
+
+    def __call__(self, task: Task) -> Found:
+        try:
+            check_cover(self.schedule, 0, len(task.graph.ops))
+        except ValueError as err:
+            raise ValueError(
+                f"strategy: this schedule is not one of this program, which has {len(task.graph.ops)} equations: {err}."
+            ) from None
+        return Found((self.schedule,))
+
+
+def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
+    """Return what a user gave as ``strategy=`` as a strategy with settings.
+
+    Raises:
+        TypeError: none of the things that it takes.
+        ValueError: an unknown name.
+    """
+    if isinstance(strategy, str):
+        return lookup(strategy), NO_SETTINGS
+    if isinstance(strategy, Binomial | Collection | Mirror):
+        return strategy.resolve()
+    if isinstance(strategy, tuple) and strategy and all(isinstance(s, Segment) for s in strategy):
+        own = Strategy("explicit", "given by hand", "the schedule that was given", "", CHECKED, find=_Fixed(strategy))
+        return own, NO_SETTINGS
+    raise TypeError(
+        f"strategy={strategy!r}: give a name of rp.strategies(), rp.Binomial(slots=...), rp.Collection(names=...), "
+        "rp.Mirror(counts=...), or a schedule such as plan.schedule."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A user's function from a task to schedules."""
+
+    make: Callable[[Task], Any]
+
+    def __call__(self, task: Task) -> Found:
+        made = self.make(task)
+        single = isinstance(made, tuple) and bool(made) and isinstance(made[0], Segment)
+        schedules = (made,) if single else tuple(tuple(s) for s in made)
+        for schedule in schedules:
+            check_cover(schedule, 0, len(task.graph.ops))
+        return Found(schedules)
+
+
+def register_strategy(
+    name: str,
+    make: Callable[[Task], Any],
+    *,
+    source: str = "",
+    summary: str = "",
+    when_not_to_use: str = "",
+) -> None:
+    """Make a strategy of one's own known under a name, for ``strategy=name``.
+
+    Args:
+        name: a new name.
+        make: from a ``Task`` (a region ``graph``, its ``cuts``, the ``hardware``) to a schedule of the region, or to
+            several: with a budget the fastest that fits is taken, without one that with the least peak. It is asked
+            for the regions inside loops and branches too: every step of a loop is run by its schedules of the body.
+        source, summary, when_not_to_use: what the table of ``rp.strategies()`` says.
+
+    Raises:
+        ValueError: there is a strategy of that name.
+
+    Example:
+        >>> import remat_plan as rp
+        >>> from remat_plan.graph.schedule import saving
+        >>> rp.register_strategy("one_segment", lambda task: (saving(0, len(task.graph.ops)),))
+        >>> "one_segment" in rp.strategies()
+        True
+    """
+    law = Finder("laws", "each_step")
+    register(Strategy(name, source, summary, when_not_to_use, SEARCHED, find=_Made(make), law=law))

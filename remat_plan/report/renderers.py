@@ -1,0 +1,44 @@
+"""Which functions show which result; importing this module registers them.
+
+In: nothing. Out: a ``Renderer`` for ``Plan``, ``Analysis``, ``Tradeoff`` and ``Comparison``. Imported with
+``remat_plan``; rich and matplotlib are imported when something is drawn by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from remat_plan.report import html, plots, tables, text
+from remat_plan.report.tables import Table
+from remat_plan.report.terminal import render
+from remat_plan.results.analysis import Analysis
+from remat_plan.results.comparison import Comparison
+from remat_plan.results.plan import Plan
+from remat_plan.results.shown import Renderer, register
+from remat_plan.results.tradeoff import Tradeoff
+
+
+def _by_table(
+    line: Callable[[Any], str],
+    table: Callable[[Any], Table],
+    fragment: Callable[[Any], str],
+    plot: Callable[[Any, Any], Any],
+) -> Renderer:
+    """A renderer whose plain text and rich renderable are one table, laid out in two ways."""
+
+    def lay_out(thing: Any) -> str:
+        return text.layout(table(thing))
+
+    def draw(thing: Any) -> Any:
+        return render(table(thing))
+
+    return Renderer(line, lay_out, draw, fragment, plot)
+
+
+register(Plan, _by_table(text.plan_line, tables.plan_table, html.plan_html, plots.plot_plan))
+register(Analysis, _by_table(text.analysis_line, tables.analysis_table, html.analysis_html, plots.plot_analysis))
+register(Tradeoff, _by_table(text.tradeoff_line, tables.tradeoff_table, html.tradeoff_html, plots.plot_tradeoff))
+register(
+    Comparison, _by_table(text.comparison_line, tables.comparison_table, html.comparison_html, plots.plot_comparison)
+)

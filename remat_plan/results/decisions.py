@@ -1,0 +1,293 @@
+"""A schedule as rows for people: what is saved, what is recomputed, where in the source.
+
+In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours are one row with a count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, cast
+
+from remat_plan import _compat
+from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Segment, is_written
+from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.planning.cuts import needed_values
+from remat_plan.results.places import file_label
+from remat_plan.results.reading import Fields
+
+
+class DescribedStructure(Structure, Protocol):
+    """What tables ask of a structure."""
+
+    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
+        """How it is run, in words."""
+        ...
+
+    def carried_bytes(self, graph: Graph, op: Op) -> int:
+        """Bytes that go into each run of its region and change from run to run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done with one segment (or with ``count`` equal ones in a row).
+
+    Attributes:
+        count: how many equal segments follow each other.
+        depth: 0 at the top level, one more inside each nested checkpoint, and inside each loop and branch.
+        action: what is done, in words.
+        equations: (first, one past the last) of all of them.
+        source: where the expensive equations of the first stand, ``file.py:first-last``.
+        checkpointed: whether each is under a ``jax.checkpoint`` of its own.
+        nested: whether the rows below, one deeper, are segments inside it.
+        structured: whether it has loops or branches that are planned inside: the rows below, one deeper, are of one
+            run of a region.
+        values: how many values one of them saves, those inside loops and branches not counted.
+        saved: texts of the largest of these values.
+        saved_bytes: bytes that one of them saves for the backward pass (values that leave it not counted); None where
+            the plan does not say: it is left to JAX, or the rows below tell.
+        recomputed_flops: of one of them.
+    """
+
+    count: int
+    depth: int
+    action: str
+    equations: tuple[int, int]
+    source: str
+    checkpointed: bool = False
+    nested: bool = False
+    structured: bool = False
+    values: int = 0
+    saved: tuple[str, ...] = ()
+    saved_bytes: int | None = None
+    recomputed_flops: float = 0.0
+
+    @property
+    def like(self) -> Decision:
+        """The same without its place: equal for segments that one row can stand for."""
+        return replace(self, count=1, equations=(0, 0))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_data(fields: Fields) -> Decision:
+        """Read back what ``to_data`` returned.
+
+        Raises:
+            ValueError: a field is wrong; the message names it.
+        """
+        return Decision(
+            count=fields.count("count", least=1),
+            depth=fields.count("depth"),
+            action=fields.text("action"),
+            equations=fields.span("equations"),
+            source=fields.text("source"),
+            checkpointed=fields.flag("checkpointed"),
+            nested=fields.flag("nested"),
+            structured=fields.flag("structured"),
+            values=fields.count("values"),
+            saved=fields.texts("saved"),
+            saved_bytes=fields.count_or_none("saved_bytes"),
+            recomputed_flops=fields.number("recomputed_flops"),
+        )
+
+
+def value_text(graph: Graph, v: int) -> str:
+    """One value as text: name or primitive, type, source line."""
+    value = graph.values[v]
+    if value.producer < 0:
+        return f"argument {value.text}"
+    eqn = graph.ops[value.producer].eqn
+    label = f"{value.name!r}" if value.name else eqn.primitive.name
+    place = line_text(eqn)
+    return f"{label} {value.text}" + (f" {place}" if place else "")
+
+
+def line_text(eqn: Any) -> str:
+    """The user's source line of an equation as ``file.py:line``, or nothing."""
+    file, line, _ = _compat.source_line(eqn)
+    return f"{file_label(file)}:{line}" if file else ""
+
+
+def _source(graph: Graph, start: int, end: int) -> str:
+    lines: dict[str, list[int]] = {}
+    for op in graph.ops[start:end]:
+        if kind_of(op.eqn) >= Kind.OPAQUE or end - start < 4:
+            file, line, _ = _compat.source_line(op.eqn)
+            if file:
+                lines.setdefault(file_label(file), []).append(line)
+    if not lines:
+        for op in graph.ops[start:end]:
+            file, line, _ = _compat.source_line(op.eqn)
+            if file:
+                lines.setdefault(file_label(file), []).append(line)
+    if not lines:
+        return "-"
+    file, numbers = max(lines.items(), key=lambda item: (len(item[1]), item[0]))
+    low, high = min(numbers), max(numbers)
+    return f"{file}:{low}" if low == high else f"{file}:{low}-{high}"
+
+
+def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:
+    """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
+    inside = range(segment.start, segment.end)
+    stack = []
+    for index in inside:
+        op = graph.ops[index]
+        if op.differentiated:
+            need = graph.needs[op.kind]
+            stack += [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]
+    again: set[int] = set()
+    while stack:
+        v = stack.pop()
+        if v < 0 or v in saved:
+            continue
+        n = graph.values[v].producer
+        if segment.start <= n < segment.end and n not in again:
+            again.add(n)
+            stack += graph.ops[n].reads
+    return sum(eqn_flops(graph.ops[n].eqn) for n in again)
+
+
+def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
+    """Return the rows of a schedule; equal neighbours are one row with a count."""
+    if is_written(tuple(schedule)):
+        action = "left as written, with jax.checkpoint regions of its own"
+        return (Decision(1, 0, action, (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
+    rows: list[Decision] = []
+    _collect(graph, needed_values(graph), schedule, 0, rows)
+    merged: list[Decision] = []
+    for row in rows:
+        _add(merged, row)
+    return tuple(merged)
+
+
+def count_segments(schedule: Sequence[Segment]) -> int:
+    """How many segments ``decide`` tells of: all, at every level; of ``WRITTEN`` one."""
+    return _count(schedule) if schedule else 1
+
+
+def _count(schedule: Sequence[Segment]) -> int:
+    return sum(1 + _count(inside_of(s)) for s in schedule)
+
+
+def inside_of(segment: Segment) -> tuple[Segment, ...]:
+    """The segments whose rows stand below that of a segment, in the order of the rows."""
+    steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]
+    return (*steps, *segment.children)
+
+
+def segment_action(checkpointed: bool, nested: bool, values: int, structures: Sequence[str] = (), size: int = 1) -> str:
+    """What is done with a segment, in words.
+
+    Args:
+        checkpointed: whether it is under a ``jax.checkpoint``.
+        nested: whether segments inside say more.
+        values: how many values it saves.
+        structures: how the loops and branches in it are run, where the plan says so.
+        size: how many equations it has.
+
+    >>> segment_action(False, False, 0), segment_action(True, False, 0), segment_action(True, True, 0)
+    ('left as it is', 'recompute all', 'checkpoint around')
+    >>> segment_action(True, False, 2)
+    'save 2 values, recompute the rest'
+    >>> segment_action(False, False, 0, ["scan of 12 steps, each recomputed"])
+    'scan of 12 steps, each recomputed'
+    """
+    inside = "; ".join(structures)
+    if nested:
+        own = "checkpoint around"
+    elif not checkpointed:
+        own = "left as it is"
+    elif not values:
+        own = "recompute all"
+    else:
+        own = f"save {values} {'value' if values == 1 else 'values'}, recompute the rest"
+    if not inside:
+        return own
+    return f"{own}; {inside}" if checkpointed or size > 1 else inside
+
+
+def _collect(
+    graph: Graph, needed: frozenset[int], schedule: Sequence[Segment], depth: int, rows: list[Decision]
+) -> None:
+    for s in schedule:
+        inside: list[Decision] = []
+        saved_bytes, again, texts = _own(graph, needed, s)
+        structures = []
+        for index, choice in s.choices:
+            more = _collect_structure(graph, graph.ops[index], choice, depth, inside)
+            saved_bytes, again = saved_bytes + more[0], again + more[1]
+            structures.append(more[2])
+        nested, told = bool(s.children), bool(structures) or (s.checkpointed and not s.children)
+        rows.append(
+            Decision(
+                count=1,
+                depth=depth,
+                action=segment_action(s.checkpointed, nested, len(s.saved), structures, s.end - s.start),
+                equations=(s.start, s.end),
+                source=_source(graph, s.start, s.end),
+                checkpointed=s.checkpointed,
+                nested=nested,
+                structured=bool(structures),
+                values=len(s.saved),
+                saved=texts,
+                saved_bytes=saved_bytes if told else None,
+                recomputed_flops=float(again),
+            )
+        )
+        rows.extend(inside)
+        _collect(graph, needed, s.children, depth + 1, rows)
+
+
+def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, tuple[str, ...]]:
+    """Bytes saved, FLOPs recomputed and texts of the largest saved values of one segment, structures left out."""
+    saved = set(s.saved)
+    largest = sorted(saved, key=lambda v: (-graph.values[v].size_bytes, v))
+    flops = 0.0
+    if s.children:
+        flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
+    elif s.checkpointed:
+        flops = _recomputed(graph, needed, s, saved)
+    size = sum(graph.values[v].size_bytes for v in saved)
+    return size, flops, tuple(value_text(graph, v) for v in largest[:4])
+
+
+def _collect_structure(
+    graph: Graph, op: Op, choice: Choice, depth: int, rows: list[Decision]
+) -> tuple[int, float, str]:
+    """Add the rows of the regions of a structure, one deeper, of one run each; return what all runs come to.
+
+    Returns:
+        Bytes saved, FLOPs recomputed, how it is run in words.
+    """
+    structure = cast(DescribedStructure, structure_of(op))
+    regions, counts = structure.regions(graph, op), structure.run_counts(op)
+    saved, again = 0.0, 0.0
+    for number, part in enumerate(choice.parts):
+        region = regions[number if len(regions) > 1 else 0]
+        before = len(rows)
+        _collect(region, needed_values(region), part.schedule, depth + 1, rows)
+        own = [row for row in rows[before:] if row.depth == depth + 1]
+        again += part.count * sum(row.count * row.recomputed_flops for row in own)
+        if part.groups:
+            saved += part.groups[0] * structure.carried_bytes(graph, op)
+            again += len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
+        else:
+            carry = structure.carried_bytes(graph, op) if part.schedule[0].checkpointed else 0
+            saved += part.count * (carry + sum(row.count * (row.saved_bytes or 0) for row in own))
+    return int(saved), again, structure.describe(graph, op, choice)
+
+
+def _add(rows: list[Decision], row: Decision) -> None:
+    """Add a row; one that is equal to the last becomes one with it, unless rows below tell more of them."""
+    if not rows or row.nested or row.structured or rows[-1].like != row.like:
+        rows.append(row)
+        return
+    last = rows.pop()
+    rows.append(replace(last, count=last.count + row.count, equations=(last.equations[0], row.equations[1])))

@@ -1,0 +1,69 @@
+"""How results find what shows them: a registry, by type, that rendering fills.
+
+In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich and ``.plot()`` show them;
+``Renderer``, what shows one type of them; ``register``. Results import no rendering: ``report.renderers`` registers one
+renderer for each type when ``remat_plan`` is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """What shows results of one type.
+
+    Attributes:
+        line: one short line, for the debugger (``repr``).
+        text: plain text, for ``print``.
+        rich: a renderable of the package rich.
+        html: a fragment for notebooks.
+        plot: a picture by matplotlib, on the axes given or, for None, on new ones; returns the axes.
+    """
+
+    line: Callable[[Any], str]
+    text: Callable[[Any], str]
+    rich: Callable[[Any], Any]
+    html: Callable[[Any], str]
+    plot: Callable[[Any, Any], Any]
+
+
+_RENDERERS: dict[type, Renderer] = {}
+
+
+def register(shown: type, renderer: Renderer) -> None:
+    """Have results of a type, and of types made from it, shown by a renderer, in place of what showed them before."""
+    _RENDERERS[shown] = renderer
+
+
+def renderer_of(thing: object) -> Renderer:
+    """Return what shows a result: the renderer of the nearest of its types.
+
+    Raises:
+        TypeError: nothing is registered for it.
+    """
+    for base in type(thing).__mro__:
+        if base in _RENDERERS:
+            return _RENDERERS[base]
+    raise TypeError(f"nothing shows a {type(thing).__name__}: register a renderer for it.")
+
+
+class Shown:
+    """A result that is shown by the renderer registered for its type."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return renderer_of(self).line(self)
+
+    def __str__(self) -> str:
+        return renderer_of(self).text(self)
+
+    def __rich__(self) -> Any:
+        return renderer_of(self).rich(self)
+
+    def _repr_html_(self) -> str:
+        return renderer_of(self).html(self)

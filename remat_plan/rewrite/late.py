@@ -1,0 +1,41 @@
+"""Loops that take their memory when they run.
+
+In: a loop, as a function of arrays. Out: the same, so that nothing in it is computed before its arguments are there.
+
+A loop that stacks its outputs starts with zeros of their size. They depend on nothing, so XLA:CPU, which runs
+everything as soon as it can, makes the zeros of all loops at the start of the program, and they are alive until the
+loops run. Inside a branch of a ``cond`` they are made when the loop runs.
+
+Limits: the outermost loop over groups of steps makes its zeros early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+
+
+def start_late(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
+    """Run a function of arrays so that nothing in it is computed before its arguments are there.
+
+    The predicate is always true; on a CPU the compiler cannot know that. Other backends do not run things early: there
+    it is a constant, and the branch is all that remains.
+    """
+    closed = jax.make_jaxpr(run)(*args)
+    if any(_compat.is_key(aval) for aval in closed.out_avals):
+        return run(*args)
+    reached = jax.lax.platform_dependent(cpu=_unknown_true, default=_true)
+    empty = lambda *_: [_compat.zeros(aval) for aval in closed.out_avals]  # noqa: E731
+    return jax.lax.cond(reached, _compat.as_function(closed), empty, *args)
+
+
+def _true() -> jax.Array:
+    return jax.numpy.asarray(True)
+
+
+def _unknown_true() -> jax.Array:
+    return jax.lax.optimization_barrier(_true())

@@ -1,0 +1,82 @@
+"""``jit`` with shardings or layouts of its own: a region run once, that must stay a call.
+
+A ``jit`` without them is inlined when the graph is built, so its equations stand beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.passes import Unit
+from remat_plan.cost.whole_step import RegionUnit
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.structures.regions import kept, region_of
+
+
+class Call:
+    """See the module docstring."""
+
+    name = "call"
+    primitives: tuple[str, ...] = ("jit", "pjit")
+
+    def is_open(self, op: Op) -> bool:
+        """Always."""
+        return True
+
+    def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
+        """What is called."""
+        given = graph.needs[op.kind].given
+        return kept(graph, op, lambda: (region_of(graph, _compat.call_jaxpr(op.eqn), op.active, given),))
+
+    def run_counts(self, op: Op) -> Sequence[float]:
+        """Once."""
+        return (1.0,)
+
+    def carried_bytes(self, graph: Graph, op: Op) -> int:
+        """What goes in is there for the backward pass anyway."""
+        return 0
+
+    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
+        """How it is run, in words."""
+        return f"{self.name} {op.eqn.params.get('name', '')}".strip()
+
+    def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
+        """The call as the evaluator runs it: in its place."""
+        (region,) = self.regions(rules.graph, op)
+        arriving = tuple(
+            v >= 0 and region.active[v] and a for v, a in zip(region.outputs, rules.arriving(op), strict=True)
+        )
+        return RegionUnit(rules.inside(region), choice.parts[0].schedule, arriving, stored=False)
+
+    def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
+        """Every schedule of what is called."""
+        (region,) = self.regions(rules.graph, op)
+        return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))
+
+    def by_law(
+        self,
+        graph: Graph,
+        op: Op,
+        schedules: Callable[[Graph], Sequence[Schedule]],
+        loop: Callable[[int, int, Graph], Iterable[Choice]],
+    ) -> Iterator[Choice]:
+        """The strategy's schedules of what is inside, one after another."""
+        made = [schedules(region) for region in self.regions(graph, op)]
+        for i in range(max(map(len, made))):
+            yield Choice(tuple(Part(1, found[min(i, len(found) - 1)]) for found in made))
+
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
+        """The call as JAX runs it."""
+        (region,) = self.regions(graph, op)
+        called = self.wrap(op.eqn, run(region, choice.parts[0].schedule))
+        return lambda args: called(*args)
+
+    def wrap(self, eqn: Any, body: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., list[Any]]:
+        """Call a body as an equation calls its own."""
+        return jax.jit(lambda *args: body(args), **_compat.jit_arguments(eqn))

@@ -1,0 +1,173 @@
+"""``lax.cond`` and ``lax.switch``: one of several regions, chosen while the program runs.
+
+JAX keeps the residuals of all branches, whichever runs (zeros for the others), so a branch that keeps much costs
+memory even where it hardly ever runs. Each branch gets a schedule of its own; which ones go together is decided by
+one price for a byte.
+
+Limits: branches with effects stay as they are. All branches are taken to be equally likely to be the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.passes import Numbers, Pass, Pull, Signature, Stack, Unit
+from remat_plan.cost.program import Lowering
+from remat_plan.cost.units import BranchUnit
+from remat_plan.cost.whole_step import RegionUnit
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.structures.regions import kept, region_of
+
+_PRICES = 12
+"""At most so many prices of a byte are tried; a choice for each is one schedule to compare."""
+
+
+class Cond:
+    """See the module docstring."""
+
+    name = "cond"
+    primitives: tuple[str, ...] = ("cond",)
+
+    def is_open(self, op: Op) -> bool:
+        """Always: branches with effects make the equation one with effects."""
+        return True
+
+    def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
+        """The branches, in order."""
+
+        def make() -> tuple[Graph, ...]:
+            given = graph.needs[op.kind].given
+            return tuple(region_of(graph, branch, op.active[1:], given) for branch in op.eqn.params["branches"])
+
+        return kept(graph, op, make)
+
+    def run_counts(self, op: Op) -> Sequence[float]:
+        """Each at most once."""
+        return (1.0,) * len(op.eqn.params["branches"])
+
+    def carried_bytes(self, graph: Graph, op: Op) -> int:
+        """What goes into a branch is there for the backward pass anyway."""
+        return 0
+
+    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
+        """How it is run, in words."""
+        return f"cond of {len(choice.parts)} branches"
+
+    def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
+        """The branch as the evaluator runs it."""
+        regions = self.regions(rules.graph, op)
+        arriving = rules.arriving(op)
+        units = [
+            RegionUnit(rules.inside(region), part.schedule, _reached(region, arriving), stored=True)
+            for region, part in zip(regions, choice.parts, strict=True)
+        ]
+        return Chosen(BranchUnit(units, rules.facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
+
+    def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
+        """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
+        regions = self.regions(rules.graph, op)
+        arriving = rules.arriving(op)
+        table = []
+        for region in regions:
+            inside = rules.inside(region)
+            rows = []
+            for schedule in solve(inside):
+                alone = BranchUnit(
+                    [RegionUnit(inside, schedule, _reached(region, arriving), stored=True)],
+                    rules.facts,
+                    rules.hardware,
+                    op.eqn,
+                )
+                rows.append((schedule, *_cost(alone)))
+            table.append(rows)
+        found: dict[Choice, None] = {}
+        for price in prices([[(kept_bytes, seconds) for _, kept_bytes, seconds in rows] for rows in table]):
+            best = [min(rows, key=lambda row: (row[2] + price * row[1], row[1])) for rows in table]
+            found[Choice(tuple(Part(1, schedule) for schedule, _, _ in best))] = None
+        return iter(found)
+
+    def by_law(
+        self,
+        graph: Graph,
+        op: Op,
+        schedules: Callable[[Graph], Sequence[Schedule]],
+        loop: Callable[[int, int, Graph], Iterable[Choice]],
+    ) -> Iterator[Choice]:
+        """The strategy's schedules of what is inside, one after another."""
+        made = [schedules(region) for region in self.regions(graph, op)]
+        for i in range(max(map(len, made))):
+            yield Choice(tuple(Part(1, found[min(i, len(found) - 1)]) for found in made))
+
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
+        """The branch as JAX runs it."""
+        regions = self.regions(graph, op)
+        branches = [run(region, part.schedule) for region, part in zip(regions, choice.parts, strict=True)]
+
+        def switch(args: Sequence[Any]) -> list[Any]:
+            index, *operands = args
+            return jax.lax.switch(index, [_Branch(branch) for branch in branches], *operands)
+
+        return switch
+
+
+class _Branch:
+    """One branch as ``lax.switch`` wants it."""
+
+    def __init__(self, run: Callable[[Sequence[Any]], list[Any]]):
+        self.run = run
+        self.__name__ = "branch"
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        return self.run(operands)
+
+
+class Chosen:
+    """A branch with its index, the first input, which has no gradient."""
+
+    def __init__(self, branches: BranchUnit, index: Stack):
+        self.branches = branches
+        inner = branches.signature
+        self.signature = Signature((index, *inner.inputs), inner.outputs, (False, *inner.moving), inner.arriving)
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the forward pass."""
+        return self.branches.run(state, inputs[1:])
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the forward pass; return its outputs and what appends the backward pass."""
+        outputs, pull = self.branches.linearize(state, inputs[1:])
+        return outputs, lambda cotangents: [None, *pull(cotangents)]
+
+
+def _reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:
+    return tuple(v >= 0 and region.active[v] and a for v, a in zip(region.outputs, arriving, strict=True))
+
+
+def _cost(unit: BranchUnit) -> tuple[int, float]:
+    """Bytes that a branch keeps, and seconds of both its passes."""
+    (passes,) = unit.branches
+
+    def seconds(one: Pass) -> float:
+        return one.region.seconds
+
+    return sum(unit.residual_bytes), seconds(passes.forward) + seconds(passes.backward)
+
+
+def prices(table: Sequence[Sequence[tuple[int, float]]]) -> list[float]:
+    """Return prices of a byte, from zero up, at which some branch changes its choice; a spread of at most ``_PRICES``.
+
+    >>> prices([[(0, 3.0), (10, 1.0)]])
+    [0.0, 0.1, 0.4]
+    """
+    slopes = sorted(
+        {(a[1] - b[1]) / (b[0] - a[0]) for rows in table for a in rows for b in rows if a[0] < b[0] and a[1] > b[1]}
+    )
+    around = [0.0, *(s * f for s in slopes for f in (0.5, 2.0))]
+    if len(around) <= _PRICES:
+        return around
+    return [around[round(i * (len(around) - 1) / (_PRICES - 1))] for i in range(_PRICES)]

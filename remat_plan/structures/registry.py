@@ -1,0 +1,17 @@
+"""All structures that the library knows, made known.
+
+In: nothing. Out: the registry of ``graph.structure``, filled when this module is imported.
+"""
+
+from __future__ import annotations
+
+from remat_plan.graph.structure import register
+from remat_plan.structures.call import Call
+from remat_plan.structures.cond import Cond
+from remat_plan.structures.scan import Scan
+from remat_plan.structures.shard_map import ShardMap
+
+STRUCTURES = (Scan(), Cond(), Call(), ShardMap())
+
+for structure in STRUCTURES:
+    register(structure)

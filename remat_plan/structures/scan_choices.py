@@ -1,0 +1,141 @@
+"""The ways to run a scan: what each step keeps, in which stretches and groups.
+
+In: a scan, schedules of its body. Out: ``Choice``s. The evaluator says what each costs.
+
+    alike      every step by one schedule; none of those is taken that another beats in bytes and seconds
+    mixed      first steps that keep less, then steps that keep more
+    grouped    one carry kept for each group of k steps, the group run again for its backward pass
+    deep       groups in groups, for long loops
+
+Limits: mixtures are made of neighbours, and at ``_MIXTURES`` places only; the search moves the border to any step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from remat_plan.cost.passes import Unit
+from remat_plan.cost.units import LoopUnit
+from remat_plan.graph.schedule import Choice, Part, Schedule
+
+_SMALL_GROUP, _GROUPS = 6, 4
+_MIXTURES = 6
+_MAX_GROUPINGS = 6
+_INNER_POINTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One way to run a step.
+
+    Attributes:
+        schedule: of the body.
+        kept_bytes: residuals of one step, the carry included where it is kept.
+        inside_bytes: needed while one step runs backward.
+        seconds: of both passes of one step.
+    """
+
+    schedule: Schedule
+    kept_bytes: int
+    inside_bytes: int
+    seconds: float
+
+
+def step_of(schedule: Schedule, unit: Unit) -> Step:
+    """Return what a step costs, of a loop that runs all steps by one schedule."""
+    assert isinstance(unit, LoopUnit)
+    passes = unit.passes
+    seconds = passes.forward.region.seconds + passes.backward.region.seconds
+    return Step(schedule, sum(passes.residual_bytes), passes.backward.region.transient_bytes, seconds)
+
+
+def undominated(steps: Sequence[Step]) -> list[Step]:
+    """Keep the steps that no other one beats in bytes (kept, needed) and seconds, from fewest kept bytes to most."""
+    kept: list[Step] = []
+    for step in sorted(steps, key=lambda s: (s.kept_bytes, s.seconds, s.inside_bytes)):
+        if not any(k.seconds <= step.seconds and k.inside_bytes <= step.inside_bytes for k in kept):
+            kept.append(step)
+    return kept
+
+
+def divisors(n: int) -> list[int]:
+    """Return the divisors of ``n`` that are neither 1 nor ``n``, increasing.
+
+    >>> divisors(12)
+    [2, 3, 4, 6]
+    """
+    small = [d for d in range(2, math.isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def group_sizes(length: int, carry_bytes: int, step_bytes: int) -> list[int]:
+    """Return how many steps groups may have: about the number with the least memory, divisors first.
+
+    Groups of k steps keep ``length / k`` carries and, one group at a time, k steps.
+
+    >>> group_sizes(12, 1, 1), group_sizes(61, 1, 1), group_sizes(64, 1, 16)
+    ([2, 3, 4, 6], [4, 8, 16], [2, 4, 8])
+    """
+    best = math.sqrt(length * max(carry_bytes, 1) / max(step_bytes, 1))
+    best = min(max(best, 2.0), length / 2)
+    near = {min(max(round(best * factor), 2), max(length // 2, 2)) for factor in (0.5, 1, 2)}
+    found = [d for d in divisors(length) if best / 4 <= d <= best * 4]
+    sizes = found if len(found) >= len(near) else sorted({*found, *near})
+    return sorted(sorted(sizes, key=lambda k: (abs(math.log(k / best)), k))[:_MAX_GROUPINGS])
+
+
+def alike(length: int, schedule: Schedule) -> Choice:
+    """Every step by one schedule."""
+    return Choice((Part(length, schedule),))
+
+
+def grouped(length: int, size: int, schedule: Schedule) -> Choice:
+    """Groups of ``size`` steps."""
+    return Choice((Part(length, schedule, (-(-length // size),)),))
+
+
+def mixed(length: int, first: Schedule, second: Schedule, count: int) -> Choice:
+    """Steps by ``first``, the last ``count`` of them by ``second``."""
+    return Choice((Part(length - count, first), Part(count, second)))
+
+
+def deep_groups(length: int) -> Iterator[tuple[int, ...]]:
+    """Yield groups of two levels and more.
+
+    As many at each level as a small divisor, for want of one ``_GROUPS``.
+
+    >>> list(deep_groups(64))
+    [(4, 4)]
+    """
+    groups: list[int] = []
+    while length > _SMALL_GROUP:
+        groups.append(max((d for d in divisors(length) if d <= _SMALL_GROUP), default=_GROUPS))
+        length = -(-length // groups[-1])
+        if len(groups) > 1:
+            yield tuple(groups)
+
+
+def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[Step]) -> Iterator[Choice]:
+    """Yield the ways to run a scan.
+
+    Args:
+        length: the trip count.
+        carry_bytes: of the values that are carried.
+        row_bytes: of the inputs of one step.
+        steps: the ways to run a step that no other one beats, from fewest kept bytes to most.
+    """
+    for step in steps:
+        yield alike(length, step.schedule)
+    for less, more in itertools.pairwise(steps):
+        for count in sorted({round(length * i / _MIXTURES) for i in range(1, _MIXTURES)} - {0, length}):
+            yield mixed(length, less.schedule, more.schedule, count)
+    inner = steps if len(steps) <= _INNER_POINTS else [steps[0], steps[len(steps) // 2], steps[-1]]
+    for step in inner:
+        for size in group_sizes(length, carry_bytes, step.kept_bytes + row_bytes):
+            if 1 < size < length:
+                yield grouped(length, size, step.schedule)
+    for groups in deep_groups(length):
+        yield Choice((Part(length, steps[0].schedule, groups),))

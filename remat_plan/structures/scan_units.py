@@ -1,0 +1,167 @@
+"""A scan as the evaluator runs it: stretches, groups and slots made of units.
+
+In: a scan of a graph, a ``Choice``. Out: a ``Unit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_plan import _compat
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
+from remat_plan.cost.program import Lowering
+from remat_plan.cost.units import LoopUnit, SegmentUnit, SlottedUnit
+from remat_plan.cost.whole_step import RegionUnit
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Schedule
+from remat_plan.loops.nested import divide
+from remat_plan.solve.binomial import advances
+from remat_plan.structures.loop import Loop, loop_of
+
+
+class ScanUnits:
+    """Makes the units of one scan."""
+
+    def __init__(self, rules: Rules, op: Op):
+        self.rules, self.op = rules, op
+        self.loop = loop_of(rules.graph, op)
+        self.inside = rules.inside(self.loop.body)
+        body = self.loop.body
+        given = rules.arriving(op)
+        carried = [v >= 0 and body.active[v] for v in body.outputs[: self.loop.n_carry]]
+        rows = [v >= 0 and body.active[v] and a for v, a in self._rows(body, given)]
+        self.arriving = (*carried, *rows)
+
+    def _rows(self, body: Graph, given: Sequence[bool]) -> list[tuple[int, bool]]:
+        n = self.loop.n_carry
+        return list(zip(body.outputs[n:], given[n:], strict=True))
+
+    def step(self, schedule: Schedule) -> RegionUnit:
+        """One step."""
+        return RegionUnit(self.inside, schedule, self.arriving, stored=True)
+
+    def scan(self, choice: Choice) -> Unit:
+        """The whole."""
+        if choice.slots:
+            step = RegionUnit(self.inside, choice.parts[0].schedule, self.arriving, stored=False)
+            return self.slotted(step, choice.slots)
+        loops = [self.grouped(self.step(part.schedule), part.count, part.factors) for part in choice.parts]
+        return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
+
+    def stretch(self, step: Unit, count: int) -> LoopUnit:
+        """Equal steps, one after another."""
+        loop, rules = self.loop, self.rules
+        return LoopUnit(step, count, loop.n_consts, loop.n_carry, rules.facts, rules.hardware, self.op.eqn)
+
+    def grouped(self, step: Unit, length: int, factors: Sequence[int]) -> Unit:
+        """Groups in groups; mirrors ``loops.nested.nested_scan``."""
+        groups = min(factors[0], length) if len(factors) > 1 else 1
+        if groups <= 1:
+            return self.grouped(step, length, factors[1:]) if len(factors) > 1 else self.stretch(step, length)
+        groups, size, rest = divide(length, groups)
+        main = self.stretch(SegmentUnit(self.grouped(step, size, factors[1:])), groups)
+        if not rest:
+            return main
+        return Stretches((main, SegmentUnit(self.stretch(step, rest))), self.loop, self.op.eqn)
+
+    def slotted(self, step: Unit, slots: int) -> Unit:
+        """Binomial checkpointing."""
+        loop = self.loop
+        advanced = advances(loop.length, min(slots, loop.length))
+        carry_bytes = sum(
+            step.signature.inputs[i].size_bytes for i in range(loop.n_consts, loop.n_consts + loop.n_carry)
+        )
+        return SlottedUnit(self.stretch(SegmentUnit(step), loop.length), slots * carry_bytes, advanced)
+
+
+class Stretches:
+    """Loops over parts of the same rows, one after another.
+
+    Args:
+        loops: in the order of the rows.
+        loop: the scan.
+        eqn: the equation that is shown for its steps.
+    """
+
+    def __init__(self, loops: Sequence[Unit], loop: Loop, eqn: Any):
+        self.loops, self.loop, self.eqn = tuple(loops), loop, eqn
+        first = loops[0].signature
+        self.border = loop.n_consts + loop.n_carry
+        self.signature = Signature(
+            self._joined([u.signature.inputs for u in loops], self.border),
+            self._joined([u.signature.outputs for u in loops], loop.n_carry),
+            first.moving,
+            first.arriving,
+        )
+
+    def _joined(self, rows: Sequence[tuple[Stack, ...]], border: int) -> tuple[Stack, ...]:
+        kinds = zip(*rows, strict=True)
+        return tuple(
+            k[0] if i < border else Stack(k[0].aval, sum(kind.rows for kind in k)) for i, k in enumerate(kinds)
+        )
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append all loops."""
+        return self._through(state, inputs, lambda loop, given: (loop.run(state, given), None))[0]
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append all loops; their backward passes run the other way round."""
+        outputs, pulls = self._through(state, inputs, lambda loop, given: loop.linearize(state, given))
+        n_consts, n_carry = self.loop.n_consts, self.loop.n_carry
+
+        def pull(cotangents: Sequence[int | None]) -> list[int | None]:
+            carry, stacked = list(cotangents[:n_carry]), cotangents[n_carry:]
+            sums: list[int | None] = [None] * n_consts
+            pieces: list[list[int | None]] = []
+            for unit, backward in pulls:
+                sizes = [kind.size_bytes for kind in unit.signature.outputs[n_carry:]]
+                parts = [
+                    None if c is None else self._move(state, [c], size) for c, size in zip(stacked, sizes, strict=True)
+                ]
+                found = backward([*carry, *parts])
+                carry = found[n_consts : self.border]
+                sums = [self._sum(state, a, b, i) for i, (a, b) in enumerate(zip(sums, found, strict=False))]
+                pieces.append(found[self.border :])
+            rows = [
+                None
+                if all(p is None for p in piece)
+                else self._move(state, [p for p in piece if p is not None], k.size_bytes)
+                for piece, k in zip(zip(*pieces, strict=True), self.signature.inputs[self.border :], strict=True)
+            ]
+            return [*sums, *carry, *rows]
+
+        return outputs, pull
+
+    def _through(self, state: Lowering, inputs: Sequence[int], run: Callable[[Unit, Numbers], Any]) -> Any:
+        """Append the forward passes; return the outputs and the units with what they returned, the last one first."""
+        consts, carry, rows = (
+            inputs[: self.loop.n_consts],
+            inputs[self.loop.n_consts : self.border],
+            inputs[self.border :],
+        )
+        pieces, pulls = [], []
+        late, state.late = state.late, state.late or _compat.cond_forwards_residuals()
+        for unit in reversed(self.loops) if self.loop.reverse else self.loops:
+            sizes = [kind.size_bytes for kind in unit.signature.inputs[self.border :]]
+            parts = [self._move(state, [row], size) for row, size in zip(rows, sizes, strict=True)]
+            outputs, backward = run(unit, [*consts, *carry, *parts])
+            carry = outputs[: self.loop.n_carry]
+            pieces.append(outputs[self.loop.n_carry :])
+            pulls.append((unit, backward))
+        state.late = late
+        joined = [
+            self._move(state, list(piece), kind.size_bytes)
+            for piece, kind in zip(zip(*pieces, strict=True), self.signature.outputs[self.loop.n_carry :], strict=True)
+        ]
+        return [*carry, *joined], pulls[::-1]
+
+    def _move(self, state: Lowering, reads: Numbers, size: int) -> int:
+        """Copy rows out of an array, or several arrays into one."""
+        return state.move(self.eqn, "rows", tuple(reads), None, size)
+
+    def _sum(self, state: Lowering, one: int | None, other: int | None, index: int) -> int | None:
+        if one is None or other is None:
+            return one if other is None else other
+        return state.equation(state.facts.addition(self.signature.inputs[index].aval), [one, other])[0]

@@ -1,0 +1,76 @@
+"""Results are shown by what is registered for their type, and know no rendering themselves."""
+
+import ast
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import remat_plan as rp
+from remat_plan.results import shown
+from remat_plan.results.analysis import Analysis
+from remat_plan.results.comparison import Comparison
+from remat_plan.results.shown import Renderer, Shown, register, renderer_of
+from remat_plan.results.tradeoff import Tradeoff
+
+FOLDER = Path(rp.__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Found(Shown):
+    size: int
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr(shown, "_RENDERERS", dict(shown._RENDERERS))
+
+
+def renderer(word):
+    return Renderer(*(lambda *things, way=way: f"{word} {way} {things[0].size}" for way in ("a", "b", "c", "d", "e")))
+
+
+def test_all_ways_to_show_a_result_go_to_its_renderer(registry):
+    register(Found, renderer("found"))
+    thing = Found(3)
+    ways = (repr(thing), str(thing), thing.__rich__(), thing._repr_html_(), renderer_of(thing).plot(thing, None))
+    assert ways == ("found a 3", "found b 3", "found c 3", "found d 3", "found e 3")
+
+
+def test_the_nearest_type_says_how(registry):
+    class Special(Found):
+        pass
+
+    register(Found, renderer("found"))
+    assert str(Special(1)) == "found b 1"
+    register(Special, renderer("special"))
+    assert str(Special(1)) == "special b 1"
+    assert str(Found(1)) == "found b 1"
+
+
+def test_a_result_that_nothing_shows_says_so():
+    with pytest.raises(TypeError, match="nothing shows a Found"):
+        str(Found(1))
+
+
+@pytest.mark.parametrize("kind", [rp.Plan, Analysis, Tradeoff, Comparison])
+def test_importing_the_package_registers_all_results(kind):
+    assert issubclass(kind, Shown)
+    assert kind in shown._RENDERERS
+
+
+def test_importing_the_renderers_imports_no_drawing():
+    program = (
+        "import sys, remat_plan, remat_plan.report.renderers; sys.exit(bool({'matplotlib', 'rich'} & {*sys.modules}))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_results_import_no_rendering_not_even_inside_functions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not [name for name in names if name.startswith("remat_plan.report")]
