@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
 SUBMODULES = ("linen", "nnx")
 RESULTS = (
-    ("remat_plan.report.analysis", ("Analysis", "Residual")),
-    ("remat_plan.report.tradeoff", ("Tradeoff", "TradeoffPoint")),
-    ("remat_plan.report.comparison", ("Comparison", "ComparisonRow")),
+    ("remat_plan.results.analysis", ("Analysis", "Residual")),
+    ("remat_plan.results.tradeoff", ("Tradeoff", "TradeoffPoint")),
+    ("remat_plan.results.comparison", ("Comparison", "ComparisonRow")),
 )
 """Classes that the public functions return, but that nobody needs to import."""
 
