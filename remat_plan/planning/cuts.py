@@ -31,6 +31,9 @@ _PLATEAU = 1.02
 """Frontiers that differ by up to this factor are equally low: a mean beside a layer's output makes no hill."""
 
 
+_SHORT = 6
+"""A program of so few expensive equations has every cut there is: one layer more in a segment is a large part of it."""
+
 _LAYERS = 4
 """So many plateaus next to an end of the program are layers of their own; fewer are inside one block."""
 
@@ -136,7 +139,8 @@ def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: 
         level = heights[len(heights) // 2]
     low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
     kept = _worthwhile(graph, start, low, facts, True)
-    while kept and end == len(graph.ops) and not any(facts.expensive[kept[-1] : end]):
+    long = sum(facts.expensive) > _SHORT
+    while long and kept and end == len(graph.ops) and not any(facts.expensive[kept[-1] : end]):
         kept.pop()  # a loss alone is no block: the layer before it would be recomputed for nothing
     return kept
 
