@@ -134,8 +134,9 @@ def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: 
     inside = plateaus[bisect_right(plateaus, start) : bisect_left(plateaus, end)]
     borders = [facts.heights[p] for p in (start, end) if 0 < p < len(graph.ops)]
     heights = sorted([facts.heights[p] for p in inside])
-    level = max(borders, default=0)
-    if len(borders) < 2 and len(heights) >= _LAYERS and heights[0] > level * _PLATEAU:
+    level = max(borders) if borders else min(heights, default=0)
+    narrow = not borders or min(heights, default=0) > level * _PLATEAU
+    if len(borders) < 2 and len(heights) >= _LAYERS and narrow:
         level = heights[len(heights) // 2]
     low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
     kept = _worthwhile(graph, start, low, facts, True)
