@@ -167,11 +167,13 @@ class Chooser(Scores):
     def worth_a_compile(self, judged: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
         """Of schedules that are predicted to be faster, those expected to fit, and the likeliest of the others.
 
-        Programs of another shape may be off in their own way, so a real gain is worth a try.
+        Programs of another shape may be off in their own way, so a real gain is worth a try; so is each of the fastest
+        where nothing fits yet (``price`` is infinite).
         """
         faster = self.faster_ones(judged, int(DOUBT * budget_bytes), price)
         expected = {s: self.expected_bytes(s) for s in faster}
-        sure = [s for s in faster if expected[s] <= (1 + _SLACK) * budget_bytes][:_OTHER_COMPILES]
+        close = [s for s in faster if expected[s] <= (1 + _SLACK) * budget_bytes]
+        sure = (close if price < inf else faster)[:_OTHER_COMPILES]
         gain = [s for s in faster if s not in sure and self.price(s) < (1 - _GAIN) * price]
         likely = sorted(gain, key=lambda s: self.timeline(s).peak_bytes)[:_UNSURE_COMPILES]
         return [s for s in faster if s in sure or s in likely]
