@@ -5,7 +5,12 @@ import os
 # The figures that tests expect are those of the CPU; subprocesses inherit this. Other devices are targets, compiled for.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from remat_plan.cost import backend
+from remat_plan.graph import action, structure
+from remat_plan.planning.strategies import registry
 
 settings.register_profile(
     "default",
@@ -16,3 +21,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def own_registries(monkeypatch):
+    """What a test or an example makes known is gone after it: nothing in the library takes it out again."""
+    for module, name in ((registry, "_BY_NAME"), (structure, "_REGISTRY"), (action, "_ACTIONS"), (backend, "_MODELS")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from remat_plan.cost import backend
 from remat_plan.cost.backend import GENERIC, FusionModel, model_for, register_backend
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
@@ -22,8 +21,6 @@ TOY, OTHER = Hardware("toy:one", 1e9, 1e9, 1e12), Hardware("nobody", 1e9, 1e9, 1
 @pytest.fixture
 def toy():
     register_backend("toy", FusionModel(layout_copies=True, max_copies=1))
-    yield
-    del backend._MODELS["toy"]  # nothing else unregisters
 
 
 def rows_first(x, y):
