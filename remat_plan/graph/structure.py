@@ -10,9 +10,25 @@ third parties, are added with ``register``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from remat_plan.graph.records import Graph, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """A loop: a region run step after step, each on what the last one carried.
+
+    Attributes:
+        count: the trip count.
+        carry_bytes: of what is carried from step to step.
+        body: the region of a step.
+    """
+
+    count: int
+    carry_bytes: int
+    body: Graph
 
 
 class Structure(Protocol):
@@ -36,6 +52,10 @@ class Structure(Protocol):
 
     def run_counts(self, op: Op) -> Sequence[float]:
         """How often each of the regions runs."""
+        ...
+
+    def loop(self, graph: Graph, op: Op) -> Trips | None:
+        """An equation as a loop, whose steps can be put into groups; None where it is none."""
         ...
 
 

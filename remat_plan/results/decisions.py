@@ -26,10 +26,6 @@ class DescribedStructure(Structure, Protocol):
         """How it is run, in words."""
         ...
 
-    def carried_bytes(self, graph: Graph, op: Op) -> int:
-        """Bytes that go into each run of its region and change from run to run."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -268,6 +264,8 @@ def _collect_structure(
     """
     structure = cast(DescribedStructure, structure_of(op))
     regions, counts = structure.regions(graph, op), structure.run_counts(op)
+    loop = structure.loop(graph, op)
+    carry_bytes = 0 if loop is None else loop.carry_bytes
     saved, again = 0.0, 0.0
     for number, part in enumerate(choice.parts):
         region = regions[number if len(regions) > 1 else 0]
@@ -276,10 +274,10 @@ def _collect_structure(
         own = [row for row in rows[before:] if row.depth == depth + 1]
         again += part.count * sum(row.count * row.recomputed_flops for row in own)
         if part.groups:
-            saved += part.groups[0] * structure.carried_bytes(graph, op)
+            saved += part.groups[0] * carry_bytes
             again += len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
         else:
-            carry = structure.carried_bytes(graph, op) if part.schedule[0].checkpointed else 0
+            carry = carry_bytes if part.schedule[0].checkpointed else 0
             saved += part.count * (carry + sum(row.count * (row.saved_bytes or 0) for row in own))
     return int(saved), again, structure.describe(graph, op, choice)
 

@@ -5,7 +5,7 @@ A ``jit`` without them is inlined when the graph is built, so its equations stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from remat_plan.cost.passes import Unit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.structures.regions import kept, region_of
+from remat_plan.structures.regions import kept, reached, region_of
 
 
 class Call:
@@ -38,9 +38,8 @@ class Call:
         """Once."""
         return (1.0,)
 
-    def carried_bytes(self, graph: Graph, op: Op) -> int:
-        """What goes in is there for the backward pass anyway."""
-        return 0
+    def loop(self, graph: Graph, op: Op) -> None:
+        """A call is no loop."""
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
         """How it is run, in words."""
@@ -49,27 +48,13 @@ class Call:
     def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
         """The call as the evaluator runs it: in its place."""
         (region,) = self.regions(rules.graph, op)
-        arriving = tuple(
-            v >= 0 and region.active[v] and a for v, a in zip(region.outputs, rules.arriving(op), strict=True)
-        )
+        arriving = reached(region, rules.arriving(op))
         return RegionUnit(rules.inside(region), choice.parts[0].schedule, arriving, stored=False)
 
     def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
         """Every schedule of what is called."""
         (region,) = self.regions(rules.graph, op)
         return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))
-
-    def by_law(
-        self,
-        graph: Graph,
-        op: Op,
-        schedules: Callable[[Graph], Sequence[Schedule]],
-        loop: Callable[[int, int, Graph], Iterable[Choice]],
-    ) -> Iterator[Choice]:
-        """The strategy's schedules of what is inside, one after another."""
-        made = [schedules(region) for region in self.regions(graph, op)]
-        for i in range(max(map(len, made))):
-            yield Choice(tuple(Part(1, found[min(i, len(found) - 1)]) for found in made))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
         """The call as JAX runs it."""

@@ -9,7 +9,7 @@ Limits: branches with effects stay as they are. All branches are taken to be equ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from remat_plan.cost.units import BranchUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.structures.regions import kept, region_of
+from remat_plan.structures.regions import kept, reached, region_of
 
 _PRICES = 12
 """At most so many prices of a byte are tried; a choice for each is one schedule to compare."""
@@ -50,9 +50,8 @@ class Cond:
         """Each at most once."""
         return (1.0,) * len(op.eqn.params["branches"])
 
-    def carried_bytes(self, graph: Graph, op: Op) -> int:
-        """What goes into a branch is there for the backward pass anyway."""
-        return 0
+    def loop(self, graph: Graph, op: Op) -> None:
+        """A branch is no loop."""
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
         """How it is run, in words."""
@@ -63,7 +62,7 @@ class Cond:
         regions = self.regions(rules.graph, op)
         arriving = rules.arriving(op)
         units = [
-            RegionUnit(rules.inside(region), part.schedule, _reached(region, arriving), stored=True)
+            RegionUnit(rules.inside(region), part.schedule, reached(region, arriving), stored=True)
             for region, part in zip(regions, choice.parts, strict=True)
         ]
         return Chosen(BranchUnit(units, rules.facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
@@ -78,7 +77,7 @@ class Cond:
             rows = []
             for schedule in solve(inside):
                 alone = BranchUnit(
-                    [RegionUnit(inside, schedule, _reached(region, arriving), stored=True)],
+                    [RegionUnit(inside, schedule, reached(region, arriving), stored=True)],
                     rules.facts,
                     rules.hardware,
                     op.eqn,
@@ -90,18 +89,6 @@ class Cond:
             best = [min(rows, key=lambda row: (row[2] + price * row[1], row[1])) for rows in table]
             found[Choice(tuple(Part(1, schedule) for schedule, _, _ in best))] = None
         return iter(found)
-
-    def by_law(
-        self,
-        graph: Graph,
-        op: Op,
-        schedules: Callable[[Graph], Sequence[Schedule]],
-        loop: Callable[[int, int, Graph], Iterable[Choice]],
-    ) -> Iterator[Choice]:
-        """The strategy's schedules of what is inside, one after another."""
-        made = [schedules(region) for region in self.regions(graph, op)]
-        for i in range(max(map(len, made))):
-            yield Choice(tuple(Part(1, found[min(i, len(found) - 1)]) for found in made))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
         """The branch as JAX runs it."""
@@ -142,10 +129,6 @@ class Chosen:
         """Append the forward pass; return its outputs and what appends the backward pass."""
         outputs, pull = self.branches.linearize(state, inputs[1:])
         return outputs, lambda cotangents: [None, *pull(cotangents)]
-
-
-def _reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:
-    return tuple(v >= 0 and region.active[v] and a for v, a in zip(region.outputs, arriving, strict=True))
 
 
 def _cost(unit: BranchUnit) -> tuple[int, float]:

@@ -37,6 +37,11 @@ class Loop:
         return self.body.inputs[self.n_consts : self.n_consts + self.n_carry]
 
     @property
+    def carry_bytes(self) -> int:
+        """Bytes of what is carried from step to step."""
+        return sum(self.body.values[v].size_bytes for v in self.carries)
+
+    @property
     def rows(self) -> tuple[int, ...]:
         """The values of the body that are rows of the inputs."""
         return self.body.inputs[self.n_consts + self.n_carry :]

@@ -29,3 +29,8 @@ def region_of(graph: Graph, jaxpr: Any, moving: Sequence[bool], wanted: Sequence
         wanted: which outputs are given a cotangent.
     """
     return build(jaxpr, tuple(moving), graph.keep_remat, wanted=wanted)
+
+
+def reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:
+    """Tell which outputs of a region are given a cotangent that some value inside wants."""
+    return tuple(v >= 0 and region.active[v] and a for v, a in zip(region.outputs, arriving, strict=True))

@@ -12,7 +12,7 @@ Limits: scans with effects, and those over named axes, stay as they are. Binomia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.graph.structure import Trips
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.late import start_late
@@ -52,10 +53,10 @@ class Scan:
         """The trip count."""
         return (float(op.eqn.params["length"]),)
 
-    def carried_bytes(self, graph: Graph, op: Op) -> int:
-        """Bytes of the carry."""
-        loop = loop_of(graph, op)
-        return sum(loop.body.values[v].size_bytes for v in loop.carries)
+    def loop(self, graph: Graph, op: Op) -> Trips:
+        """Its trip count and carry."""
+        own = loop_of(graph, op)
+        return Trips(own.length, own.carry_bytes, own.body)
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
         """How it is run, in words."""
@@ -70,19 +71,8 @@ class Scan:
         loop = loop_of(rules.graph, op)
         lowering = ScanUnits(rules, op)
         steps = [step_of(s, lowering.scan(alike(loop.length, s))) for s in solve(rules.inside(loop.body))]
-        size = lambda values: sum(loop.body.values[v].size_bytes for v in values)  # noqa: E731
-        return scan_choices(loop.length, size(loop.carries), size(loop.rows), undominated(steps))
-
-    def by_law(
-        self,
-        graph: Graph,
-        op: Op,
-        schedules: Callable[[Graph], Sequence[Schedule]],
-        loop: Callable[[int, int, Graph], Iterable[Choice]],
-    ) -> Iterable[Choice]:
-        """The choices that a strategy has for a loop like it."""
-        own = loop_of(graph, op)
-        return loop(own.length, self.carried_bytes(graph, op), own.body)
+        row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
+        return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 
     def emit(
         self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Runner], late: bool

@@ -20,11 +20,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
 
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is
-from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.graph.structure import structure_of
 from remat_plan.loops.nested import log_factors
 from remat_plan.planning.strategies.records import Task
 from remat_plan.solve.binomial import advances, slots_for
@@ -70,26 +69,6 @@ class Loop:
 
 Law = Callable[[Loop], Iterable[Choice]]
 """What a strategy does with a loop: choices, the preferred one first."""
-
-
-class LawfulStructure(Structure, Protocol):
-    """What strategies ask of a structure."""
-
-    def by_law(
-        self,
-        graph: Graph,
-        op: Op,
-        schedules: Callable[[Graph], Sequence[Schedule]],
-        loop: Callable[[int, int, Graph], Iterable[Choice]],
-    ) -> Iterable[Choice]:
-        """The choices that a strategy has for an equation of it.
-
-        Args:
-            graph, op: the equation.
-            schedules: what the strategy makes of a region inside it.
-            loop: what it makes of a loop: trip count, bytes of the carry, body.
-        """
-        ...
 
 
 def each_step(loop: Loop) -> Iterator[Choice]:
@@ -165,12 +144,11 @@ def apply_law(
     for op in task.graph.ops:
         structure = structure_of(op)
         if structure is not None and op.index not in task.cuts.limits.pinned:
-            found = cast(LawfulStructure, structure).by_law(
-                task.graph,
-                op,
-                lambda region: make(region)[1],
-                lambda length, carry_bytes, body: law(Loop(length, carry_bytes, *make(body))),
-            )
+            trips = structure.loop(task.graph, op)
+            if trips is None:
+                found = _as_made([make(region)[1] for region in structure.regions(task.graph, op)])
+            else:
+                found = law(Loop(trips.count, trips.carry_bytes, *make(trips.body)))
             choices[op.index] = list(dict.fromkeys(found))
     choices = {index: found for index, found in choices.items() if found}
     if not choices:
@@ -178,6 +156,12 @@ def apply_law(
     most = max(map(len, choices.values()))
     picked = [{index: found[min(i, len(found) - 1)] for index, found in choices.items()} for i in range(most)]
     return tuple(dict.fromkeys(with_choices(s, made) for s in schedules for made in picked))
+
+
+def _as_made(made: Sequence[Sequence[Schedule]]) -> Iterator[Choice]:
+    """The strategy's schedules of regions that each run once, one after another."""
+    for i in range(max(map(len, made))):
+        yield Choice(tuple(Part(1, found[min(i, len(found) - 1)]) for found in made))
 
 
 def with_choices(schedule: Schedule, choices: dict[int, Choice]) -> Schedule:
