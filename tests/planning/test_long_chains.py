@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from remat_plan.planning.builder import Rules
-from remat_plan.planning.whole_step import StepProgram
 
 import remat_plan as rp
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.whole_step import StepProgram
 from remat_plan.planning.planner import Planner
 from tests.helpers import CPU, check_schedules, traced
 
@@ -35,7 +35,7 @@ class Chain:
         self.plain = self.timeline(self.program.plain)
 
     def timeline(self, schedule):
-        return StepProgram(self.rules, self.cuts.free).loss_timeline(schedule)
+        return StepProgram(self.rules).loss_timeline(schedule)
 
     def own(self, timeline):
         """Bytes beside arguments and results."""
