@@ -23,7 +23,6 @@ from remat_plan.graph.dissolve import evaluate, holds_remat
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import WRITTEN, Segment, as_is, is_written
-from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.rewrite.emit import Emitter, as_array
 from remat_plan.structures import registry  # noqa: F401 (its import makes structures known)
 
@@ -163,7 +162,7 @@ def trace_program(
 
 def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = True) -> Emitter:
     """Return a graph under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``."""
-    return Emitter(graph, schedule, free_ops(graph), last_uses(graph), prevent_cse)
+    return Emitter(graph, schedule, prevent_cse)
 
 
 class _AsWritten:

@@ -9,7 +9,8 @@ No tracing happens here.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook, Facts
@@ -18,12 +19,15 @@ from remat_plan.cost.memory import fact_book
 from remat_plan.cost.passes import Pull, Unit
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.border import Borders
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
+from remat_plan.graph.order import Order
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, as_is
 from remat_plan.graph.structure import Structure, structure_of
-from remat_plan.graph.uses import free_ops, last_uses
+
+Made = TypeVar("Made")
 
 
 class Backward:
@@ -129,17 +133,25 @@ class Rules:
         self.graph, self.hardware = graph, hardware
         self.model = model_for(hardware)
         self.facts = fact_book(hardware) if facts is None else facts
-        self.free, self.last = free_ops(graph), last_uses(graph)
+        self.borders = Borders(graph)
+        self.order = Order(graph, self.borders.free)
         self._backwards: dict[int, Backward] = {}
         self._inside: dict[int, Rules] = {}
         self._units: dict[Any, Unit] = {}
         self._wirings: dict[tuple[int, int], Wiring] = {}
+        self._once: dict[Any, Any] = {}
 
     def inside(self, region: Graph) -> Rules:
         """The rules of a region inside a structure of this graph."""
         if id(region) not in self._inside:  # regions are kept, so their ids stay their own
             self._inside[id(region)] = Rules(region, self.hardware, self.facts)
         return self._inside[id(region)]
+
+    def once(self, key: Any, make: Callable[[], Made]) -> Made:
+        """Return what a structure made under a key of its own before; make it where it did not."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
 
     def unit(self, op: Op, choice: Choice | None) -> Unit | None:
         """A structure run by choice (None: as it is); None for an equation that is none."""

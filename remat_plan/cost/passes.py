@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from remat_plan import _compat
@@ -110,25 +111,30 @@ class Pass:
         return Pass(dataclasses.replace(self.region, seconds=self.region.seconds + seconds), self.flops)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Passes:
     """The passes of a unit by itself.
 
     Attributes:
-        alone: the forward pass where no backward pass follows.
         forward: the forward pass that writes residuals.
         backward: the backward pass.
         residual_bytes: sizes of the residuals that are made anew each time it runs, carried inputs among them.
         constant_bytes: sizes of those that depend on constant inputs only.
         reads: positions of the inputs that the backward pass reads where they are.
+        find_alone: evaluates ``alone``, which not all ask for.
     """
 
-    alone: Pass
     forward: Pass
     backward: Pass
     residual_bytes: tuple[int, ...]
     constant_bytes: tuple[int, ...]
     reads: tuple[int, ...]
+    find_alone: Callable[[], Pass]
+
+    @cached_property
+    def alone(self) -> Pass:
+        """The forward pass where no backward pass follows."""
+        return self.find_alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +213,12 @@ class _Apart:
         stacked = [v for v in made if v not in position] if any(roles.row) or roles.carried else []
         own = [v for v in made if v not in position and v not in stacked]
         return Passes(
-            alone=self.forward([]),
             forward=self.forward(stacked, own),
             backward=self.backward(reads, made if stacked or roles.carried else [], [*residuals]),
             residual_bytes=tuple(state.sizes[v] for v in made),
             constant_bytes=tuple(state.sizes[v] for v in constants),
             reads=reads,
+            find_alone=partial(self.forward, ()),
         )
 
     def forward(self, stacked: Sequence[int], own: Sequence[int] = ()) -> Pass:

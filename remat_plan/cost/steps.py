@@ -89,7 +89,8 @@ def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
     for step in reversed(steps):
         if step.kind == Kind.BARRIER:
             pairs = [(r, w) for r, w in zip(step.reads, step.writes, strict=True) if w in used]
-            step = replace(step, reads=tuple([r for r, _ in pairs]), writes=tuple([w for _, w in pairs]))
+            if len(pairs) < len(step.writes):
+                step = replace(step, reads=tuple([r for r, _ in pairs]), writes=tuple([w for _, w in pairs]))
         if (step.eqn is not None and step.eqn.effects) or any(w in used for w in step.writes):
             used.update(step.reads)
             kept.append(step)

@@ -56,39 +56,47 @@ class SegmentUnit:
         return outputs, pull
 
 
+class LoopStep:
+    """One step of a loop, and its passes whatever the trip count.
+
+    Args:
+        inner: constants, carry, rows to carry, rows.
+        n_consts, n_carry: how many of its inputs are constants, and how many are carried.
+        facts, hardware: of the backend.
+    """
+
+    def __init__(self, inner: Unit, n_consts: int, n_carry: int, facts: FactBook, hardware: Hardware):
+        self.signature, self.n_carry, self.hardware = inner.signature, n_carry, hardware
+        border = n_consts + n_carry
+        rows = tuple([i >= border for i in range(len(self.signature.inputs))])
+        result_rows = tuple([i >= n_carry for i in range(len(self.signature.outputs))])
+        constant = tuple([i < n_consts for i in range(len(self.signature.inputs))])
+        kept = tuple([c or r for c, r in zip(constant, rows, strict=True)])
+        carried = tuple([(n_consts + j, j) for j in range(n_carry)])
+        self.inner, self.roles = inner, Roles(constant, kept, rows, result_rows, carried)
+        self.passes = find_passes(inner, self.roles, facts, hardware)
+
+
 class LoopUnit:
     """A unit run ``length`` times.
 
     Args:
-        inner: one step: constants, carry, rows to carry, rows.
+        step: one step.
         length: the trip count.
-        n_consts, n_carry: how many of its inputs are constants, and how many are carried.
-        facts, hardware: of the backend.
         eqn: the equation that is shown for its steps.
     """
 
-    def __init__(
-        self,
-        inner: Unit,
-        length: int,
-        n_consts: int,
-        n_carry: int,
-        facts: FactBook,
-        hardware: Hardware,
-        eqn: Any,
-    ):
+    def __init__(self, step: LoopStep, length: int, eqn: Any):
         self.length, self.eqn = length, eqn
-        step, border = inner.signature, n_consts + n_carry
-        rows = tuple([i >= border for i in range(len(step.inputs))])
-        result_rows = tuple([i >= n_carry for i in range(len(step.outputs))])
-        constant = tuple([i < n_consts for i in range(len(step.inputs))])
-        kept = tuple([c or r for c, r in zip(constant, rows, strict=True)])
+        kinds, roles = step.signature, step.roles
         self.signature = Signature(
-            _stacked(step.inputs, rows, length), _stacked(step.outputs, result_rows, length), step.moving, step.arriving
+            _stacked(kinds.inputs, roles.row, length),
+            _stacked(kinds.outputs, roles.result_row, length),
+            kinds.moving,
+            kinds.arriving,
         )
-        self.n_carry, self.hardware = n_carry, hardware
-        self.carried = tuple([(n_consts + j, j) for j in range(n_carry)])
-        self.passes = find_passes(inner, Roles(constant, kept, rows, result_rows, self.carried), facts, hardware)
+        self.n_carry, self.hardware = step.n_carry, step.hardware
+        self.carried, self.passes = roles.carried, step.passes
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
         """Append the loop as one step."""

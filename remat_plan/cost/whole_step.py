@@ -23,8 +23,6 @@ from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering, Program
 from remat_plan.cost.steps import live_steps
 from remat_plan.graph.action import action_of
-from remat_plan.graph.border import interface
-from remat_plan.graph.order import late_loops, ordered
 from remat_plan.graph.schedule import Schedule, Segment
 
 
@@ -33,7 +31,7 @@ class StepProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
         super().__init__(rules, state, stored)
-        self.free, self.last = rules.free, rules.last
+        self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
     def buffer(self, value: int) -> int:
@@ -56,11 +54,11 @@ class StepProgram(ProgramBuilder):
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
-        for segment, waits in ordered(self.graph, segments, self.free):
+        for segment, waits in self.rules.order.of(segments):
             if not segment.checkpointed:
                 self.forward_pass((segment,))
                 continue
-            reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
+            reads, leaves, through = self.rules.borders.interface(segment, waits)
             outer = self.buffers
             self.buffers = self.behind_barrier({v: self.buffers[v] for v in reads})
             if segment.children:
@@ -99,7 +97,7 @@ class StepProgram(ProgramBuilder):
 
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
-        for segment, waits in reversed(ordered(self.graph, segments, self.free)):
+        for segment, waits in reversed(self.rules.order.of(segments)):
             if segment.checkpointed:
                 self.checkpointed(segment, waits)
             else:
@@ -114,14 +112,14 @@ class StepProgram(ProgramBuilder):
 
     def checkpointed(self, segment: Segment, waits: tuple[int, ...]) -> None:
         """Run the backward pass of one segment: behind a barrier, its forward pass again and its backward equations."""
-        reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
+        reads, leaves, through = self.rules.borders.interface(segment, waits)
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
             return
         outer, outer_cotangents, outer_stored = self.buffers, self.cotangents, self.stored
         outer_late = self.state.late
         self.stored = False  # what is recomputed here is read here
-        self.state.late = late_loops(self.graph, ())[1]
+        self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
         self.buffers = self.behind_barrier(given, arriving)
@@ -162,7 +160,7 @@ class StepProgram(ProgramBuilder):
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
         inputs = frozenset((*self.buffers.values(), *arriving))
-        state.late = late_loops(graph, schedule)[0]
+        state.late = self.rules.order.late_loops(schedule)[0]
         self.forward_pass(schedule)
         outputs = [self.buffer(v) for v in graph.outputs if v >= 0]
         self.backward_pass(schedule)
@@ -211,7 +209,7 @@ class RegionUnit:
         """Append the forward pass."""
         builder = self.builder(state, inputs)
         for op in self.rules.graph.ops:
-            if op.index not in self.rules.free:
+            if op.index not in self.rules.borders.free:
                 builder.forward(op)
         return self.outputs(builder)
 

@@ -9,35 +9,55 @@ from collections.abc import Sequence
 
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Segment
+from remat_plan.graph.uses import free_ops, last_uses
+
+Interface = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Values that a segment reads, that it makes and that are used later, that pass through it."""
 
 
-def interface(
-    graph: Graph, segment: Segment, free: frozenset[int], last: Sequence[int], waits: Sequence[int] = ()
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return what a segment reads, what it makes that is used later, and what passes through it.
+class Borders:
+    """The borders of a graph's segments, each derived once: schedules share most of theirs.
 
-    Args:
-        graph, segment: the program and the segment.
+    Attributes:
+        graph: the program.
         free: operations that every segment makes for itself.
         last: per value, the last operation that reads it.
-        waits: values that pass through whether the segment reads them or not (see ``graph.order``).
     """
-    reads: dict[int, None] = {}
-    made: list[int] = []
-    inside: set[int] = set()
-    for index in range(segment.start, segment.end):
-        if index in free:
-            continue
-        op = graph.ops[index]
-        for v in op.reads:
-            if v not in inside and graph.values[v].producer not in free:
-                reads.setdefault(v)
-        inside.update(op.outputs)
-        made.extend(op.outputs)
-    leaves = tuple(v for v in made if last[v] >= segment.end)
-    through = dict.fromkeys(
-        v for v in reads if last[v] >= segment.end and graph.values[v].producer >= 0 and graph.active[v]
-    )
-    through.update(dict.fromkeys(waits))
-    reads.update(dict.fromkeys(waits))
-    return tuple(reads), leaves, tuple(through)
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.free, self.last = free_ops(graph), last_uses(graph)
+        self._known: dict[tuple[int, int], Interface] = {}
+
+    def interface(self, segment: Segment, waits: Sequence[int] = ()) -> Interface:
+        """Return what a segment reads, what it makes that is used later, and what passes through it.
+
+        Args:
+            segment: where it begins and ends is all that counts.
+            waits: values that pass through whether the segment reads them or not (see ``graph.order``).
+        """
+        key = segment.start, segment.end
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        reads, leaves, through = self._known[key]
+        if not waits:
+            return reads, leaves, through
+        return tuple(dict.fromkeys((*reads, *waits))), leaves, tuple(dict.fromkeys((*through, *waits)))
+
+    def _find(self, start: int, end: int) -> Interface:
+        graph, last = self.graph, self.last
+        reads: dict[int, None] = {}
+        made: list[int] = []
+        inside: set[int] = set()
+        for index in range(start, end):
+            if index in self.free:
+                continue
+            op = graph.ops[index]
+            for v in op.reads:
+                if v not in inside and graph.values[v].producer not in self.free:
+                    reads.setdefault(v)
+            inside.update(op.outputs)
+            made.extend(op.outputs)
+        leaves = tuple([v for v in made if last[v] >= end])
+        through = tuple([v for v in reads if last[v] >= end and graph.values[v].producer >= 0 and graph.active[v]])
+        return tuple(reads), leaves, through

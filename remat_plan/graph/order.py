@@ -24,23 +24,44 @@ from remat_plan.graph.structure import structure_of
 Ordered = list[tuple[Segment, tuple[int, ...]]]
 
 
-def ordered(graph: Graph, segments: Sequence[Segment], free: frozenset[int]) -> Ordered:
-    """Return each segment with the values that must pass through it for the sake of the order.
+class Order:
+    """The order of a graph's segments; what two of them that follow each other wait for is derived once.
 
     Args:
-        graph, segments: the program, and segments of it that follow each other.
+        graph: the program.
         free: operations that every segment makes for itself.
     """
-    found: Ordered = []
-    following: Segment | None = None
-    for segment in reversed(segments):
-        waits: tuple[int, ...] = ()
-        if segment.checkpointed and following is not None:
-            waits = _waits(graph, segment, following, free)
-        found.append((segment, waits))
-        if segment.checkpointed or segment.choices:
-            following = segment
-    return found[::-1]
+
+    def __init__(self, graph: Graph, free: frozenset[int]):
+        self.graph, self.free = graph, free
+        self._known: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
+        self._several = sum(starts_early(op) for op in graph.ops) > 1
+
+    def of(self, segments: Sequence[Segment]) -> Ordered:
+        """Return each segment with the values that must pass through it for the sake of the order."""
+        found: Ordered = []
+        following: Segment | None = None
+        for segment in reversed(segments):
+            waits: tuple[int, ...] = ()
+            if segment.checkpointed and following is not None:
+                key = segment.start, segment.end, following.start, following.end
+                if key not in self._known:
+                    self._known[key] = _waits(self.graph, segment, following, self.free)
+                waits = self._known[key]
+            found.append((segment, waits))
+            if segment.checkpointed or segment.choices:
+                following = segment
+        return found[::-1]
+
+    def late_loops(self, schedule: Sequence[Segment]) -> tuple[bool, bool]:
+        """Tell whether loops take their memory when they are reached: those of a schedule, those recomputed inside it.
+
+        A lone loop that runs once is in nobody's way. Where JAX would copy what a loop in a ``cond`` reads, only
+        several recomputed ones are worth it. A plain program stays as it is.
+        """
+        forwards = _compat.cond_forwards_residuals()
+        planned = any(s.checkpointed or s.choices for s in schedule)
+        return forwards and self._several and planned, forwards or self._several
 
 
 def _waits(graph: Graph, segment: Segment, following: Segment, free: frozenset[int]) -> tuple[int, ...]:
@@ -75,15 +96,3 @@ def starts_early(op: Op) -> bool:
     """Tell whether an operation begins with memory that depends on nothing: a loop that stacks its residuals."""
     structure = structure_of(op)
     return structure is not None and max(structure.run_counts(op), default=1.0) > 1
-
-
-def late_loops(graph: Graph, schedule: Sequence[Segment]) -> tuple[bool, bool]:
-    """Tell whether loops take their memory when they are reached: those of a schedule, and those recomputed inside it.
-
-    A lone loop that runs once is in nobody's way. Where JAX would copy what a loop in a ``cond`` reads, only several
-    recomputed ones are worth it. A plain program stays as it is.
-    """
-    several = sum(starts_early(op) for op in graph.ops) > 1
-    forwards = _compat.cond_forwards_residuals()
-    planned = any(s.checkpointed or s.choices for s in schedule)
-    return forwards and several and planned, forwards or several

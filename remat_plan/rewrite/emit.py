@@ -19,13 +19,12 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.action import action_of
-from remat_plan.graph.border import interface
+from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
-from remat_plan.graph.order import late_loops, ordered, starts_early
+from remat_plan.graph.order import Order, starts_early
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.policies import named_policy, offloading_policy
 from remat_plan.rewrite.late import start_late
 from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
@@ -52,18 +51,19 @@ class Emitter:
         self,
         graph: Graph,
         schedule: Sequence[Segment],
-        free: frozenset[int],
-        last: Sequence[int],
         prevent_cse: bool = True,
         inside: bool = False,
     ):
-        self.graph, self.schedule, self.free, self.last = graph, tuple(schedule), free, last
+        self.graph, self.schedule = graph, tuple(schedule)
+        self.borders = Borders(graph)
+        self.free = self.borders.free
+        self.order = Order(graph, self.free)
         self.prevent_cse = prevent_cse
-        self.late, self.late_again = late_loops(graph, self.schedule)
+        self.late, self.late_again = self.order.late_loops(self.schedule)
         # Inside a structure nothing starts before its turn, and a branch around a loop would copy what it stacks.
         self.late = self.late and not inside
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
-        self.free_keys = _free_keys(graph, free)
+        self.free_keys = _free_keys(graph, self.free)
         # Names of a planned function inside this one must not be saved by segments around it.
         salt = zlib.crc32(repr((len(graph.ops), self.schedule)).encode())
         self.prefix = f"{TAG_PREFIX}{salt:08x}:"
@@ -129,7 +129,7 @@ class Emitter:
 
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
-        for segment, waits in ordered(self.graph, segments, self.free):
+        for segment, waits in self.order.of(segments):
             if segment.checkpointed:
                 self.checkpointed(segment, waits, env)
             else:
@@ -143,7 +143,7 @@ class Emitter:
 
     def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
-        reads, leaves, through = interface(self.graph, segment, self.free, self.last, waits)
+        reads, leaves, through = self.borders.interface(segment, waits)
         key = self.share_key(segment, reads, leaves, through)
         body = self.shared.get(key) if key is not None else None
         if body is None:
@@ -216,7 +216,7 @@ def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:
     """Return a structure of a graph, run by choice: operands to outputs."""
     structure = cast(EmittedStructure, structure_of(op))
     # With barriers, as jax.checkpoint has them by default: a loop could do without, but not every body then fits.
-    run = lambda region, s: Emitter(region, s, free_ops(region), last_uses(region), inside=True)  # noqa: E731
+    run = lambda region, s: Emitter(region, s, inside=True)  # noqa: E731
     return structure.emit(graph, op, choice, run, late)
 
 

@@ -12,7 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
 from remat_plan.cost.program import Lowering
-from remat_plan.cost.units import LoopUnit, SegmentUnit, SlottedUnit
+from remat_plan.cost.units import LoopStep, LoopUnit, SegmentUnit, SlottedUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
@@ -38,42 +38,48 @@ class ScanUnits:
         n = self.loop.n_carry
         return list(zip(body.outputs[n:], given[n:], strict=True))
 
-    def step(self, schedule: Schedule) -> RegionUnit:
-        """One step."""
-        return RegionUnit(self.inside, schedule, self.arriving, stored=True)
+    def step(self, schedule: Schedule, stored: bool = True) -> LoopStep:
+        """One step by schedule, evaluated once however many stretches and groups are made of it."""
+        key = self.op.kind, self.arriving, schedule, stored
+        made = lambda: self.loop_step(RegionUnit(self.inside, schedule, self.arriving, stored))  # noqa: E731
+        return self.rules.once(key, made)
+
+    def loop_step(self, unit: Unit) -> LoopStep:
+        """A unit as the step of a loop over this scan's rows."""
+        return LoopStep(unit, self.loop.n_consts, self.loop.n_carry, self.rules.facts, self.rules.hardware)
 
     def scan(self, choice: Choice) -> Unit:
         """The whole."""
         if choice.slots:
-            step = RegionUnit(self.inside, choice.parts[0].schedule, self.arriving, stored=False)
-            return self.slotted(step, choice.slots)
+            return self.slotted(self.step(choice.parts[0].schedule, stored=False), choice.slots)
         loops = [self.grouped(self.step(part.schedule), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 
-    def stretch(self, step: Unit, count: int) -> LoopUnit:
+    def stretch(self, step: LoopStep, count: int) -> LoopUnit:
         """Equal steps, one after another."""
-        loop, rules = self.loop, self.rules
-        return LoopUnit(step, count, loop.n_consts, loop.n_carry, rules.facts, rules.hardware, self.op.eqn)
+        return LoopUnit(step, count, self.op.eqn)
 
-    def grouped(self, step: Unit, length: int, factors: Sequence[int]) -> Unit:
+    def grouped(self, step: LoopStep, length: int, factors: Sequence[int]) -> Unit:
         """Groups in groups; mirrors ``loops.nested.nested_scan``."""
         groups = min(factors[0], length) if len(factors) > 1 else 1
         if groups <= 1:
             return self.grouped(step, length, factors[1:]) if len(factors) > 1 else self.stretch(step, length)
         groups, size, rest = divide(length, groups)
-        main = self.stretch(SegmentUnit(self.grouped(step, size, factors[1:])), groups)
+        main = self.stretch(self.loop_step(SegmentUnit(self.grouped(step, size, factors[1:]))), groups)
         if not rest:
             return main
         return Stretches((main, SegmentUnit(self.stretch(step, rest))), self.loop, self.op.eqn)
 
-    def slotted(self, step: Unit, slots: int) -> Unit:
+    def slotted(self, step: LoopStep, slots: int) -> Unit:
         """Binomial checkpointing."""
         loop = self.loop
         advanced = advances(loop.length, min(slots, loop.length))
         carry_bytes = sum(
             step.signature.inputs[i].size_bytes for i in range(loop.n_consts, loop.n_consts + loop.n_carry)
         )
-        return SlottedUnit(self.stretch(SegmentUnit(step), loop.length), slots * carry_bytes, advanced)
+        return SlottedUnit(
+            self.stretch(self.loop_step(SegmentUnit(step.inner)), loop.length), slots * carry_bytes, advanced
+        )
 
 
 class Stretches:

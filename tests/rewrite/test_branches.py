@@ -7,7 +7,7 @@ import pytest
 
 import remat_plan as rp
 from benchmarks.models import small
-from remat_plan.graph.order import ordered
+from remat_plan.graph.order import Order
 from remat_plan.graph.schedule import around, saving
 from remat_plan.graph.uses import free_ops
 from tests.helpers import planner_schedules, traced, under
@@ -150,7 +150,7 @@ def test_a_branch_waits_for_the_parameters_of_the_next():
     program = traced(loss, *arguments(3, layers, shape))
     segments = branch_segments(program, 3)
     graph = program.graph
-    waits = [set(values) for _, values in ordered(graph, segments, free_ops(graph))]
+    waits = [set(values) for _, values in Order(graph, free_ops(graph)).of(segments)]
     assert waits == [set(graph.inputs[4:8]), set(graph.inputs[8:12]), set()]
 
 
@@ -158,6 +158,6 @@ def test_a_branch_waits_for_the_parameters_of_the_next():
 def test_blocks_in_a_row_wait_for_nothing_more(name):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)
-    graph, free = program.graph, free_ops(program.graph)
+    order = Order(program.graph, free_ops(program.graph))
     for schedule in planner_schedules(program, limit=3):
-        assert all(not waits for _, waits in ordered(graph, schedule, free)), schedule
+        assert all(not waits for _, waits in order.of(schedule)), schedule
