@@ -86,7 +86,7 @@ def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[
 
 
 def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
-    """Return local minima, of a plateau the position of the highest score; with ``flat`` all such positions."""
+    """Return local minima, of a plateau the last position of the highest score; with ``flat`` all such positions."""
     found = []
     i = 1
     n = len(heights) - 1
@@ -98,7 +98,7 @@ def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
         if lower or (flat and j > i):
             best = max(scores[i : j + 1])
             chosen = [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
-            found.extend(chosen if flat else chosen[:1])
+            found.extend(chosen if flat else chosen[-1:])
         i = j + 1
     return found
 
