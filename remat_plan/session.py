@@ -86,6 +86,8 @@ class Session(Chooser):
             peak = peaks[outcome.schedule] = self.peak(outcome.schedule, verify)
             if peak <= budget_bytes and self.is_close(outcome.schedule, peak / budget_bytes, verify):
                 break
+            if peak == outcome.peak_bytes and peak > (1 + _SLACK) * budget_bytes:
+                break  # the search heard the last word, and its least is far above
             goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
         if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
             return self.fastest(fitting)

@@ -4,6 +4,7 @@ import os
 
 # The figures that tests expect are those of the CPU; subprocesses inherit this. Other devices are targets, compiled for.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # arrays are small: compiling is the time
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings

@@ -152,6 +152,8 @@ def compile_memory(
 
 def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict[str, Any]:
     options: dict[str, Any] = dict(compiler_options(target))
+    if target.platform == "cpu":
+        options["xla_backend_optimization_level"] = 0  # of machine code, which is made after memory was assigned
     if fast and target.platform == "tpu":
         options["optimization_level"] = 9  # an enumeration in XLA: 9 is O0, the least effort
     return {**options, **(more or {})}

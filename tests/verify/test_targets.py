@@ -226,6 +226,23 @@ def test_cpu_numbers_add_up() -> None:
     assert memory.flops > 6 * 3 * 2 * 2048 * 256 * 256
 
 
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (jax.value_and_grad(layers(6, 2)), (aval(128, 128), aval(512, 128))),
+        (jax.value_and_grad(scanned(8)), (aval(128, 128), aval(512, 128))),
+        (train_step, None),
+    ],
+)
+def test_machine_code_is_not_optimised_and_memory_is_that_of_the_users_own_compile(fn: Any, args: Any) -> None:
+    args = step_avals() if args is None else args
+    options = {**compiler_options(resolve("cpu")), "xla_backend_optimization_level": 3}
+    own = jax.jit(fn).lower(*args).compile(compiler_options=options).memory_analysis()
+    memory = compile_memory(fn, args, resolve("cpu"))
+    assert memory.temp_bytes == own.temp_size_in_bytes
+    assert memory.argument_bytes + memory.output_bytes == own.argument_size_in_bytes + own.output_size_in_bytes
+
+
 def test_records_are_frozen_with_slots() -> None:
     assert not hasattr(resolve("cpu"), "__dict__")
     assert "__slots__" in vars(CompiledMemory)
