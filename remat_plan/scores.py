@@ -14,6 +14,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
@@ -25,9 +26,6 @@ from remat_plan.verify.targets import Target
 
 UNMERGED: Schedule = (Segment(-1, -1),)
 """Stands for the plain function as JAX has it, with the equations that are merged for planning."""
-
-_WORK = 1e-3
-"""How much a second forward and backward pass weighs where predicted seconds are equal: a thousandth of its seconds."""
 
 AGREEMENT = 0.005
 """The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
@@ -143,12 +141,9 @@ class Scores:
         return self.compiled_bytes(UNMERGED)
 
     def price(self, schedule: Schedule) -> float:
-        """What schedules are chosen by: predicted seconds, where these say nothing the work that is done.
-
-        Seconds below those of the plain step are not counted upon: what is written less was never timed.
-        """
+        """What schedules are chosen by; see ``cost.price``."""
         plain, made = self.timeline(self.program.plain), self.timeline(schedule)
-        return max(made.seconds, plain.seconds) + _WORK * plain.seconds * made.flops / max(plain.flops, 1.0)
+        return price(made.seconds, made.flops, plain.seconds, plain.flops)
 
     def overhead(self, schedule: Schedule) -> float:
         """Recomputed seconds over plain seconds, by the evaluator."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from remat_plan.cost.builder import Rules
+from remat_plan.cost.price import price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
@@ -154,9 +155,11 @@ class _Profiler:
         if op is None or structure is None or run.limits != NO_LIMITS:
             return
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
+        own = plain.timeline
+        price_of = lambda r: price(r.timeline.seconds, r.timeline.flops, own.seconds, own.flops)  # noqa: E731
         for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
             made = plain_run(self.rules, run, choice)
-            seconds = made.timeline.seconds - plain.timeline.seconds
+            seconds = price_of(made) - price_of(plain)
             peak = made.timeline.peak_bytes
             yield SegmentOption(frozenset(), True, max(made.kept_bytes, leaves), peak, peak, 0, seconds, choice)
 

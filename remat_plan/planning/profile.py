@@ -100,7 +100,7 @@ class SegmentProgram(ProgramBuilder):
         if state.model.breadth_first:
             loose = [k.step for k in kernels if not k.reads and k.step.primitive == "iota"]
             early = sum(state.sizes[w] for step in loose for w in step.writes)
-        return SegmentTimeline(peak, timeline.seconds, early)
+        return SegmentTimeline(peak, timeline.seconds, timeline.flops, early)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class SegmentTimeline:
 
     peak_bytes: int
     seconds: float
+    flops: float
     early_bytes: int
 
 

@@ -28,7 +28,7 @@ from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of
-from remat_plan.structures.scan_choices import alike, scan_choices, step_of, undominated
+from remat_plan.structures.scan_choices import scan_choices, steps_of, undominated
 from remat_plan.structures.scan_units import ScanUnits
 
 Runner = Callable[[Sequence[Any]], list[Any]]
@@ -69,8 +69,8 @@ class Scan:
     def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
-        lowering = ScanUnits(rules, op)
-        steps = [step_of(s, lowering.scan(alike(loop.length, s))) for s in solve(rules.inside(loop.body))]
+        lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
+        steps = steps_of(schedules, [lowering.step(s).passes for s in schedules])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
         return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 

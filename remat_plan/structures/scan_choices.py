@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from remat_plan.cost.passes import Unit
-from remat_plan.cost.units import LoopUnit
+from remat_plan.cost.passes import Passes
+from remat_plan.cost.price import price
 from remat_plan.graph.schedule import Choice, Part, Schedule
 
 _SMALL_GROUP, _GROUPS = 6, 4
@@ -35,28 +35,30 @@ class Step:
         schedule: of the body.
         kept_bytes: residuals of one step, the carry included where it is kept.
         inside_bytes: needed while one step runs backward.
-        seconds: of both passes of one step.
+        price: of both passes of one step (see ``cost.price``).
     """
 
     schedule: Schedule
     kept_bytes: int
     inside_bytes: int
-    seconds: float
+    price: float
 
 
-def step_of(schedule: Schedule, unit: Unit) -> Step:
-    """Return what a step costs, of a loop that runs all steps by one schedule."""
-    assert isinstance(unit, LoopUnit)
-    passes = unit.passes
-    seconds = passes.forward.region.seconds + passes.backward.region.seconds
-    return Step(schedule, sum(passes.residual_bytes), passes.backward.region.transient_bytes, seconds)
+def steps_of(schedules: Sequence[Schedule], passes: Sequence[Passes]) -> list[Step]:
+    """Return what a step costs by each schedule, from the passes of a step by each; the first runs it as it is."""
+    seconds = [p.forward.region.seconds + p.backward.region.seconds for p in passes]
+    flops = [p.forward.flops + p.backward.flops for p in passes]
+    return [
+        Step(schedule, sum(p.residual_bytes), p.backward.region.transient_bytes, price(s, f, seconds[0], flops[0]))
+        for schedule, p, s, f in zip(schedules, passes, seconds, flops, strict=True)
+    ]
 
 
 def undominated(steps: Sequence[Step]) -> list[Step]:
-    """Keep the steps that no other one beats in bytes (kept, needed) and seconds, from fewest kept bytes to most."""
+    """Keep the steps that no other one beats in bytes (kept, needed) and price, from fewest kept bytes to most."""
     kept: list[Step] = []
-    for step in sorted(steps, key=lambda s: (s.kept_bytes, s.seconds, s.inside_bytes)):
-        if not any(k.seconds <= step.seconds and k.inside_bytes <= step.inside_bytes for k in kept):
+    for step in sorted(steps, key=lambda s: (s.kept_bytes, s.price, s.inside_bytes)):
+        if not any(k.price <= step.price and k.inside_bytes <= step.inside_bytes for k in kept):
             kept.append(step)
     return kept
 

@@ -7,9 +7,9 @@ from jax import lax
 
 import remat_plan as rp
 from benchmarks.models import small
-from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import evaluate
+from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, solve_region
@@ -17,7 +17,9 @@ from remat_plan.program import make_emitter
 from remat_plan.structures.loop import loop_of
 from remat_plan.structures.scan import Scan
 from remat_plan.structures.scan_choices import divisors
+from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
+from remat_plan.verify.targets import resolve
 from tests.helpers import CPU, traced
 
 W = jax.ShapeDtypeStruct((12, 64, 64), jnp.float32)
@@ -47,11 +49,13 @@ def choices(fn):
     return op, rules, list(Scan().choices(rules, op, solve_region))
 
 
-def kept_and_seconds(op, rules, choice):
-    """Bytes that one choice keeps between the passes, and seconds of both."""
+def passes_of(op, rules, choice):
+    """What one choice keeps between the passes of all steps, needs inside one, its seconds and FLOPs."""
     unit = rules.unit(op, choice)
     passes, n = unit.passes, unit.length
-    return n * sum(passes.residual_bytes), n * (passes.forward.region.seconds + passes.backward.region.seconds)
+    seconds = n * (passes.forward.region.seconds + passes.backward.region.seconds)
+    flops = n * (passes.forward.flops + passes.backward.flops)
+    return n * sum(passes.residual_bytes), passes.backward.region.transient_bytes, seconds, flops
 
 
 def test_divisors():
@@ -60,24 +64,25 @@ def test_divisors():
     assert divisors(64) == [2, 4, 8, 16, 32]
 
 
-def test_steps_trade_bytes_for_seconds():
-    """What is kept between the passes, what a step needs inside, seconds: none beats another in all three."""
+def test_steps_trade_bytes_for_seconds_and_work():
+    """What is kept between the passes, what a step needs inside, its price: none beats another in all three."""
     op, rules, found = choices(layers)
     alike = [c for c in found if len(c.parts) == 1 and not c.parts[0].groups]
-    inside = [rules.unit(op, c).passes.backward.region.transient_bytes for c in alike]
-    rows = [(*kept_and_seconds(op, rules, c), size) for c, size in zip(alike, inside, strict=True)]
+    plain = passes_of(op, rules, None)
+    made = [passes_of(op, rules, c) for c in alike]
+    rows = [(kept, price(seconds, flops, *plain[2:]), inside) for kept, inside, seconds, flops in made]
     assert len(rows) >= 3
     assert [kept for kept, _, _ in rows] == sorted(kept for kept, _, _ in rows)
     assert not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for a in rows for b in rows)
     assert rows[0][0] == 12 * 2048 * 64 * 4  # the carries
-    assert rows[-1][1] < rows[0][1]
+    assert rows[-1][1] == min(row[1] for row in rows)
 
 
 def test_groups_keep_one_carry_each():
     op, rules, found = choices(layers)
     grouped = [c for c in found if c.parts[0].groups and len(c.parts) == 1]
     assert {c.parts[0].groups[0] for c in grouped} >= {2, 3, 4}
-    assert all(kept_and_seconds(op, rules, c)[0] == c.parts[0].groups[0] * 2048 * 64 * 4 for c in grouped)
+    assert all(passes_of(op, rules, c)[0] == c.parts[0].groups[0] * 2048 * 64 * 4 for c in grouped)
 
 
 def test_a_scan_in_a_scan_has_its_own_choice():
@@ -87,6 +92,13 @@ def test_a_scan_in_a_scan_has_its_own_choice():
     assert [loop_of(body, o).length for o in inner] == [4]
     steps = [s for c in found for part in c.parts for s in part.schedule]
     assert any(child.choices for s in steps for child in s.children)
+
+
+def stretches_inside(schedule):
+    """Whether a step of a loop runs a loop in stretches: these start late, which the evaluator of jaxprs does not see."""
+    parts = [part for s in schedule for _, c in s.choices for part in c.parts]
+    inner = [c for part in parts for s in part.schedule for child in (s, *s.children) for _, c in child.choices]
+    return any(len(c.parts) > 1 for c in inner)
 
 
 @pytest.mark.parametrize("fn", [layers, scans_in_scans])
@@ -102,7 +114,11 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
             emitter = make_emitter(program.graph, schedule)
             step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
             found = evaluate(jax.make_jaxpr(step)(*program.call.structs), CPU)
-            assert made.peak_bytes == pytest.approx(found.peak_bytes, rel=0.08), schedule
+            if stretches_inside(schedule):
+                compiled = compile_memory(step, tuple(program.call.structs), resolve("cpu")).total_bytes
+                assert made.peak_bytes == pytest.approx(compiled, rel=0.3), schedule
+            else:
+                assert made.peak_bytes == pytest.approx(found.peak_bytes, rel=0.08), schedule
             assert made.seconds == pytest.approx(found.seconds, rel=0.13), schedule
             seen += any(s.choices for s in schedule)
     assert seen >= 1
@@ -120,9 +136,6 @@ def test_scanned_gpt_fits(budget):
     assert "scan of 6 steps" in plan._repr_html_()
 
 
-@pytest.mark.xfail(
-    _compat.drops_checkpoint_barriers(), reason="with jaxlib <= 0.11.0 more FLOPs at much less memory", strict=False
-)
 def test_no_worse_than_checkpoint_on_each_step():
     """At the peak of each stock policy on the scanned layer, the plan needs no more FLOPs by our own count."""
     from remat_plan.api import plan
@@ -162,9 +175,10 @@ def test_checkpoints_in_the_body_are_planned_anew():
     kept = rp.plan(by_hand, W, X, budget="100%", target="cpu", existing="keep")
     assert kept.written_peak_bytes == theirs.written_peak_bytes < 0.6 * ours.written_peak_bytes
     assert rp.plan(inside, W, X, budget="100%", target="cpu").plain_flops == pytest.approx(ours.plain_flops, rel=0.01)
-    small = jnp.ones((12, 64, 64)) / 64, jnp.ones((2048, 64))
+    keys = jax.random.split(jax.random.key(0))
+    small = jax.random.normal(keys[0], (12, 64, 64)) / 8, jax.random.normal(keys[1], (2048, 64))
     for fn in (by_hand, inside):
         plan = rp.plan(fn, W, X, budget=int(0.6 * ours.written_peak_bytes), target="cpu")
         assert plan.compiled_peak_bytes <= plan.budget_bytes
         found, wanted = jax.grad(plan.apply(fn))(*small), jax.grad(layers)(*small)
-        assert jnp.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        assert jnp.allclose(found, wanted, rtol=1e-4, atol=1e-5 * jnp.abs(wanted).max())
