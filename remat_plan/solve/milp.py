@@ -71,6 +71,7 @@ def between(
     selections: Sequence[Selection],
     *,
     share: float = 0.1,
+    seconds_share: float = 1.0,
     nodes: int = NODES,
     gap: float = 1e-3,
 ) -> list[Selection]:
@@ -80,6 +81,7 @@ def between(
         problem: the segment.
         selections: its hull (``min_cut.hull``).
         share: neighbours further apart than this share of the most kept bytes get points at such steps between.
+        seconds_share: so do neighbours further apart than this share of all seconds, however few bytes that is.
         nodes, gap: as in ``exact``.
 
     Returns:
@@ -88,11 +90,12 @@ def between(
     found = list(selections)
     ordered = sorted(found, key=lambda s: s.kept_bytes)
     step = share * max((s.kept_bytes for s in ordered), default=0)
+    seconds_step = seconds_share * sum(problem.op_seconds)
+    if step <= 0 or seconds_step <= 0:
+        return pareto(found)
     for left, right in itertools.pairwise(ordered):
         width = right.kept_bytes - left.kept_bytes
-        if step <= 0 or width <= step:
-            continue
-        pieces = int(np.ceil(width / step))
+        pieces = int(np.ceil(max(width / step, (left.seconds - right.seconds) / seconds_step)))
         for piece in range(1, pieces):
             found.append(exact(problem, left.kept_bytes + width * piece // pieces, nodes=nodes, gap=gap))
     return pareto(found)
