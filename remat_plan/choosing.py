@@ -205,16 +205,16 @@ class Chooser(Scores):
 
     def is_worth_a_compile(self, better: Schedule, chosen: Schedule) -> bool:
         """Whether a schedule of a lower price takes so much less seconds or FLOPs that a compile is worth it."""
-        flops, own = self.timeline(better).flops, self.timeline(chosen).flops
-        return self.price(better) <= (1 - _WORTH) * self.price(chosen) or flops <= (1 - _WORTH) * own
+        price, own = self.price(better), self.price(chosen)
+        flops, own_flops = self.timeline(better).flops, self.timeline(chosen).flops
+        return price < own and (price <= (1 - _WORTH) * own or flops <= (1 - _WORTH) * own_flops)
 
     def faster_neighbour(
         self, chosen: Schedule, curves: Sequence[Curve | Family], judged: Sequence[Schedule], target_bytes: float
     ) -> Schedule | None:
         """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
         points = {s for c in curves for s in (c.schedule(p) for p in _spread_points(len(c.limits)))}
-        price = (1 - AGREEMENT / 5) * self.price(chosen)
-        known = [s for s in (*points, *judged, self.program.plain) if self.price(s) < price]
+        known = [s for s in (*points, *judged, self.program.plain) if self.is_worth_a_compile(s, chosen)]
         above = [s for s in known if self.timeline(s).peak_bytes > target_bytes]
         return min(above, key=lambda s: (self.timeline(s).peak_bytes, self.price(s), repr(s)), default=None)
 

@@ -181,6 +181,21 @@ def structured(index: int, choice: Choice) -> Segment:
     return Segment(index, index + 1, choices=((index, choice),))
 
 
+def closed(segments: Schedule) -> Schedule:
+    """Return a schedule with one segment in place of what it leaves as it is at its end.
+
+    At the end of a program that is read at once; inside a loop or a branch it is kept until its backward pass comes.
+
+    >>> closed((saving(0, 4), as_is(4, 6), as_is(6, 9)))[1] == saving(4, 9)
+    True
+    """
+    rest = list(segments)
+    while rest and not (rest[-1].checkpointed or rest[-1].choices):
+        rest.pop()
+    start = rest[-1].end if rest else 0
+    return (*rest, saving(start, segments[-1].end)) if len(rest) < len(segments) else segments
+
+
 def emptied(segments: Schedule) -> Schedule:
     """Return a schedule whose segments save nothing; those inside others stay as they are.
 

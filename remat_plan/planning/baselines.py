@@ -85,7 +85,7 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
     schedules: dict[tuple[Segment, ...], None] = {}
     for numbers in _boundaries(graph, cuts):
         positions = sorted({cuts.positions[n] for n in numbers})
-        for keeps in (is_product, is_unbatched_product):
+        for keeps in (is_product, is_unbatched_product, _is_nothing):
             segments = []
             for start, end in itertools.pairwise(positions):
                 ops = [op for op in graph.ops[start:end] if op.index not in cuts.free]

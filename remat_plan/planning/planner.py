@@ -13,7 +13,7 @@ from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule, Segment, around, as_is, saving, structured
+from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
@@ -149,7 +149,7 @@ def solve_region(rules: Rules) -> tuple[Schedule, ...]:
 
 
 def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
-    """Yield the chains of a region's blocks, open and as a segment around segments."""
+    """Yield the chains of a region's blocks: open, with the last block a segment too, as a segment around segments."""
     n = len(region.ops)
     structured_inside = any(structure_of(op) is not None for op in region.ops)
     planner = Planner(region, rules)
@@ -158,10 +158,13 @@ def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
     curve = planner.curves[0]
     last = len(curve.points) - 1
     picked = sorted({round(last * i / (_CHAIN_POINTS - 1)) for i in range(_CHAIN_POINTS)}) if last >= 0 else []
-    for point in picked:
-        children = curve.schedule(point)
+    chains = [curve.schedule(point) for point in picked]
+    if n <= _LONG_REGION:
+        chains += planner.baselines()
+    for children in dict.fromkeys(chains):
         if len(children) > 1 or structured_inside:
             yield children
+            yield closed(children)
             yield (around(0, n, children),)
 
 

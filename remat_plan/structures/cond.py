@@ -2,7 +2,7 @@
 
 JAX keeps the residuals of all branches, whichever runs (zeros for the others), so a branch that keeps much costs
 memory even where it hardly ever runs. Each branch gets a schedule of its own; which ones go together is decided by
-one price for a byte.
+one price for a byte, of those kept or of those and what is needed inside.
 
 Limits: branches with effects stay as they are. All branches are taken to be equally likely to be the slowest.
 """
@@ -15,13 +15,14 @@ from typing import Any
 import jax
 
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.passes import Numbers, Pass, Pull, Signature, Stack, Unit
+from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.units import BranchUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
 from remat_plan.structures.regions import kept, reached, region_of
+from remat_plan.structures.ways import Way, undominated, ways_of
 
 _PRICES = 12
 """At most so many prices of a byte are tried; a choice for each is one schedule to compare."""
@@ -69,26 +70,21 @@ class Cond:
 
     def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
-        regions = self.regions(rules.graph, op)
-        arriving = rules.arriving(op)
-        table = []
-        for region in regions:
-            inside = rules.inside(region)
-            rows = []
-            for schedule in solve(inside):
-                alone = BranchUnit(
-                    [RegionUnit(inside, schedule, reached(region, arriving), stored=True)],
-                    rules.facts,
-                    rules.hardware,
-                    op.eqn,
-                )
-                rows.append((schedule, *_cost(alone)))
-            table.append(rows)
+        table = [self.ways(rules, op, region, solve) for region in self.regions(rules.graph, op)]
         found: dict[Choice, None] = {}
-        for price in prices([[(kept_bytes, seconds) for _, kept_bytes, seconds in rows] for rows in table]):
-            best = [min(rows, key=lambda row: (row[2] + price * row[1], row[1])) for rows in table]
-            found[Choice(tuple(Part(1, schedule) for schedule, _, _ in best))] = None
+        for size in (_kept, _kept_and_needed):
+            for price in prices([[(size(way), way.price) for way in ways] for ways in table]):
+                best = [min(ways, key=lambda w: (w.price + price * size(w), size(w))) for ways in table]
+                found[Choice(tuple(Part(1, way.schedule) for way in best))] = None
         return iter(found)
+
+    def ways(self, rules: Rules, op: Op, region: Graph, solve: Callable[[Rules], Sequence[Schedule]]) -> list[Way]:
+        """The ways to run one branch."""
+        inside, moving = rules.inside(region), reached(region, rules.arriving(op))
+        schedules = solve(inside)
+        units = [RegionUnit(inside, schedule, moving, stored=True) for schedule in schedules]
+        alone = [BranchUnit([unit], rules.facts, rules.hardware, op.eqn) for unit in units]
+        return undominated(ways_of(schedules, [passes for unit in alone for passes in unit.branches]))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
         """The branch as JAX runs it."""
@@ -131,14 +127,14 @@ class Chosen:
         return outputs, lambda cotangents: [None, *pull(cotangents)]
 
 
-def _cost(unit: BranchUnit) -> tuple[int, float]:
-    """Bytes that a branch keeps, and seconds of both its passes."""
-    (passes,) = unit.branches
+def _kept(way: Way) -> int:
+    """Bytes that count from the forward pass on."""
+    return way.kept_bytes
 
-    def seconds(one: Pass) -> float:
-        return one.region.seconds
 
-    return sum(unit.residual_bytes), seconds(passes.forward) + seconds(passes.backward)
+def _kept_and_needed(way: Way) -> int:
+    """Bytes that count where the peak is in the branch itself: its layers may be segments of their own."""
+    return way.kept_bytes + way.inside_bytes
 
 
 def prices(table: Sequence[Sequence[tuple[int, float]]]) -> list[float]:

@@ -28,8 +28,9 @@ from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of
-from remat_plan.structures.scan_choices import scan_choices, steps_of, undominated
+from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
+from remat_plan.structures.ways import undominated, ways_of
 
 Runner = Callable[[Sequence[Any]], list[Any]]
 """A region under a schedule: values of its inputs to values of its outputs."""
@@ -70,7 +71,7 @@ class Scan:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
-        steps = steps_of(schedules, [lowering.step(s).passes for s in schedules])
+        steps = ways_of(schedules, [lowering.step(s).passes for s in schedules])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
         return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 

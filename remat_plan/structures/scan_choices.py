@@ -15,52 +15,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from remat_plan.cost.passes import Passes
-from remat_plan.cost.price import price
 from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.structures.ways import Way
 
 _SMALL_GROUP, _GROUPS = 6, 4
 _MIXTURES = 6
 _MAX_GROUPINGS = 6
 _INNER_POINTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One way to run a step.
-
-    Attributes:
-        schedule: of the body.
-        kept_bytes: residuals of one step, the carry included where it is kept.
-        inside_bytes: needed while one step runs backward.
-        price: of both passes of one step (see ``cost.price``).
-    """
-
-    schedule: Schedule
-    kept_bytes: int
-    inside_bytes: int
-    price: float
-
-
-def steps_of(schedules: Sequence[Schedule], passes: Sequence[Passes]) -> list[Step]:
-    """Return what a step costs by each schedule, from the passes of a step by each; the first runs it as it is."""
-    seconds = [p.forward.region.seconds + p.backward.region.seconds for p in passes]
-    flops = [p.forward.flops + p.backward.flops for p in passes]
-    return [
-        Step(schedule, sum(p.residual_bytes), p.backward.region.transient_bytes, price(s, f, seconds[0], flops[0]))
-        for schedule, p, s, f in zip(schedules, passes, seconds, flops, strict=True)
-    ]
-
-
-def undominated(steps: Sequence[Step]) -> list[Step]:
-    """Keep the steps that no other one beats in bytes (kept, needed) and price, from fewest kept bytes to most."""
-    kept: list[Step] = []
-    for step in sorted(steps, key=lambda s: (s.kept_bytes, s.price, s.inside_bytes)):
-        if not any(k.price <= step.price and k.inside_bytes <= step.inside_bytes for k in kept):
-            kept.append(step)
-    return kept
 
 
 def divisors(n: int) -> list[int]:
@@ -120,7 +82,7 @@ def deep_groups(length: int) -> Iterator[tuple[int, ...]]:
             yield tuple(groups)
 
 
-def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[Step]) -> Iterator[Choice]:
+def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[Way]) -> Iterator[Choice]:
     """Yield the ways to run a scan.
 
     Args:
