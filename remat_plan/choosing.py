@@ -22,7 +22,7 @@ from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import Program
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import nothing_to_do
-from remat_plan.scores import AGREEMENT, Scores
+from remat_plan.scores import Scores
 from remat_plan.verify.search import MAX_MEASURES, Found, search
 from remat_plan.verify.targets import Target
 
@@ -122,7 +122,6 @@ class Chooser(Scores):
             found = self.search(curve, self.owned_bytes, budget_bytes, False, None)
             if found.point is not None:
                 fitting.append(curve.schedule(self.look_around(curve, found.point, budget_bytes)))
-                break
             tried.append((curve, found))
         others = self.uniform_schedules(by) if fitting else (*self.uniform_schedules(by), *self.lean_schedules(by))
         if fitting := self.faster_ones([*fitting, *others], budget_bytes, inf):

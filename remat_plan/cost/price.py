@@ -1,6 +1,9 @@
 """What schedules are chosen by: predicted seconds, and where these say nothing the work that is done.
 
 In: seconds and FLOPs of a forward and backward pass, and of the plain one. Out: seconds to compare.
+
+Schedules of the whole program and ways to run a loop's step are chosen by ``price``. Parts of a program are added up:
+there a part may gain what another loses, so theirs is ``unbounded_price``.
 """
 
 from __future__ import annotations
@@ -15,4 +18,13 @@ def price(seconds: float, flops: float, plain_seconds: float, plain_flops: float
     >>> price(0.9, 15.0, 1.0, 10.0), price(2.0, 15.0, 1.0, 10.0)
     (1.0015, 2.0015)
     """
-    return max(seconds, plain_seconds) + _WORK * plain_seconds * flops / max(plain_flops, 1.0)
+    return unbounded_price(max(seconds, plain_seconds), flops, plain_seconds, plain_flops)
+
+
+def unbounded_price(seconds: float, flops: float, plain_seconds: float, plain_flops: float) -> float:
+    """Return the price of a part of a schedule, with seconds below the plain ones counted too.
+
+    >>> unbounded_price(0.9, 15.0, 1.0, 10.0)
+    0.9015
+    """
+    return seconds + _WORK * plain_seconds * flops / max(plain_flops, 1.0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.price import price
+from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
@@ -58,6 +58,7 @@ class SegmentOption:
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
         choice: how the run's one equation, a structure, is run; None otherwise.
+        bounded_seconds: of a structure, with seconds below the plain ones not counted upon (see ``cost.price``).
     """
 
     saved: frozenset[int]
@@ -68,6 +69,7 @@ class SegmentOption:
     early_bytes: int
     seconds: float
     choice: Choice | None = None
+    bounded_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +157,15 @@ class _Profiler:
         if op is None or structure is None or run.limits != NO_LIMITS:
             return
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
-        own = plain.timeline
-        price_of = lambda r: price(r.timeline.seconds, r.timeline.flops, own.seconds, own.flops)  # noqa: E731
+        own = plain.timeline.seconds, plain.timeline.flops
         for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
-            made = plain_run(self.rules, run, choice)
-            seconds = price_of(made) - price_of(plain)
-            peak = made.timeline.peak_bytes
-            yield SegmentOption(frozenset(), True, max(made.kept_bytes, leaves), peak, peak, 0, seconds, choice)
+            found = plain_run(self.rules, run, choice)
+            made, kept = found.timeline, max(found.kept_bytes, leaves)
+            seconds, bounded = [
+                rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
+            ]
+            peak = made.peak_bytes
+            yield SegmentOption(frozenset(), True, kept, peak, peak, 0, seconds, choice, bounded)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:
@@ -223,6 +227,7 @@ def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, not o.plain, sorted(o.saved))):
         beaten = any(
             k.seconds <= o.seconds
+            and k.bounded_seconds <= o.bounded_seconds
             and k.backward_bytes <= o.backward_bytes
             and k.forward_bytes <= o.forward_bytes
             and k.early_bytes <= o.early_bytes

@@ -85,7 +85,7 @@ class Planner:
 
     Attributes:
         cuts, options: the stages' results.
-        curves: one or two families of schedules.
+        curves: one to three families of schedules.
 
     Raises:
         ValueError: constraints that the program does not allow (see ``limits.resolve``).
