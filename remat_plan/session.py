@@ -211,7 +211,8 @@ class Session(Chooser):
     def source_notes(self, request: Request) -> list[str]:
         """What a strategy by name has to say; nothing for the planner's own search."""
         found = self.found(request)
-        return [] if found is None else [f"source: {request.strategy.source}", *found.notes]
+        source = [f"source: {request.strategy.source}"] if request.strategy.source else []
+        return [] if found is None else [*source, *found.notes]
 
     def written_figures(self) -> WrittenFigures:
         """The figures of a plan for a function with ``jax.checkpoint`` regions of its own; none for any other."""

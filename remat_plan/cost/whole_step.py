@@ -2,11 +2,11 @@
 
 In: ``Rules``, a schedule. Out: the ``Timeline`` that ``cost.memory`` finds for the program which JAX would make of it.
 
-Tracing a schedule and differentiating it takes JAX longer than everything else in planning, so candidates are judged
-by this program; the one that is chosen is traced, and every figure that is shown is that of the trace. The program is
-the one that ``rewrite.emit`` leads to: all forward passes in order, then backward passes in reverse; a segment's begins
-with a barrier around everything it reads, then runs its forward pass again, then its backward equations. Cotangents of
-values that pass through a segment are added up inside it.
+Tracing a schedule and differentiating it takes JAX longer than everything else in planning, so schedules are judged by
+this program, and every predicted figure that is shown is that of it. The program is the one that ``rewrite.emit``
+leads to: all forward passes in order, then backward passes in reverse; a segment's begins with a barrier around
+everything it reads, then runs its forward pass again, then its backward equations. Cotangents of values that pass
+through a segment are added up inside it.
 
 Limits: what JAX decides while it differentiates (which equation is known at once, where a zero cotangent drops out)
 is only followed as far as liveness shows it; see ``tests/planning/test_whole_step.py`` for how close it comes.
