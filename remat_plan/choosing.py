@@ -22,7 +22,7 @@ from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import Program
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import nothing_to_do
-from remat_plan.scores import Scores
+from remat_plan.scores import UNMERGED, Scores
 from remat_plan.verify.search import MAX_MEASURES, Found, search
 from remat_plan.verify.targets import Target
 
@@ -296,6 +296,12 @@ class Chooser(Scores):
         """Of some schedules the one with the least peak, by the evaluator."""
         return min(schedules, key=lambda s: self.timeline(s).peak_bytes)
 
+    def smallest_compiled(self, least: Outcome) -> Outcome:
+        """Of a schedule and all that this search has compiled the one with the least peak."""
+        compiled = sorted(self.judged - {UNMERGED}, key=lambda s: (self.compiled_bytes(s, self.fast), repr(s)))
+        found = [self.outcome(s, True) for s in compiled[:1]]
+        return min([least, *found], key=lambda outcome: outcome.peak_bytes)
+
     def search(self, curve: Curve | Family, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
         """Search one curve for the point whose peak is close to the budget and within it.
 
@@ -322,6 +328,8 @@ class Chooser(Scores):
         least = self.outcome(curve.schedule(found.least[0]), verify)
         if judged and (other := self.outcome(self.smallest(judged), verify)).peak_bytes < least.peak_bytes:
             least = other
+        if verify:
+            least = self.smallest_compiled(least)
         bound = not isinstance(curve, Family) and curve.cuts.limits.forbidden
         if bound or self.plain_bytes(verify) >= least.peak_bytes:
             return least

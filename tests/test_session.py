@@ -161,11 +161,11 @@ def compiles(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize(("budget", "most"), [("75%", 3), ("50%", 2), ("30%", 2)])
+@pytest.mark.parametrize(("budget", "most"), [("75%", 3), ("50%", 3), ("30%", 2)])
 def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, most):
     """The next point of the curve needs a third more, as the evaluator knows: it is not compiled.
 
-    One schedule between the two may be, which comes out just above the budget.
+    One schedule between the two may be, which may come out just above the budget.
     """
     plan = rp.plan(scanned_rnn, *RNN, budget=budget, target="cpu")
     assert compiles[0] == plan.written_peak_bytes

@@ -5,6 +5,7 @@ In: a scan, schedules of its body. Out: ``Choice``s. The evaluator says what eac
     alike      every step by one schedule; none of those is taken that another beats in bytes and seconds
     mixed      first steps that keep less, then steps that keep more
     grouped    one carry kept for each group of k steps, the group run again for its backward pass
+    partly     first steps in groups, then steps that are not
     deep       groups in groups, for long loops
 
 Limits: mixtures are made of neighbours, and at ``_MIXTURES`` places only; the search moves the border to any step.
@@ -66,6 +67,11 @@ def mixed(length: int, first: Schedule, second: Schedule, count: int) -> Choice:
     return Choice((Part(length - count, first), Part(count, second)))
 
 
+def partly_grouped(length: int, size: int, schedule: Schedule, count: int) -> Choice:
+    """Groups of ``size`` steps, but for the last ``count`` steps."""
+    return Choice((*grouped(length - count, size, schedule).parts, Part(count, schedule)))
+
+
 def deep_groups(length: int) -> Iterator[tuple[int, ...]]:
     """Yield groups of two levels and more.
 
@@ -93,9 +99,15 @@ def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[
     """
     for step in steps:
         yield alike(length, step.schedule)
+    counts = sorted({round(length * i / _MIXTURES) for i in range(1, _MIXTURES)} - {0, length})
     for less, more in itertools.pairwise(steps):
-        for count in sorted({round(length * i / _MIXTURES) for i in range(1, _MIXTURES)} - {0, length}):
+        for count in counts:
             yield mixed(length, less.schedule, more.schedule, count)
+    most = steps[-1]
+    for count in counts:
+        sizes = group_sizes(length - count, carry_bytes, most.kept_bytes + row_bytes) if length - count > 3 else []
+        if sizes:
+            yield partly_grouped(length, sizes[len(sizes) // 2], most.schedule, count)
     inner = steps if len(steps) <= _INNER_POINTS else [steps[0], steps[len(steps) // 2], steps[-1]]
     for step in inner:
         for size in group_sizes(length, carry_bytes, step.kept_bytes + row_bytes):
