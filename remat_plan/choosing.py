@@ -22,7 +22,7 @@ from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import Program
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import nothing_to_do
-from remat_plan.scores import UNMERGED, Scores
+from remat_plan.scores import Scores
 from remat_plan.verify.search import MAX_MEASURES, Found, search
 from remat_plan.verify.targets import Target
 
@@ -47,6 +47,10 @@ _UNSURE_COMPILES = 2
 
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
+
+_NEARLY = 1.25
+"""Where nothing fits, the fastest schedule predicted up to this much above the least peak is compiled as well: what is
+run again inside what is run again may come out larger than predicted."""
 
 _CLOSE = 0.005
 _WORTH = 0.003
@@ -153,8 +157,8 @@ class Chooser(Scores):
         if chosen is None:
             judged += self.lean_schedules(by)
         others = self.worth_a_compile(judged, budget_bytes, price)
-        if chosen is None and judged:
-            others.append(self.smallest(judged))
+        if chosen is None:
+            others += self.smallest(judged)
         for other in others:
             if self.judge(other, budget_bytes)[1] <= budget_bytes:
                 return self.outcome(other, True, budget_bytes)
@@ -292,15 +296,16 @@ class Chooser(Scores):
         faster = [s for s in fitting if self.price(s) < price]
         return sorted(faster, key=lambda s: self.price(s))
 
-    def smallest(self, schedules: Sequence[Schedule]) -> Schedule:
-        """Of some schedules the one with the least peak, by the evaluator."""
-        return min(schedules, key=lambda s: self.timeline(s).peak_bytes)
+    def smallest(self, schedules: Sequence[Schedule]) -> list[Schedule]:
+        """Of some schedules the one with the least peak, by the evaluator, and the fastest that is nearly as small.
 
-    def smallest_compiled(self, least: Outcome) -> Outcome:
-        """Of a schedule and all that this search has compiled the one with the least peak."""
-        compiled = sorted(self.judged - {UNMERGED}, key=lambda s: (self.compiled_bytes(s, self.fast), repr(s)))
-        found = [self.outcome(s, True) for s in compiled[:1]]
-        return min([least, *found], key=lambda outcome: outcome.peak_bytes)
+        They do not depend on the budget: a search for the least peak of a search that found nothing comes to them too.
+        """
+        if not schedules:
+            return []
+        least = min(schedules, key=lambda s: self.timeline(s).peak_bytes)
+        near = [s for s in schedules if self.timeline(s).peak_bytes <= _NEARLY * self.timeline(least).peak_bytes]
+        return list(dict.fromkeys([least, min(near, key=self.price)]))
 
     def search(self, curve: Curve | Family, owned: int, budget_bytes: int, verify: bool, start: int | None) -> Found:
         """Search one curve for the point whose peak is close to the budget and within it.
@@ -325,11 +330,8 @@ class Chooser(Scores):
     def least(self, tried: Tried, verify: bool, judged: Sequence[Schedule] = ()) -> Outcome:
         """The schedule with the least peak of searches that found nothing, and of others that were judged."""
         curve, found = min(tried, key=lambda row: row[1].least[1])
-        least = self.outcome(curve.schedule(found.least[0]), verify)
-        if judged and (other := self.outcome(self.smallest(judged), verify)).peak_bytes < least.peak_bytes:
-            least = other
-        if verify:
-            least = self.smallest_compiled(least)
+        others = [self.outcome(s, verify) for s in self.smallest(judged)]
+        least = min([self.outcome(curve.schedule(found.least[0]), verify), *others], key=lambda o: o.peak_bytes)
         bound = not isinstance(curve, Family) and curve.cuts.limits.forbidden
         if bound or self.plain_bytes(verify) >= least.peak_bytes:
             return least
