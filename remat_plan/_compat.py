@@ -43,7 +43,6 @@ Jaxpr = Any
 Literal = jex_core.Literal
 Var = jex_core.Var
 
-_BARRIER = "optimization_barrier"
 _STRUCT_PARAMETERS = frozenset(inspect.signature(jax.ShapeDtypeStruct.__init__).parameters)
 INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""

@@ -38,13 +38,11 @@ class Loop:
 
     Attributes:
         length: the trip count.
-        carry_bytes: of what is carried from step to step.
         body: the region of a step.
         schedules: what the strategy makes of the body.
     """
 
     length: int
-    carry_bytes: int
     body: Task
     schedules: tuple[Schedule, ...]
 
@@ -148,7 +146,7 @@ def apply_law(
             if trips is None:
                 found = _as_made([make(region)[1] for region in structure.regions(task.graph, op)])
             else:
-                found = law(Loop(trips.count, trips.carry_bytes, *make(trips.body)))
+                found = law(Loop(trips.count, *make(trips.body)))
             choices[op.index] = list(dict.fromkeys(found))
     choices = {index: found for index, found in choices.items() if found}
     if not choices:
