@@ -59,10 +59,7 @@ class Comparison(Shown):
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
-        >>> def loss(w, x):
-        ...     for _ in range(8):
-        ...         x = jnp.tanh(x @ w)
-        ...     return jnp.sum(x)
+        >>> loss = lambda w, x: jnp.sum(jax.lax.fori_loop(0, 8, lambda _, x: jnp.tanh(x @ w), x))
         >>> shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
         >>> found = rp.compare(loss, *shapes, budgets=["75%", "60%"], verify=False)
         >>> [row.plan is not None for row in found.rows]

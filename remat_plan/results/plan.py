@@ -61,10 +61,7 @@ class Plan(Shown):
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
-        >>> def loss(w, x):
-        ...     for _ in range(8):
-        ...         x = jnp.tanh(x @ w)
-        ...     return jnp.sum(x)
+        >>> loss = lambda w, x: jnp.sum(jax.lax.fori_loop(0, 8, lambda _, x: jnp.tanh(x @ w), x))
         >>> w, x = jnp.ones((128, 128)) / 128, jnp.ones((4096, 128))
         >>> plan = rp.plan(loss, w, x, budget="60%")
         >>> plan.compiled_peak_bytes <= plan.budget_bytes
