@@ -273,7 +273,7 @@ class Chooser(Scores):
         planner = self.planner_for(by.constraints)
         if by.strategy.name != "auto" or planner.cuts.limits != NO_LIMITS or len(self.program.graph.ops) > _LONG_OPS:
             return ()
-        curve = planner.curves[0]
+        curve = planner.curve
         return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
 
     def look_around(self, curve: Curve, point: int, limit_bytes: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import inf
 
 from remat_plan.cost.backend import model_for
@@ -84,8 +85,7 @@ class Planner:
     """All schedules of one program on one hardware.
 
     Attributes:
-        cuts, options: the stages' results.
-        curves: one to three families of schedules.
+        cuts, options, problems: the stages' results.
 
     Raises:
         ValueError: constraints that the program does not allow (see ``limits.resolve``).
@@ -96,8 +96,17 @@ class Planner:
         self.isolate = isolated_primitives(rules.hardware)
         self.cuts = find_cuts(graph, self.isolate, resolve(graph, constraints))
         self.options = find_options(graph, self.cuts, rules, solve_region)
-        problems = make_problems(graph, self.cuts, self.options)
-        self.curves = tuple(Curve(self.cuts, self.options, solve_chain(problem)) for problem in problems)
+        self.problems = make_problems(graph, self.cuts, self.options)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The family of the first problem, all that a region inside a structure needs."""
+        return Curve(self.cuts, self.options, solve_chain(self.problems[0]))
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        """The families of all problems (solved on first use)."""
+        return self.curve, *(Curve(self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""
@@ -155,7 +164,7 @@ def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
     planner = Planner(region, rules)
     if len(planner.cuts.positions) < 3 and not structured_inside:
         return
-    curve = planner.curves[0]
+    curve = planner.curve
     last = len(curve.points) - 1
     picked = sorted({round(last * i / (_CHAIN_POINTS - 1)) for i in range(_CHAIN_POINTS)}) if last >= 0 else []
     chains = [curve.schedule(point) for point in picked]
