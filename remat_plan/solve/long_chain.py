@@ -7,7 +7,7 @@ One dynamic program over n blocks has n^2 / 2 rows, and a quantum that is coarse
 block is then rounded away, or up. So a long chain is cut into at most ``WIDE`` groups; each group is a chain that is
 solved by itself (again in groups, if it is long), equal ones once. Its schedules are the options of the group, with
 their bytes and seconds exactly as its blocks give them, nothing rounded: as they are, or under one more checkpoint,
-where only the frontier behind the group is kept. The chain of groups is then short. Mixed over the groups, a few
+where only the frontier behind the group is kept. The chain of groups is then short. Mixed over the groups, some
 options a group are as fine as all options of all blocks. Cost: linear in the number of different groups, for each one
 short dynamic program; there are few where blocks repeat.
 
@@ -22,14 +22,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat_plan.solve.chain import WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
+from remat_plan.solve.chain import IMPOSSIBLE, WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
 
 Nodes = tuple[Leaf | Nest, ...]
 
 _WHOLE = 2 * WIDE
-"""The longest chain that is one table if its blocks are mostly equal, so that it has few rows."""
+"""The longest chain that is one table if that is not too much work (a row per different interval, a candidate per
+block): two seconds, which groups would save at the price of schedules that are a tenth slower where memory is tight."""
 
-_LEAST_GROUP = 8
+_WORK = 500_000
+
+_LEAST_GROUP = 12
 """Groups of fewer blocks separate what may be one segment; of more, they are too few to nest well in little memory."""
 
 _STRETCH = 1.5
@@ -37,6 +40,9 @@ _STRETCH = 1.5
 
 _POINTS = 20
 """So many schedules of a group, evenly over its memory, become its options."""
+
+_NEEDED_LATER = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""What later groups may need, in shares of the most that one block of a group needs."""
 
 _SLOTS = 6000
 
@@ -132,7 +138,7 @@ def solve_chain(problem: ChainProblem) -> ChainTable | GroupedTable:
     """Solve a chain of any length for every budget at once."""
     if is_short(problem.block_classes):
         return solve(problem)
-    starts = _starts(problem.block_classes)
+    starts = _starts(problem)
     known: dict[tuple[int, ...], tuple[GroupOption, ...]] = {}
     options = []
     for start, end in itertools.pairwise(starts):
@@ -144,18 +150,31 @@ def solve_chain(problem: ChainProblem) -> ChainTable | GroupedTable:
 
 
 def is_short(classes: tuple[int, ...]) -> bool:
-    """Tell whether a chain is solved as one table: it has at most as much work as one of ``WIDE`` different blocks."""
+    """Tell whether a chain is solved as one table."""
     n = len(classes)
-    return n <= WIDE or (n <= _WHOLE and len(intervals(classes)[1]) * n <= WIDE**3 // 2)
+    return n <= WIDE or (n <= _WHOLE and len(intervals(classes)[1]) * n <= _WORK)
 
 
-def _starts(classes: tuple[int, ...]) -> list[int]:
-    """Return where groups start, and the end: groups as long as must be, or longer if more of them are then equal."""
+def _starts(problem: ChainProblem) -> list[int]:
+    """Return where groups start, and the end.
+
+    Groups are as long as must be, or longer if more of them are then equal; where hardly any are, each ends where its
+    successor needs least of it.
+    """
+    classes = problem.block_classes
     n = len(classes)
     least = max(_LEAST_GROUP, -(-n // WIDE))
-    lengths = range(least, min(int(least * _STRETCH), n) + 1)
-    length = min(lengths, key=lambda size: len({classes[i : i + size] for i in range(0, n, size)}))
-    return [*range(0, n, length), n]
+    most = min(int(least * _STRETCH), n)
+    even = [[*range(0, n, length), n] for length in range(least, most + 1)]
+    sizes = [sum(b for b, _ in frontier) for frontier in problem.frontiers]
+    low = [0]
+    while n - low[-1] > most:
+        window = range(low[-1] + least, low[-1] + most + 1)
+        low.append(min(window, key=lambda cut: (sizes[cut], cut)))
+    low.append(n)
+    different = [len({classes[s:e] for s, e in itertools.pairwise(starts)}) for starts in (low, *even)]
+    fewest = min(range(len(even)), key=lambda i: different[i + 1])
+    return even[fewest] if 2 * different[fewest + 1] <= different[0] else low
 
 
 def part(problem: ChainProblem, start: int, end: int) -> ChainProblem:
@@ -192,21 +211,43 @@ def cost_of(problem: ChainProblem, nodes: Nodes, again: bool) -> tuple[int, int,
 
 
 def _group_options(problem: ChainProblem) -> tuple[GroupOption, ...]:
-    """Return the options of a group: schedules of its own chain, as they are and under one more checkpoint."""
-    table = solve_chain(problem)
+    """Return the options of a group: schedules of its own chain, as they are and under one more checkpoint.
+
+    What a group keeps is there while all later groups work; what it needs beside that, while it works itself. So it is
+    solved for several amounts of what the later ones need: with none, its own need is what is limited, with much, what
+    it keeps.
+    """
     n = len(problem.block_classes)
-    found = []
-    for point in _spread(table.breakpoints()):
-        nodes = table.schedule(point)
-        kept, needed, seconds = cost_of(problem, nodes, False)
-        found.append(GroupOption(nodes, False, RunOption(kept, needed, seconds, cost_of(problem, nodes, True)[2])))
+    found: dict[tuple[Nodes, bool], GroupOption] = {}
+    most = max(o.transient_bytes for row in problem.runs for _, os in row for o in os if o.transient_bytes < IMPOSSIBLE)
+    for share in _NEEDED_LATER:
+        table = solve_chain(_with_rest(problem, int(share * most)))
+        for point in _spread(table.breakpoints()):
+            nodes = table.schedule(point)[:-1]
+            kept, needed, seconds = cost_of(problem, nodes, False)
+            cost = RunOption(kept, needed, seconds, cost_of(problem, nodes, True)[2])
+            found[nodes, False] = GroupOption(nodes, False, cost)
     if all(problem.may_nest) and n > 1:
+        table = solve_chain(problem)
         left, forward = problem.frontier_bytes(0, n), sum(problem.forward_seconds)
         for point in _spread(table.nested_points()):
             nodes = table.nested(point)
             _, needed, seconds = cost_of(problem, nodes, True)
-            found.append(GroupOption(nodes, True, RunOption(left, max(needed, left), forward + seconds, seconds)))
-    return _undominated(found)
+            cost = RunOption(left, max(needed, left), forward + seconds, seconds)
+            found[nodes, True] = GroupOption(nodes, True, cost)
+    return _undominated(tuple(found.values()))
+
+
+def _with_rest(problem: ChainProblem, rest_bytes: int) -> ChainProblem:
+    """Return a chain with one block more, which stands for what comes later and needs so many bytes."""
+    n = len(problem.block_classes)
+    return ChainProblem(
+        block_classes=(*problem.block_classes, min(problem.block_classes) - 1),
+        runs=(*problem.runs, ((n + 1, (RunOption(0, rest_bytes, 0.0),)),)),
+        frontiers=(*problem.frontiers, ()),
+        forward_seconds=(*problem.forward_seconds, 0.0),
+        may_nest=(*problem.may_nest, False),
+    )
 
 
 def _spread(points: list[int]) -> list[int]:

@@ -59,8 +59,8 @@ def test_short_chains_are_one_table():
     assert isinstance(solve_chain(layers(WIDE)), ChainTable)
     assert isinstance(solve_chain(layers(2 * WIDE)), ChainTable)
     assert isinstance(solve_chain(layers(2 * WIDE + 1)), GroupedTable)
-    different = layers(WIDE + 1)
-    different = replace(different, block_classes=tuple(range(WIDE + 1)))
+    different = layers(2 * WIDE)
+    different = replace(different, block_classes=tuple(range(2 * WIDE)))
     assert isinstance(solve_chain(different), GroupedTable), "too much work for one table"
 
 
@@ -87,6 +87,32 @@ def test_groups_are_as_good_as_one_program_over_all_blocks(n):
         best = whole.costs[m]
         found = groups.costs[m // groups.quantum_bytes]
         assert found <= best + 0.02 * n, (share, found, best)
+
+
+def shrinking(n):
+    """Layers that become smaller and dearer, as those of a convolutional network do; runs of two may be one segment."""
+    sizes = [max(1, 24 // (1 + 6 * i // n)) for i in range(n)]
+    rows = []
+    for s, size in enumerate(sizes):
+        single = tuple(RunOption(size * o.kept_bytes, size * o.transient_bytes, o.seconds) for o in LAYER)
+        row = [(s + 1, single)]
+        if s + 2 <= n:
+            last = sizes[s + 1]
+            row.append((s + 2, (RunOption(4 * last, 12 * (size + last), 2.0),)))
+        rows.append(tuple(row))
+    frontiers = ((), *(((4 * sizes[c - 1], c),) for c in range(1, n)), ())
+    return ChainProblem(tuple(range(n)), tuple(rows), frontiers, (1.0,) * n, (True,) * n)
+
+
+@pytest.mark.parametrize(("share", "more"), [(0.15, 0.04), (0.3, 0.025), (0.5, 0.01), (0.8, 0.004)])
+def test_groups_of_unequal_layers_weigh_what_they_keep_against_what_they_need(share, more):
+    problem = shrinking(100)
+    whole, groups = solve(problem), solve_chain(problem)
+    assert isinstance(groups, GroupedTable)
+    low, high = (whole.breakpoints()[i] * whole.quantum_bytes for i in (0, -1))
+    m = int(low + share * (high - low))
+    best, found = whole.costs[m // whole.quantum_bytes], groups.costs[m // groups.quantum_bytes]
+    assert found <= best + more * 100, (found, best)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
