@@ -16,6 +16,7 @@ from remat_plan.cost.passes import Unit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.rewrite.emit import RegionRunner
 from remat_plan.structures.regions import kept, reached, region_of
 
 
@@ -56,7 +57,7 @@ class Call:
         (region,) = self.regions(rules.graph, op)
         return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))
 
-    def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The call as JAX runs it."""
         (region,) = self.regions(graph, op)
         called = self.wrap(op.eqn, run(region, choice.parts[0].schedule))

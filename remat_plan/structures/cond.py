@@ -21,6 +21,7 @@ from remat_plan.cost.units import BranchUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.rewrite.emit import RegionRunner
 from remat_plan.structures.regions import kept, reached, region_of
 from remat_plan.structures.ways import Way, undominated, ways_of
 
@@ -86,7 +87,7 @@ class Cond:
         alone = [BranchUnit([unit], rules.facts, rules.hardware, op.eqn) for unit in units]
         return undominated(ways_of(schedules, [passes for unit in alone for passes in unit.branches]))
 
-    def emit(self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Any], late: bool) -> Any:
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The branch as JAX runs it."""
         regions = self.regions(graph, op)
         branches = [run(region, part.schedule) for region, part in zip(regions, choice.parts, strict=True)]

@@ -26,14 +26,12 @@ from remat_plan.graph.schedule import Choice, Part, Schedule
 from remat_plan.graph.structure import Trips
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
+from remat_plan.rewrite.emit import RegionRunner, Runner
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of
 from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
 from remat_plan.structures.ways import undominated, ways_of
-
-Runner = Callable[[Sequence[Any]], list[Any]]
-"""A region under a schedule: values of its inputs to values of its outputs."""
 
 
 class Scan:
@@ -75,12 +73,12 @@ class Scan:
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
         return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 
-    def emit(
-        self, graph: Graph, op: Op, choice: Choice, run: Callable[[Graph, Schedule], Runner], late: bool
-    ) -> Runner:
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
-        return PlannedScan(loop, choice, tuple(run(loop.body, part.schedule) for part in choice.parts), late)
+        # The compiler puts a loop of one step in line, and what is run again beside what was run before.
+        steps = [run(loop.body, part.schedule, apart=part.count > 1 and not choice.slots) for part in choice.parts]
+        return PlannedScan(loop, choice, steps, late)
 
 
 def scan_text(length: int, choice: Choice) -> str:
