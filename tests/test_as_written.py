@@ -98,8 +98,14 @@ def reach(curve, budget):
     return plan
 
 
-@pytest.mark.parametrize("budget", ["50%", "90%", "100%", "middle", "1GB"])
-@pytest.mark.parametrize(("kind", "policy"), CASES)
+BUDGETS = ("50%", "90%", "100%", "middle", "1GB")
+QUICK = [("unrolled", "dots", b) for b in BUDGETS] + [("scanned", "all", "50%"), ("nested", "names", "100%")]
+ALL = [(*case, b) for case in CASES for b in BUDGETS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "budget"), [pytest.param(*p, marks=() if p in QUICK else pytest.mark.slow) for p in ALL]
+)
 def test_no_plan_is_worse_than_the_function_as_written(curves, kind, policy, budget):
     loss, curve = make(kind, policy), curves(kind, policy)
     if budget == "middle":

@@ -43,7 +43,10 @@ def test_a_row_is_behind_for_bytes_and_for_flops_and_for_no_plan():
     assert verdict(theirs, None, 1250) == "needs 25.00 % more bytes"
 
 
-@pytest.mark.parametrize("name", AUTHORS)
+QUICK = [pytest.param(name, marks=pytest.mark.slow if name == "unet" else ()) for name in AUTHORS]
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_policies_recompute(name):
     made = AUTHORS[name]("tiny")
     kept = count_flops(made.plain, made.arguments)
@@ -68,7 +71,7 @@ def count_flops(loss, arguments):
     return jaxpr_flops(jax.make_jaxpr(jax.value_and_grad(loss))(*arguments))
 
 
-@pytest.mark.parametrize("name", AUTHORS)
+@pytest.mark.parametrize("name", QUICK)
 def test_sizes_grow(name):
     counts = [sum(x.size for x in jax.tree.leaves(AUTHORS[name](size).arguments[0])) for size in SIZES]
     assert counts == sorted(set(counts))

@@ -10,6 +10,7 @@ from benchmarks.__main__ import main
 pytest.importorskip("flax")
 
 
+@pytest.mark.slow
 def test_quick_decorating(tmp_path: Path) -> None:
     main(["decorating", "--quick", "--results", str(tmp_path)])
     text = (tmp_path / "decorating.md").read_text()

@@ -49,7 +49,7 @@ def test_train_gpt_trains_within_its_budget(tmp_path: Path) -> None:
 
 def test_train_gpt_says_why_a_budget_is_impossible(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
-    done = run("train_gpt.py", *TINY, "--budget", "1KB", "--out", str(picture))
+    done = run("train_gpt.py", *TINY, "--layers", "1", "--budget", "1KB", "--out", str(picture))
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "minimum" in done.stderr.lower()

@@ -67,8 +67,13 @@ def compare(program, hardware, tolerance):
         assert made.seconds == pytest.approx(found.seconds, rel=seconds), schedule
 
 
-@pytest.mark.parametrize("device", HARDWARE)
-@pytest.mark.parametrize("name", ["gpt2", "unet", "resnet50", "densenet", "mlp"])
+QUICK = [("gpt2", "cpu"), ("gpt2", "gpu"), ("unet", "gpu"), ("resnet50", "cpu"), ("mlp", "cpu"), ("mlp", "gpu")]
+MODELS = [(name, device) for name in ("gpt2", "unet", "resnet50", "densenet", "mlp") for device in HARDWARE]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [pytest.param(*m, marks=() if m in QUICK else pytest.mark.slow) for m in MODELS]
+)
 def test_models(name, device):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)

@@ -1,5 +1,7 @@
 """Every program of the zoo under schedules of every kind: same values, outputs and derivatives."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -77,8 +79,11 @@ def per_example(loss, primal, direction):
 TWICE = [name for name, case in ZOO.items() if case.second_order]
 
 
-@pytest.mark.parametrize("derivative", [hvp, grad_of_grad, per_example], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("name", ["exp_tanh_rsqrt", "relu_and_friends", "custom_jvp", "scan_inside", "literal_keys"])
+DERIVATIVES = (hvp, grad_of_grad, per_example)
+STRAIGHT = ("exp_tanh_rsqrt", "relu_and_friends", "custom_jvp", "literal_keys")
+
+
+@pytest.mark.parametrize(("name", "derivative"), [*itertools.product(STRAIGHT, DERIVATIVES), ("scan_inside", hvp)])
 def test_higher_derivatives_and_maps(name, derivative):
     primal, plain, planned = losses(name)
     direction = tuple(jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) for x in primal)
@@ -89,7 +94,7 @@ def test_higher_derivatives_and_maps(name, derivative):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("derivative", [hvp, grad_of_grad, per_example], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("derivative", DERIVATIVES, ids=lambda d: d.__name__)
 @pytest.mark.parametrize("name", TWICE)
 def test_higher_derivatives_and_maps_of_everything(name, derivative):
     test_higher_derivatives_and_maps(name, derivative)

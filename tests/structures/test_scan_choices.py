@@ -124,7 +124,7 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
     assert seen >= 1
 
 
-@pytest.mark.parametrize("budget", ["75%", "50%"])
+@pytest.mark.parametrize("budget", [pytest.param("75%", marks=pytest.mark.slow), "50%"])
 def test_scanned_gpt_fits(budget):
     model = small("gpt2_scan")
     wide = jax.ShapeDtypeStruct((16, 64), jnp.int32)
