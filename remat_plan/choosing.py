@@ -172,9 +172,11 @@ class Chooser(Scores):
         """Of schedules that are predicted to be faster, those expected to fit, and the likeliest of the others.
 
         Programs of another shape may be off in their own way, so a real gain is worth a try; so is each of the fastest
-        where nothing fits yet (``price`` is infinite).
+        where nothing fits yet (``price`` is infinite). Predictions that compiling has shown to be too high by more
+        than that count as the compiler had it.
         """
-        faster = self.faster_ones(judged, int(DOUBT * budget_bytes), price)
+        reach = max(DOUBT, (1 + _SLACK) / self.least_off)
+        faster = self.faster_ones(judged, int(reach * budget_bytes), price)
         expected = {s: self.expected_bytes(s) for s in faster}
         close = [s for s in faster if expected[s] <= (1 + _SLACK) * budget_bytes]
         sure = (close if price < inf else faster)[:_OTHER_COMPILES]
