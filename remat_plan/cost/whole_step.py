@@ -23,14 +23,15 @@ from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering, Program
 from remat_plan.cost.steps import live_steps
 from remat_plan.graph.action import action_of
-from remat_plan.graph.schedule import Schedule, Segment
+from remat_plan.graph.schedule import Schedule, Segment, needs_barriers
 
 
 class StepProgram(ProgramBuilder):
     """Builds the program of one schedule."""
 
-    def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
+    def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False, barriers: bool = True):
         super().__init__(rules, state, stored)
+        self.barriers = barriers
         self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
@@ -122,7 +123,7 @@ class StepProgram(ProgramBuilder):
         self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
-        self.buffers = self.behind_barrier(given, arriving)
+        self.buffers = self.behind_barrier(given, arriving) if self.barriers else given
         self.fetch(segment)
         if segment.children:
             self.inner_forward_pass(segment.children)
@@ -179,10 +180,12 @@ class RegionUnit:
         schedule: of it.
         arriving: which of its outputs are given a cotangent.
         stored: see ``ProgramBuilder``.
+        apart: whether its two passes are in computations of their own (see ``schedule.needs_barriers``).
     """
 
-    def __init__(self, rules: Rules, schedule: Schedule, arriving: tuple[bool, ...], stored: bool):
+    def __init__(self, rules: Rules, schedule: Schedule, arriving: tuple[bool, ...], stored: bool, apart: bool = False):
         self.rules, self.schedule, self.stored = rules, schedule, stored
+        self.barriers = needs_barriers(schedule, apart)
         graph = rules.graph
         moving = set(graph.differentiated_inputs)
         self.signature = Signature(
@@ -194,7 +197,7 @@ class RegionUnit:
 
     def builder(self, state: Lowering, inputs: Sequence[int]) -> StepProgram:
         """A builder that appends to a program and finds the inputs of the region there."""
-        builder = StepProgram(self.rules, state, self.stored)
+        builder = StepProgram(self.rules, state, self.stored, self.barriers)
         graph = self.rules.graph
         builder.buffers = {v: state.new(graph.values[v].aval) for v, _ in graph.constants}
         builder.buffers.update(zip(graph.inputs, inputs, strict=True))

@@ -23,7 +23,7 @@ from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order, starts_early
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule, Segment
+from remat_plan.graph.schedule import Choice, Schedule, Segment, needs_barriers
 from remat_plan.graph.structure import structure_of
 from remat_plan.policies import named_policy, offloading_policy
 from remat_plan.rewrite.late import start_late
@@ -215,14 +215,8 @@ class EmittedStructure(Protocol):
 
 
 def run_region(region: Graph, schedule: Schedule, apart: bool = False) -> Emitter:
-    """Return what runs a region inside a structure.
-
-    The barriers that ``jax.checkpoint`` has by default keep the compiler from merging what is run again with what was
-    run before, and segments of one region in their order. One segment that is all of a region, its passes apart, needs
-    neither; without barriers more is fused, and its peak is up to one per cent lower.
-    """
-    alone = len(schedule) == 1 and schedule[0].checkpointed and not schedule[0].children
-    return Emitter(region, schedule, prevent_cse=not (apart and alone), inside=True)
+    """Return what runs a region inside a structure."""
+    return Emitter(region, schedule, prevent_cse=needs_barriers(schedule, apart), inside=True)
 
 
 def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:

@@ -76,7 +76,6 @@ class Scan:
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
-        # The compiler puts a loop of one step in line, and what is run again beside what was run before.
         steps = [run(loop.body, part.schedule, apart=part.count > 1 and not choice.slots) for part in choice.parts]
         return PlannedScan(loop, choice, steps, late)
 

@@ -38,10 +38,10 @@ class ScanUnits:
         n = self.loop.n_carry
         return list(zip(body.outputs[n:], given[n:], strict=True))
 
-    def step(self, schedule: Schedule, stored: bool = True) -> LoopStep:
+    def step(self, schedule: Schedule, stored: bool = True, apart: bool = True) -> LoopStep:
         """One step by schedule, evaluated once however many stretches and groups are made of it."""
-        key = self.op.kind, self.arriving, schedule, stored
-        made = lambda: self.loop_step(RegionUnit(self.inside, schedule, self.arriving, stored))  # noqa: E731
+        key = self.op.kind, self.arriving, schedule, stored, apart
+        made = lambda: self.loop_step(RegionUnit(self.inside, schedule, self.arriving, stored, apart))  # noqa: E731
         return self.rules.once(key, made)
 
     def loop_step(self, unit: Unit) -> LoopStep:
@@ -51,8 +51,9 @@ class ScanUnits:
     def scan(self, choice: Choice) -> Unit:
         """The whole."""
         if choice.slots:
-            return self.slotted(self.step(choice.parts[0].schedule, stored=False), choice.slots)
-        loops = [self.grouped(self.step(part.schedule), part.count, part.factors) for part in choice.parts]
+            return self.slotted(self.step(choice.parts[0].schedule, stored=False, apart=False), choice.slots)
+        steps = [self.step(part.schedule, apart=part.count > 1) for part in choice.parts]
+        loops = [self.grouped(step, p.count, p.factors) for step, p in zip(steps, choice.parts, strict=True)]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 
     def stretch(self, step: LoopStep, count: int) -> LoopUnit:
