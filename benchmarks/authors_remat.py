@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from benchmarks.authors import AUTHORS, Made
-from benchmarks.common import CountingSession, Options, Planned, Report, mb, percent, raw_step
+from benchmarks.common import Options, Planned, Report, Session, mb, percent, raw_step
 from benchmarks.models import Model
 from remat_plan._compat import live_jaxpr
 from remat_plan.cost.memory import evaluate
@@ -105,23 +105,23 @@ def _flops(step: Callable[..., Any], structs: Sequence[Any]) -> tuple[Any, float
     return jaxpr, jaxpr_flops(live_jaxpr(jaxpr)[0])
 
 
-def their_step(model: Model, session: CountingSession) -> Step:
+def their_step(model: Model, session: Session) -> Step:
     """The gradient step of a loss as its author wrote it."""
     step, structs = raw_step(model, model.loss)
     jaxpr, flops = _flops(step, structs)
-    peak = compile_memory(step, structs, session.target).total_bytes
-    return Step(peak, flops, evaluate(jaxpr, session.hardware).seconds)
+    peak = compile_memory(step, structs, session.judge.target).total_bytes
+    return Step(peak, flops, evaluate(jaxpr, session.judge.hardware).seconds)
 
 
-def our_step(planned: Planned, session: CountingSession) -> Step:
+def our_step(planned: Planned, session: Session) -> Step:
     """The gradient step of a plan."""
     plan = planned.plan
     assert plan.compiled_peak_bytes is not None
-    jaxpr, flops = _flops(session.step(plan.schedule), session.structs)
-    return Step(plan.compiled_peak_bytes, flops, evaluate(jaxpr, session.hardware).seconds)
+    jaxpr, flops = _flops(session.judge.step(plan.schedule), session.judge.structs)
+    return Step(plan.compiled_peak_bytes, flops, evaluate(jaxpr, session.judge.hardware).seconds)
 
 
-def compete(session: CountingSession, theirs: Step, *names: str) -> Row:
+def compete(session: Session, theirs: Step, *names: str) -> Row:
     """Plan at the memory of theirs; ``names`` are the first fields of a row."""
     model, size, policy, source = names
     try:
@@ -138,13 +138,13 @@ def run(options: Options) -> Report:
     rows: list[Row] = []
     for name in options.choose(tuple(AUTHORS)):
         made = AUTHORS[name](size)
-        plain = CountingSession(as_model(name, made.plain, made))
+        plain = Session(as_model(name, made.plain, made))
         for policy, loss in made.policies.items():
             if options.policies and policy not in options.policies:
                 continue
             model = as_model(name, loss, made)
             theirs = their_step(model, plain)
-            for source, session in ((FROM_PLAIN, plain), (FROM_THEIRS, CountingSession(model))):
+            for source, session in ((FROM_PLAIN, plain), (FROM_THEIRS, Session(model))):
                 rows.append(compete(session, theirs, name, size, policy, source))
                 report.facts = facts(rows)
                 report.add(*rows[-1].cells())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from benchmarks.common import ZOO, CountingSession, Options, Planned, Report, mb, mean, percent
+from benchmarks.common import ZOO, Options, Planned, Report, Session, mb, mean, percent
 from remat_plan.units import BudgetError
 
 SHARES = (90, 75, 60, 45, 30, 20)
@@ -72,14 +72,14 @@ def run(options: Options) -> Report:
     report = Report("budgets", _INTRO, _COLUMNS, options.results)
     rows: list[Row] = []
     for name in options.choose(ZOO):
-        session = CountingSession(options.model(name))
+        session = Session(options.model(name))
         rows += _plans(session, name, report)
         report.facts = facts(rows)
     report.finish(facts(rows))
     return report
 
 
-def _plans(session: CountingSession, name: str, report: Report) -> list[Row]:
+def _plans(session: Session, name: str, report: Report) -> list[Row]:
     minimum = session.minimum_bytes()
     rows = []
     for text, budget in [*((f"{s}%", f"{s}%") for s in SHARES), ("minimum", minimum)]:

@@ -1,6 +1,6 @@
-"""What the benchmarks share: sessions that count compiles, tables, and the files they are written to.
+"""What the benchmarks share: sessions that know what plans cost, tables, and the files they are written to.
 
-In: models of ``benchmarks.models``. Out: ``CountingSession``, ``Report``.
+In: models of ``benchmarks.models``. Out: ``Session``, ``Report``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import jax
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.planned import make_plan
+from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
-from remat_plan.session import Request, Schedule, Session
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
@@ -70,8 +73,8 @@ class Planned:
     seconds: float
 
 
-class CountingSession(Session):
-    """A session for many budgets of one program, which knows what each would have cost by itself.
+class Session:
+    """Many budgets of one program, each with what it would have cost by itself.
 
     The solve and every compile are made once; their time is added to every plan that asks for them. ``solved`` says
     whether to solve at once; a session that is not solved is for strategies by name.
@@ -79,34 +82,27 @@ class CountingSession(Session):
 
     def __init__(self, model: Model, target: str | None = "cpu", solved: bool = True):
         started = time.perf_counter()
-        program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
-        super().__init__(program, resolve(target), Progress("benchmarks", False))
+        self.program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
+        self.judge = Judge(self.program, resolve(target), Progress("benchmarks", False))
+        self.candidates = Candidates(self.judge.rules, self.judge.progress)
         if solved:
-            _ = self.planner
+            self.candidates.planner(NO_CONSTRAINTS)
         self.solve_seconds = time.perf_counter() - started
-        self.compile_seconds: dict[Schedule, float] = {}
-        self.asked: set[Schedule] = set()
-        self.cached_seconds = 0.0
-
-    def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
-        """XLA's peak for a schedule; counted."""
-        known, first = (schedule, fast) in self._compiled, schedule not in self.asked
-        self.asked.add(schedule)
-        started = time.perf_counter()
-        size = super().compiled_bytes(schedule, fast)
-        if not known:
-            self.compile_seconds[schedule] = time.perf_counter() - started
-        elif first:
-            self.cached_seconds += self.compile_seconds.get(schedule, 0.0)
-        return size
 
     def plan(self, budget: int | str, verify: bool = True) -> Planned:
         """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
-        self.asked, self.cached_seconds = set(), 0.0
+        known, begun = dict(self.judge.compile_seconds), len(self.judge.asked)
         started = time.perf_counter()
-        plan = self.make_plan(parse_budget(budget), Request(lookup("auto"), verify, (0,), False, (), "replan"), started)
-        seconds = time.perf_counter() - started + self.cached_seconds + self.solve_seconds
-        return Planned(plan, len(self.asked), seconds)
+        plan = self.make_plan(budget, Request(lookup("auto"), verify, (0,), False, (), "replan"))
+        asked = set(self.judge.asked[begun:])
+        cached_seconds = sum(known[key] for key in asked & known.keys())
+        seconds = time.perf_counter() - started + cached_seconds + self.solve_seconds
+        return Planned(plan, len({schedule for schedule, _ in asked}), seconds)
+
+    def make_plan(self, budget: int | str | None, request: Request) -> Plan:
+        """The plan that a request comes to."""
+        parsed = None if budget is None else parse_budget(budget)
+        return make_plan(self.judge, self.candidates, parsed, request, time.perf_counter())
 
     def minimum_bytes(self, verify: bool = True) -> int:
         """The least peak that ``BudgetError`` reports."""
@@ -128,11 +124,11 @@ def raw_step(model: Model, loss: Callable[..., Any]) -> tuple[GradientStep, tupl
     return GradientStep(run, [i < moving for i in range(len(leaves))]), tuple(leaves)
 
 
-def measure(model: Model, loss: Callable[..., Any], session: Session) -> tuple[int, Timeline]:
-    """Compiled peak and timeline of a loss as its author wrote it, on a session's target and hardware."""
+def measure(model: Model, loss: Callable[..., Any], judge: Judge) -> tuple[int, Timeline]:
+    """Compiled peak and timeline of a loss as its author wrote it, on the target and hardware of a judge."""
     step, structs = raw_step(model, loss)
-    timeline = evaluate(jax.make_jaxpr(step)(*structs), session.hardware)
-    return compile_memory(step, structs, session.target).total_bytes, timeline
+    timeline = evaluate(jax.make_jaxpr(step)(*structs), judge.hardware)
+    return compile_memory(step, structs, judge.target).total_bytes, timeline
 
 
 @dataclass

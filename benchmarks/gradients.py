@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import models
-from benchmarks.common import ZOO, CountingSession, Options, Planned, Report, percent
+from benchmarks.common import ZOO, Options, Planned, Report, Session, percent
 from benchmarks.models import MODELS, concrete, small
 from remat_plan.units import BudgetError
 
@@ -86,7 +86,7 @@ def run(options: Options) -> Report:
         right = reference(name, params, batch)
         plain = gradients(model.loss, params, batch)
         allowed = error(plain, right)
-        for text, planned in plans(CountingSession(model)):
+        for text, planned in plans(Session(model)):
             found = gradients(planned.plan.apply(model.loss), params, batch)
             mine = error(found, right)
             largest = max(largest, mine / allowed)
@@ -105,7 +105,7 @@ def run(options: Options) -> Report:
     return report
 
 
-def plans(session: CountingSession) -> Iterator[tuple[str, Planned]]:
+def plans(session: Session) -> Iterator[tuple[str, Planned]]:
     """The plans that there are for a tiny model, each schedule once."""
     seen = {session.program.plain}
     for budget in [*(f"{share}%" for share in SHARES), session.minimum_bytes()]:

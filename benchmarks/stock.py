@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.common import ZOO, CountingSession, Options, Planned, Report, mb, measure
+from benchmarks.common import ZOO, Options, Planned, Report, Session, mb, measure
 from benchmarks.models import Model
 from remat_plan.cost.memory import Timeline
 from remat_plan.units import BudgetError
@@ -90,16 +90,16 @@ def run(options: Options) -> Report:
     failed: list[str] = []
     for name in options.choose(ZOO):
         model = options.model(name)
-        session = CountingSession(model)
+        session = Session(model)
         for placement, policy, loss in variants(model):
-            size, stock = measure(model, loss, session)
+            size, stock = measure(model, loss, session.judge)
             try:
                 planned = session.plan(size)
             except BudgetError as error:
                 failed.append(f"{name}, {policy}, {placement}")
                 report.add(name, placement, policy, mb(size), f"least {mb(error.minimum_bytes)}", *[""] * 6, "ABOVE")
                 continue
-            ours = session.timeline(planned.plan.schedule)
+            ours = session.judge.timeline(planned.plan.schedule)
             rows.append(Row(name, placement, policy, size, stock, ours, planned))
             report.add(*rows[-1].cells())
         report.facts = facts(rows, failed)

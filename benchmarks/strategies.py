@@ -13,14 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.common import CountingSession, Options, Report, mb, percent
+from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import Model
-from remat_plan.by_name import make_task
 from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import NEEDED, Settings, Strategy
 from remat_plan.planning.strategies.registry import Strategies
-from remat_plan.session import Request
-from remat_plan.units import BudgetError, parse_budget
+from remat_plan.search.candidates import Request
+from remat_plan.units import BudgetError
 
 MODELS = ("mlp", "gpt2", "unet", "densenet", "cyclegan")
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
@@ -56,7 +56,7 @@ def run(options: Options) -> Report:
 
 def measure_model(report: Report, model: Model) -> list[str]:
     """Add the rows of a model; return the strategies that need more than the plain step."""
-    session = CountingSession(model)
+    session = Session(model)
     limit: int | None = None
     above = []
     for row in sorted(Strategies(), key=lambda row: row.name != _BUDGET_LIKE):
@@ -82,12 +82,12 @@ def measure_model(report: Report, model: Model) -> list[str]:
     return above
 
 
-def plan_by(session: CountingSession, row: Strategy, budget: int | None) -> tuple[Any, float]:
+def plan_by(session: Session, row: Strategy, budget: int | None) -> tuple[Any, float]:
     """The plan of a strategy, and how long it took."""
     settings = Settings(slots=SLOTS if row.settings == "Binomial" else None)
     request = Request(row, True, (0,), False, (), "replan", NO_CONSTRAINTS, settings)
     started = time.perf_counter()
-    plan = session.make_plan(None if budget is None else parse_budget(budget), request, started)
+    plan = session.make_plan(budget, request)
     return plan, time.perf_counter() - started
 
 
@@ -109,16 +109,16 @@ def law(name: str, sizes: tuple[int, ...]) -> Iterator[str]:
     """Temporaries of a strategy against the number of layers, as lines of text."""
     for layers in sizes:
         model = chain(layers)
-        session = CountingSession(model, solved=False)
-        task = make_task(session.program.graph, session.hardware, NO_CONSTRAINTS, Settings())
+        session = Session(model, solved=False)
+        task = make_task(session.program.graph, session.judge.hardware, NO_CONSTRAINTS, Settings())
         find = Strategies()[name].find
         assert find is not None
         schedule = find(task).schedules[0]
-        timeline = session.timeline(schedule)
+        timeline = session.judge.timeline(schedule)
         owned = timeline.argument_bytes + timeline.output_bytes
         carry = model.batch.size * 4
         text = f"chain {layers}, {name}: predicted {(timeline.peak_bytes - owned) / carry:.1f}"
         if layers in COMPILED_SIZES:
-            text += f", compiled {(session.compiled_bytes(schedule) - owned) / carry:.1f}"
-        flops = timeline.flops / session.timeline(session.program.plain).flops
+            text += f", compiled {(session.judge.compiled_bytes(schedule) - owned) / carry:.1f}"
+        flops = timeline.flops / session.judge.timeline(session.program.plain).flops
         yield f"{text} carries; FLOPs {percent(flops, 1)} % of plain"

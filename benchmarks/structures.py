@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.authors.record import causal_attention, f32, layer_norm, norm_params, stacked
-from benchmarks.common import CountingSession, Options, Report, mb, percent
+from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import Model
 from benchmarks.strategies import plan_by
 from remat_plan.planning.strategies.records import NEEDED, Strategy
@@ -128,9 +128,9 @@ def run(options: Options) -> Report:
 
 def measure_structure(report: Report, block: str, structure: str, c: Config) -> list[str]:
     """Add the rows of one network; return the strategies that need more than the plain step."""
-    session = CountingSession(make(block, structure, c), solved=False)
+    session = Session(make(block, structure, c), solved=False)
     plain = session.program.plain
-    plain_bytes, timeline = session.baseline_bytes(True), session.timeline(plain)
+    plain_bytes, timeline = session.judge.compiled_bytes(session.judge.baseline), session.judge.timeline(plain)
     shown = mb(timeline.peak_bytes), mb(plain_bytes), "100.0", f"{timeline.flops / 1e9:.4g}", "100.0"
     report.add(block, structure, "plain", "none", *shown)
     limit, above = 0, []
@@ -144,9 +144,7 @@ def measure_structure(report: Report, block: str, structure: str, c: Config) -> 
     return above
 
 
-def _add_row(
-    report: Report, session: CountingSession, names: tuple[str, str], row: Strategy, budget: int | None
-) -> int:
+def _add_row(report: Report, session: Session, names: tuple[str, str], row: Strategy, budget: int | None) -> int:
     """Plan by a strategy; return its compiled peak, 0 where there is no plan."""
     asked = mb(budget) if budget else "none"
     try:

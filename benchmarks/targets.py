@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.common import CountingSession, Options, Report, mb, percent
+from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import MODELS, small
 from remat_plan.units import BudgetError
 
@@ -36,7 +36,7 @@ dtype and target is one child process; rows that it had not made when its time w
 def measure(name: str, dtype: str, target: str, quick: bool) -> None:
     """Print the plans of one model for one target, as they are made."""
     model = small(name, dtype=dtype) if quick else MODELS[name](dtype=dtype)
-    session = CountingSession(model, target)
+    session = Session(model, target)
     budgets: list[int | str] = [f"{share}%" for share in SHARES]
     for budget in [*budgets, 1]:
         text = budget if isinstance(budget, str) else "minimum"

@@ -13,7 +13,8 @@ from remat_plan import collector
 from remat_plan.graph.build import build
 from remat_plan.graph.call import positions
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.limits import make_constraints
+from remat_plan.planned import make_plan
+from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_loss, trace_program
@@ -21,7 +22,8 @@ from remat_plan.report.progress import Progress
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
-from remat_plan.session import Request, Session
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
@@ -96,7 +98,8 @@ def plan(
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
         request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
-        return Session(program, device, shown).make_plan(parsed, request, started)
+        judge = Judge(program, device, shown)
+        return make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
 
 
 def strategies() -> Strategies:
@@ -163,30 +166,32 @@ def tradeoff(
     """
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
-    session = Session(program, device, Progress("remat_plan", progress))
+    shown = Progress("remat_plan", progress)
+    judge = Judge(program, device, shown)
+    candidates = Candidates(judge.rules, shown)
     found = []
-    with session.progress:
-        for curve in session.planner.curves:
+    with shown:
+        for curve in candidates.planner(NO_CONSTRAINTS).curves:
             last = len(curve.points) - 1
             chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
             for number, point in enumerate(chosen):
-                session.progress.say("evaluating schedules", done=number, total=len(chosen))
-                found.append(_point(session, curve.schedule(min(point, last))))
-        found.append(_point(session, program.plain))
-        written = _point(session, program.written) if program.has_own_remat else None
+                shown.say("evaluating schedules", done=number, total=len(chosen))
+                found.append(_point(judge, curve.schedule(min(point, last))))
+        found.append(_point(judge, program.plain))
+        written = _point(judge, program.written) if program.has_own_remat else None
 
     static = positions(static_argnums, "static_argnums")
 
     def make(budget: Any, verify: bool) -> Plan:
         request = Request(lookup("auto"), verify, positions(argnums), has_aux, static, existing)
-        with session.progress:
-            return session.make_plan(parse_budget(budget), request, time.perf_counter())
+        with shown:
+            return make_plan(judge, candidates, parse_budget(budget), request, time.perf_counter())
 
-    return Tradeoff(pareto(found if written is None else [*found, written]), session.device, make, written)
+    return Tradeoff(pareto(found if written is None else [*found, written]), judge.device, make, written)
 
 
-def _point(session: Session, schedule: Schedule) -> TradeoffPoint:
-    return TradeoffPoint(session.timeline(schedule).peak_bytes, session.overhead(schedule))
+def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:
+    return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule))
 
 
 def compiler_options(target: str | None = None) -> dict[str, str]:

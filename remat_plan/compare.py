@@ -15,12 +15,14 @@ from typing import Any
 
 from remat_plan import collector
 from remat_plan.graph.call import positions
+from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.results.comparison import Comparison, ComparisonRow
-from remat_plan.session import Request, Session
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
 from remat_plan.units import Budget, BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
 
@@ -74,12 +76,14 @@ def compare(
         for row, settings in found
     ]
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
-    session = Session(program, resolve(target), Progress("remat_plan", progress))
-    with session.progress:
-        rows = tuple(_row(session, request, budget) for request in requests for budget in _budgets(request, parsed))
-        verified = verify and not session.mapped
-        written, plain = session.baseline_bytes(verified), session.plain_bytes(verified)
-    return Comparison(rows, session.device, verified, written, plain, program.has_own_remat)
+    judge = Judge(program, resolve(target), Progress("remat_plan", progress))
+    candidates = Candidates(judge.rules, judge.progress)
+    with judge.progress:
+        rows = tuple(_row(judge, candidates, row, budget) for row in requests for budget in _budgets(row, parsed))
+        verified = verify and not judge.mapped
+        peak = judge.compiled_bytes if verified else judge.predicted_bytes
+        written, plain = peak(judge.baseline), peak(judge.unplanned)
+    return Comparison(rows, judge.device, verified, written, plain, program.has_own_remat)
 
 
 def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:
@@ -87,10 +91,10 @@ def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | N
     return [None] if request.strategy.budget == CHECKED else budgets
 
 
-def _row(session: Session, request: Request, budget: Budget | None) -> ComparisonRow:
+def _row(judge: Judge, candidates: Candidates, request: Request, budget: Budget | None) -> ComparisonRow:
     text = "" if budget is None else budget.text
     try:
-        plan = session.make_plan(budget, request, time.perf_counter())
+        plan = make_plan(judge, candidates, budget, request, time.perf_counter())
     except BudgetError as error:
         return ComparisonRow(request.strategy.name, text, None, error.minimum_bytes, str(error))
     except ValueError as error:  # it lacks a setting, or cannot plan this program

@@ -21,6 +21,7 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.call import positions
+from remat_plan.planned import make_plan
 from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
@@ -30,7 +31,8 @@ from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
 from remat_plan.reuse import Emissions
 from remat_plan.rewrite.emit import as_array
-from remat_plan.session import Request, Session
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
 from remat_plan.units import Budget, parse_budget
 from remat_plan.verify.step import PullbackStep
 from remat_plan.verify.targets import resolve
@@ -114,8 +116,9 @@ class PlanBook:
         if digest not in self.plans:
             started = time.perf_counter()
             with Progress("remat_plan", None) as shown:
-                session = Session(program, resolve(self.options.target), shown)
-                self.plans[digest] = session.make_plan(self.options.budget, self.options.request, started)
+                judge = Judge(program, resolve(self.options.target), shown)
+                candidates = Candidates(judge.rules, shown)
+                self.plans[digest] = make_plan(judge, candidates, self.options.budget, self.options.request, started)
         return self.plans[digest]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of strategies share: chains, sessions, and counting what is run.
+"""What the tests of strategies share: chains, who judges them, and counting what is run.
 
 Imported as ``from tests.strategies import ...``.
 """
@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from remat_plan.by_name import find_schedules, make_task
 from remat_plan.cost.backend import GENERIC
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.program import lower
 from remat_plan.cost.steps import NO_REGION
 from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
-from remat_plan.session import Session
+from remat_plan.search.judge import Judge
 from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 
@@ -51,33 +51,28 @@ def named_chain(n, every=2):
     return loss
 
 
-def chain_session(fn):
+def chain_judge(fn):
     program = traced(fn, LAYER, S((ROWS, WIDTH), "float32"))
-    return Session(program, resolve("cpu"), Progress("test", False))
+    return Judge(program, resolve("cpu"), Progress("test", False))
 
 
-def found(session, name, constraints=NO_CONSTRAINTS, **settings):
+def found(judge, name, constraints=NO_CONSTRAINTS, **settings):
     """All schedules of a strategy."""
-    task = make_task(session.program.graph, session.hardware, constraints, Settings(**settings))
+    task = make_task(judge.program.graph, judge.hardware, constraints, Settings(**settings))
     return find_schedules(lookup(name), task)
 
 
-def least(session, name, **settings):
+def least(judge, name, **settings):
     """The schedule with the least predicted peak, as without a budget."""
-    return min(found(session, name, **settings).schedules, key=lambda s: session.timeline(s).peak_bytes)
+    return min(found(judge, name, **settings).schedules, key=judge.predicted_bytes)
 
 
-def owned_bytes(session):
-    plain = session.timeline(session.program.plain)
-    return plain.argument_bytes + plain.output_bytes
-
-
-def carries(session, schedule):
+def carries(judge, schedule):
     """Predicted temporaries in units of what enters a layer."""
-    return (session.timeline(schedule).peak_bytes - owned_bytes(session)) / CARRY_BYTES
+    return (judge.predicted_bytes(schedule) - judge.owned_bytes) / CARRY_BYTES
 
 
-def runs(session, schedule, primitive="tanh"):
+def runs(judge, schedule, primitive="tanh"):
     """How often a primitive is run in the gradient step of a schedule, dead code left out."""
-    program = lower(jax.make_jaxpr(session.step(schedule))(*session.structs), FactBook(lambda eqn: NO_REGION, GENERIC))
+    program = lower(jax.make_jaxpr(judge.step(schedule))(*judge.structs), FactBook(lambda eqn: NO_REGION, GENERIC))
     return sum(step.equations for step in program.steps if step.primitive == primitive)

@@ -38,21 +38,17 @@ MAY_IMPORT = {
     "reuse": {"_compat", "graph", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "program", "reuse"},
     "report": {"units", "graph", "cost", "results"},
-    "by_name": {"graph", "cost", "planning", "verify"},
-    "scores": {"_compat", "graph", "cost", "report", "program", "verify"},
-    "choosing": {"graph", "planning", "report", "program", "verify", "by_name", "scores"},
-    "session": {
-        *("units", "collector", "graph", "planning", "results", "report", "by_name", "scores", "choosing"),
-    },
+    "search": {"_compat", "graph", "cost", "planning", "verify", "program", "report"},
+    "planned": {"units", "collector", "graph", "planning", "results", "search"},
     "functions": {
         *("_compat", "units", "policies", "graph", "planning", "rewrite", "verify", "results", "report"),
-        *("program", "reuse", "session"),
+        *("program", "reuse", "search", "planned"),
     },
 }
 
 # Folders that ask what an equation *is* (of the registry of structures, of its facts), never what it is called, with
 # the names that are compared there all the same. Each is of a thing that only its name tells.
-ASK_NO_NAMES = ("api", "by_name", "choosing", "planning", "rewrite", "report", "results", "scores", "session", "verify")
+ASK_NO_NAMES = ("api", "planned", "planning", "rewrite", "report", "results", "search", "verify")
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",

@@ -38,7 +38,7 @@ def test_a_budget_that_cannot_be_met_is_a_row():
 
 
 def test_every_schedule_is_compiled_once(monkeypatch):
-    from remat_plan import scores
+    from remat_plan.search import judge
 
     compiled = []
 
@@ -46,8 +46,8 @@ def test_every_schedule_is_compiled_once(monkeypatch):
         compiled.append(step)
         return original(step, *args, **kwargs)
 
-    original = scores.compile_memory
-    monkeypatch.setattr(scores, "compile_memory", count)
+    original = judge.compile_memory
+    monkeypatch.setattr(judge, "compile_memory", count)
     rp.compare(loss, *SHAPES, budgets=["70%"])
     once = len(compiled)
     rp.compare(loss, *SHAPES, budgets=["70%", "70%", "70%"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import CountingSession, Options
+from benchmarks.common import Options, Session
 from remat_plan.units import BudgetError
 
 EVALUATORS_OWN = 0.005
@@ -13,7 +13,7 @@ EVALUATORS_OWN = 0.005
 
 @pytest.mark.parametrize("name", ["mlp", "resnet50", pytest.param("unet", marks=pytest.mark.slow)])
 def test_overhead_falls_with_the_budget(name, tmp_path):
-    session = CountingSession(Options((), True, 600.0, Path(tmp_path)).model(name))
+    session = Session(Options((), True, 600.0, Path(tmp_path)).model(name))
     overheads = []
     for percent in range(30, 101, 10):
         try:

@@ -9,14 +9,14 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
-from remat_plan.by_name import find_schedules, make_task
 from remat_plan.graph.schedule import check_cover
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import Strategies
 from remat_plan.report.progress import Progress
-from remat_plan.session import Session
+from remat_plan.search.judge import Judge
 from remat_plan.verify.targets import resolve
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
 from tests.strategies import least
@@ -47,8 +47,8 @@ def unrolled(w, x):
 
 
 @functools.cache
-def session_of(fn):
-    return Session(traced(fn, W, X), resolve("cpu"), Progress("test", False))
+def judge_of(fn):
+    return Judge(traced(fn, W, X), resolve("cpu"), Progress("test", False))
 
 
 LAWFUL = {"memory": {}, "budgeted": {}, "each_block": {}, "log": {}, "binomial": {"slots": 3}, "dots": {}, "speed": {}}
@@ -57,10 +57,10 @@ LAWFUL = {"memory": {}, "budgeted": {}, "each_block": {}, "log": {}, "binomial":
 @functools.cache
 def shares(fn, name):
     """The peaks of a strategy, predicted and compiled, as shares of those of the function as it is."""
-    session = session_of(fn)
-    schedule, plain = least(session, name, **LAWFUL[name]), session.program.plain
-    predicted = session.timeline(schedule).peak_bytes / session.timeline(plain).peak_bytes
-    return predicted, session.compiled_bytes(schedule) / session.compiled_bytes(plain)
+    judge = judge_of(fn)
+    schedule, plain = least(judge, name, **LAWFUL[name]), judge.program.plain
+    predicted = judge.predicted_bytes(schedule) / judge.predicted_bytes(plain)
+    return predicted, judge.compiled_bytes(schedule) / judge.compiled_bytes(plain)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.by_name import Request
 from remat_plan.cost.memory import evaluate
+from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
-from remat_plan.session import Session
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
 from remat_plan.units import parse_budget
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
@@ -96,19 +97,20 @@ def check(layer, count, width):
     """At the compiled peak of each hand-written version: within it, at most its FLOPs and its predicted seconds."""
     args = arguments(layer, count, width)
     program = traced(loss_of(layer, [(0, count, False)]), *args)
-    session = Session(program, resolve("cpu"), Progress("tests", False))
+    judge = Judge(program, resolve("cpu"), Progress("tests", False))
+    candidates = Candidates(judge.rules, judge.progress)
     compared = 0
     for parts in by_hand(count):
         step, leaves = step_of(loss_of(layer, parts), args)
-        peak = compile_memory(step, leaves, session.target).total_bytes
-        if peak >= session.baseline_bytes(True):
+        peak = compile_memory(step, leaves, judge.target).total_bytes
+        if peak >= judge.compiled_bytes(judge.baseline):
             continue
-        hand = evaluate(jax.make_jaxpr(step)(*leaves), session.hardware)
+        hand = evaluate(jax.make_jaxpr(step)(*leaves), judge.hardware)
         request = Request(lookup("auto"), True, (0,), False, (), "replan")
-        plan = session.make_plan(parse_budget(peak), request, time.perf_counter())
+        plan = make_plan(judge, candidates, parse_budget(peak), request, time.perf_counter())
         assert plan.compiled_peak_bytes <= peak, parts
         assert plan.step_flops <= hand.flops * (1 + FLOPS_SLACK), parts
-        assert session.traced(plan.schedule).seconds <= hand.seconds * (1 + SECONDS_SLACK), parts
+        assert judge.traced(plan.schedule).seconds <= hand.seconds * (1 + SECONDS_SLACK), parts
         compared += 1
     return compared
 

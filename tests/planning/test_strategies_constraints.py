@@ -15,11 +15,11 @@ from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, known_names,
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.strategies.registry import Strategies
 from remat_plan.report.progress import Progress
-from remat_plan.session import Session
+from remat_plan.search.judge import Judge
 from remat_plan.solve import milp, min_cut
 from remat_plan.verify.targets import resolve as place
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
-from tests.strategies import chain_session, found, named_chain, runs
+from tests.strategies import chain_judge, found, named_chain, runs
 
 SETTINGS = {
     "collection": {"names": ("pillar", "state")},
@@ -30,13 +30,13 @@ LAYERS = 8
 
 
 @functools.cache
-def session():
-    return chain_session(named_chain(LAYERS))
+def judge():
+    return chain_judge(named_chain(LAYERS))
 
 
 def schedules(name, constraints, on=None):
     """All schedules that a strategy may come to, the planner's among them."""
-    on = on or session()
+    on = on or judge()
     if Strategies()[name].find is not None:
         return found(on, name, constraints, **SETTINGS.get(name, {})).schedules
     planner = Planner(on.program.graph, Rules(on.program.graph, on.hardware), constraints)
@@ -51,19 +51,19 @@ NAMES = [row.name for row in Strategies()]
 def test_what_must_be_saved_is_never_run_again(name):
     constraints = make_constraints(["hidden"], (), ())
     for schedule in schedules(name, constraints):
-        assert runs(session(), schedule, "tanh") == LAYERS
+        assert runs(judge(), schedule, "tanh") == LAYERS
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_primitive_that_never_runs_again(name):
     constraints = make_constraints((), (), ["tanh"])
     for schedule in schedules(name, constraints):
-        assert runs(session(), schedule, "tanh") == LAYERS
+        assert runs(judge(), schedule, "tanh") == LAYERS
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_must_be_recomputed_is_never_kept(name):
-    graph = session().program.graph
+    graph = judge().program.graph
     constraints = make_constraints((), ["hidden"], ())
     hidden = set(resolve(graph, constraints).forbidden)
     assert len(hidden) == 2 * LAYERS
@@ -74,11 +74,11 @@ def test_what_must_be_recomputed_is_never_kept(name):
             assert (segment.checkpointed and not segment.children) or hidden.isdisjoint(inside), (
                 "left as it is, it would be kept"
             )
-        assert runs(session(), schedule, "tanh") >= 2 * LAYERS
+        assert runs(judge(), schedule, "tanh") >= 2 * LAYERS
 
 
 def test_gradients_under_constraints():
-    on = small_session()
+    on = small_judge()
     values = [jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) / 4 for x in on.structs]
     want = plain_gradient(on.program)(*values)
     for constraints in (
@@ -93,14 +93,14 @@ def test_gradients_under_constraints():
 
 
 @functools.cache
-def small_session():
+def small_judge():
     def loss(w, x):
         for i in range(4):
             x = checkpoint_name(x, "state") - checkpoint_name(jnp.tanh(x @ w), "hidden") @ w
         return jnp.mean(x**2)
 
     program = traced(loss, jnp.ones((8, 8)), jnp.ones((64, 8)))
-    return Session(program, place("cpu"), Progress("test", False))
+    return Judge(program, place("cpu"), Progress("test", False))
 
 
 def test_a_loop_that_never_runs_again_stays_outside_segments():
@@ -134,12 +134,12 @@ def test_a_collective_is_not_repeated():
 
     def look(w, x):
         program = traced(loss, w, x)
-        session = Session(program, place("cpu"), Progress("test", False))
+        judge = Judge(program, place("cpu"), Progress("test", False))
         name = next(op.primitive for op in program.graph.ops if op.primitive.startswith("psum"))
-        counts["plain"] = runs(session, program.plain, name)
+        counts["plain"] = runs(judge, program.plain, name)
         for key, constraints in (("free", NO_CONSTRAINTS), ("kept", make_constraints((), (), [name]))):
-            every = [s for strategy in ("memory", "auto") for s in schedules(strategy, constraints, session)]
-            counts[key] = max(runs(session, s, name) for s in every)
+            every = [s for strategy in ("memory", "auto") for s in schedules(strategy, constraints, judge)]
+            counts[key] = max(runs(judge, s, name) for s in every)
         return jnp.zeros(())
 
     jax.vmap(look, (None, 0), axis_name="i")(jnp.ones((8, 8)), jnp.ones((2, 64, 8)))
@@ -160,7 +160,7 @@ def test_a_collective_is_not_repeated():
 )
 def test_what_is_unknown_or_contradicts_itself(constraints, text):
     with pytest.raises(ValueError, match=text):
-        resolve(session().program.graph, make_constraints(*constraints))
+        resolve(judge().program.graph, make_constraints(*constraints))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_value_read_on_both_sides_of_an_effect_has_to_be_kept():
 
 
 def test_names_stand_for_what_was_named():
-    graph = session().program.graph
+    graph = judge().program.graph
     assert known_names(graph) == ("hidden", "pillar", "state", "step")
     values = named_values(graph, ["hidden"])
     assert [graph.ops[graph.values[v].producer].primitive for v in values] == ["tanh"] * LAYERS

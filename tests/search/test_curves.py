@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_plan.verify.search import MAX_MEASURES, TOLERANCE, search
+from remat_plan.search.curves import MAX_MEASURES, TOLERANCE, find_point
 
 
 @st.composite
@@ -25,7 +25,7 @@ def run(curve, budget, start=None):
         asked.append(point)
         return peaks[point]
 
-    found = search(limits, base, budget, measure, start)
+    found = find_point(limits, base, budget, measure, start)
     assert [p for p, _ in found.measured] == asked
     return found, asked
 

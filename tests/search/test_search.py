@@ -1,4 +1,4 @@
-"""What a session measures and what it tries where the curves end."""
+"""What a search measures, and what it tries where the curves end."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -10,20 +10,30 @@ import pytest
 import remat_plan as rp
 from benchmarks.common import raw_step
 from benchmarks.models import small
-from remat_plan import scores
-from remat_plan.by_name import Request
 from remat_plan.graph.schedule import as_is
+from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
-from remat_plan.session import Session, next_goal
+from remat_plan.search import choose
+from remat_plan.search import judge as judging
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.confirm import find_confirmed, next_goal
+from remat_plan.search.judge import Judge
+from remat_plan.search.measure import Compiled, Outcome
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
 
+REQUEST = Request(lookup("auto"), True, (0,), False, (), "replan")
 
-def session_of(model):
-    program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
-    return Session(program, resolve("cpu"), Progress("tests", False))
+
+def judge_of(loss, *args):
+    program = trace_program(loss, args, {}, 0, False, (), "replan")
+    return Judge(program, resolve("cpu"), Progress("tests", False))
+
+
+def plan_by(judge, budget):
+    return make_plan(judge, Candidates(judge.rules, judge.progress), parse_budget(budget), REQUEST, 0.0)
 
 
 def of_xla(step, structs):
@@ -35,9 +45,9 @@ def of_xla(step, structs):
 def test_the_plain_peak_is_that_of_the_function_as_it_is(name):
     """Both repeat equations in their normalisations, which are merged before planning."""
     model = small(name)
-    session = session_of(model)
-    assert session.program.graph.merged > 0
-    assert session.baseline_bytes(True) == pytest.approx(of_xla(*raw_step(model, model.loss)), abs=256)
+    judge = judge_of(model.loss, model.params, model.batch)
+    assert judge.program.graph.merged > 0
+    assert judge.compiled_bytes(judge.baseline) == pytest.approx(of_xla(*raw_step(model, model.loss)), abs=256)
 
 
 def test_a_plan_that_recomputes_nothing_fits_too():
@@ -50,17 +60,14 @@ def test_a_plan_that_recomputes_nothing_fits_too():
 @pytest.mark.parametrize("name", ["gpt2", "unet"])
 def test_below_the_curves_segments_that_save_nothing_are_tried(name):
     model = small(name)
-    session = session_of(model)
-    lean = session.lean_schedules(Request(lookup("auto"), False, (0,), False, (), "replan"))
+    judge = judge_of(model.loss, model.params, model.batch)
+    lean = Candidates(judge.rules, judge.progress).lean(REQUEST)
     assert lean
-    least = min(session.timeline(schedule).peak_bytes for schedule in lean)
+    least = min(map(judge.predicted_bytes, lean))
     with pytest.raises(BudgetError) as told:
         rp.plan(model.loss, model.params, model.batch, budget=1, target="cpu", verify=False)
     assert told.value.minimum_bytes <= least
     rp.plan(model.loss, model.params, model.batch, budget=least, target="cpu", verify=False)
-
-
-REQUEST = Request(lookup("auto"), True, (0,), False, (), "replan")
 
 
 def chain(weights, x):
@@ -72,26 +79,22 @@ def chain(weights, x):
 CHAIN = [jax.ShapeDtypeStruct((32, 64), "float32")] * 12, jax.ShapeDtypeStruct((4096, 32), "float32")
 
 
-class FastSession(Session):
+class FastJudge(Judge):
     """Compiles fast, as for a TPU that is not here; fast peaks are a multiple of those that count."""
 
     known: ClassVar[dict[Any, int]] = {}
 
     def __init__(self, factor):
         super().__init__(trace_program(chain, CHAIN, {}, 0, False, (), "replan"), resolve("cpu"), Progress("", False))
-        self.fast, self.factor, self.failed = True, factor, False
+        self.fast, self.factor = True, factor
 
     def compiled_bytes(self, schedule, fast=False):
         if schedule not in self.known:
             self.known[schedule] = super().compiled_bytes(schedule)
         return int(self.known[schedule] * (self.factor if fast else 1.0))
 
-    def least(self, *args, **kwargs):
-        self.failed = True
-        return super().least(*args, **kwargs)
-
     def compiled_peak(self, budget):
-        plan = self.make_plan(parse_budget(budget), REQUEST, 0.0)
+        plan = plan_by(self, budget)
         assert self.compiled_bytes(plan.schedule) == plan.compiled_peak_bytes
         return plan.compiled_peak_bytes
 
@@ -100,25 +103,26 @@ class FastSession(Session):
 def reachable():
     """The least peak that the search reaches if all compiles are alike."""
     with pytest.raises(BudgetError) as told:
-        FastSession(1.0).compiled_peak(1)
+        FastJudge(1.0).compiled_peak(1)
     return told.value.minimum_bytes
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 @pytest.mark.parametrize("share", [1.02, 1.1, 1.6])
-def test_fast_compiles_that_are_far_off_do_not_lose_a_budget(reachable, factor, share):
-    session = FastSession(factor)
+def test_fast_compiles_that_are_far_off_do_not_lose_a_budget(monkeypatch, reachable, factor, share):
+    failed, original = [], choose.least
+    monkeypatch.setattr(choose, "least", lambda *args: failed.append(1) or original(*args))
     budget = int(share * reachable)
-    assert 0.85 * budget < session.compiled_peak(budget) <= budget
-    assert session.failed == (factor * reachable > budget), "whether the first search finds nothing"
+    assert 0.85 * budget < FastJudge(factor).compiled_peak(budget) <= budget
+    assert bool(failed) == (factor * reachable > budget), "whether the first search finds nothing"
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.0, 1.25])
 def test_the_least_peak_reported_can_be_planned(factor):
     with pytest.raises(BudgetError) as told:
-        FastSession(factor).compiled_peak(1)
+        FastJudge(factor).compiled_peak(1)
     least = told.value.minimum_bytes
-    assert FastSession(factor).compiled_peak(least) <= least
+    assert FastJudge(factor).compiled_peak(least) <= least
 
 
 @pytest.mark.parametrize(
@@ -150,54 +154,60 @@ RNN = (jax.ShapeDtypeStruct((32, 32), "float32"),) * 2, jax.ShapeDtypeStruct((20
 def compiles(monkeypatch):
     """The peaks of all programs that are compiled from here on."""
     peaks = []
-    original = scores.compile_memory
+    original = judging.compile_memory
 
     def counted(*args, **kwargs):
         memory = original(*args, **kwargs)
         peaks.append(memory.total_bytes)
         return memory
 
-    monkeypatch.setattr(scores, "compile_memory", counted)
+    monkeypatch.setattr(judging, "compile_memory", counted)
     return peaks
 
 
 @pytest.mark.parametrize(("budget", "tried"), [("75%", 2), ("50%", 2), ("30%", 1)])
 def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     """The next point of the curve needs a third more, as the evaluator knows; one between the two may be tried."""
-    program = trace_program(scanned_rnn, RNN, {}, 0, False, (), "replan")
-    session = Session(program, resolve("cpu"), Progress("", False))
-    plan = session.make_plan(parse_budget(budget), REQUEST, 0.0)
+    judge = judge_of(scanned_rnn, *RNN)
+    plan = plan_by(judge, budget)
     assert 2 <= len(compiles) <= 1 + tried
     assert compiles[0] == plan.written_peak_bytes
     assert compiles[1] <= plan.budget_bytes
-    assert all(session.expected_bytes(s) <= 1.03 * plan.budget_bytes for s in session.judged)
     assert plan.compiled_peak_bytes <= plan.budget_bytes
+    judge.asked.clear()
+    measure = Compiled(judge, [judge.program.plain])
+    assert find_confirmed(measure, Candidates(judge.rules, judge.progress), plan.budget_bytes, REQUEST) == plan.schedule
+    assert judge.asked
+    assert all(measure.expected_bytes(s) <= 1.03 * plan.budget_bytes for s, _ in judge.asked)
 
 
-def halves(session):
+def halves(judge):
     """Two schedules of one program: plain in one part, and in two."""
-    count = len(session.program.graph.ops)
+    count = len(judge.program.graph.ops)
     return (as_is(0, count),), (as_is(0, count // 2), as_is(count // 2, count))
 
 
 def test_equal_schedules_are_compiled_once(compiles):
-    session = session_of(small("gpt2"))
-    one, other = halves(session)
-    assert session.judge(one, 10**12) == session.judge(other, 10**12)
-    assert session.judge(other, 10**12)[0] == one
+    model = small("gpt2")
+    judge = judge_of(model.loss, model.params, model.batch)
+    one, other = halves(judge)
+    measure = Compiled(judge)
+    assert measure.ask(one, 10**12) == measure.ask(other, 10**12)
+    assert measure.ask(other, 10**12).schedule == one
     assert len(compiles) == 1
 
 
 def test_who_is_refuted_speaks_for_itself():
-    class Refuted(FastSession):
+    class Refuted(FastJudge):
         def compiled_bytes(self, schedule, fast=False):
             return 200 if len(schedule) == 1 else 90
 
         def timeline(self, schedule):
             return dataclasses.replace(super().timeline(schedule), live_bytes=(95,))
 
-    session = Refuted(1.0)
-    one, other = halves(session)
-    assert session.judge(one, 100) == (one, 200)
-    assert session.judge(other, 100) == (other, 90), "predicted to fit, and it does"
-    assert session.judge(other, 80) == (one, 200), "predicted not to fit: nothing is refuted"
+    judge = Refuted(1.0)
+    one, other = halves(judge)
+    measure = Compiled(judge)
+    assert measure.ask(one, 100) == Outcome(one, 200)
+    assert measure.ask(other, 100) == Outcome(other, 90), "predicted to fit, and it does"
+    assert measure.ask(other, 80) == Outcome(one, 200), "predicted not to fit: nothing is refuted"

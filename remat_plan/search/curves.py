@@ -1,7 +1,7 @@
-"""Finding the schedule whose compiled peak is within the budget and close to it.
+"""Searching one curve of schedules for one whose peak is within the budget and close to it.
 
-In: schedules in order of the memory they were made for, a function that compiles one and tells its peak.
-Out: ``Found``: the point to use, or the least peak seen.
+In: a ``Curve`` of the planner, or a ``Family`` of a strategy's schedules; a ``Measure``, a budget. Out: ``Searched``:
+the point to use, or the least peak seen.
 
 The compiled peak follows the planned limit closely but not exactly, so the search corrects the limit: from each
 measured point it moves by the bytes missing, then by interpolation between the nearest point that fits and the
@@ -15,13 +15,46 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.planner import Curve
+from remat_plan.search.judge import Judge
+from remat_plan.search.measure import Compiled, Measure
+
 TOLERANCE = 0.01
+"""A point that fits is taken, and no other tried, if this share of the budget or less is left."""
+
 MAX_MEASURES = 8
+"""So many points are compiled before the low end: with fewer, a point further from the budget may be taken."""
+
 _LOW_END = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35)
+"""Where on the curve, by limits, points are measured when none fits: the least peak reported is the least of these."""
+
+_FEW_MEASURES = 4
+"""So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
+
+_AROUND = (0, 1, 2, 4, 8, 12)
+"""How far above a found point schedules are tried that may fit although they were planned for more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Family:
+    """Schedules of which none needs more memory and more time than another, from least memory to most.
+
+    Attributes:
+        schedules: in that order.
+        limits: per schedule its predicted peak, arguments and results left out.
+    """
+
+    schedules: tuple[Schedule, ...]
+    limits: tuple[int, ...]
+
+    def schedule(self, point: int) -> Schedule:
+        """The schedule at a point."""
+        return self.schedules[point]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
     """Result of a search.
 
     Attributes:
@@ -39,6 +72,34 @@ class Found:
         """The point with the least peak; another search with that peak as its budget finds it (or a better one)."""
         sure = [pair for pair in self.measured if pair[0] in self.floor] or self.measured
         return min(sure, key=lambda pair: (pair[1], -pair[0]))
+
+
+def rank(schedules: Sequence[Schedule], judge: Judge) -> Family:
+    """Evaluate schedules and return those that no other beats in both peak and seconds."""
+    timelines = [judge.timeline(schedule) for schedule in schedules]
+    kept: list[tuple[int, float, int]] = []
+    for row in sorted((made.peak_bytes, made.seconds, number) for number, made in enumerate(timelines)):
+        if not kept or (row[1] < kept[-1][1] and row[0] > kept[-1][0]):
+            kept.append(row)
+    return Family(tuple(schedules[row[2]] for row in kept), tuple(row[0] - judge.owned_bytes for row in kept))
+
+
+def search_curve(curve: Curve | Family, measure: Measure, budget_bytes: int, start: int | None = None) -> Searched:
+    """Search one curve for the point whose peak is close to the budget and within it; see ``find_point``."""
+    peak = measure.along(budget_bytes)
+    owned, most = measure.judge.owned_bytes, MAX_MEASURES if isinstance(measure, Compiled) else _FEW_MEASURES
+    return find_point(curve.limits, owned, budget_bytes, lambda p: peak(curve.schedule(p)), start, most)
+
+
+def look_around(judge: Judge, curve: Curve, point: int, limit_bytes: int) -> int:
+    """Of the schedules at a point and above, the fastest predicted to be within a limit.
+
+    Peaks do not follow the bytes that schedules were made for exactly.
+    """
+    last = len(curve.limits) - 1
+    reach = sorted({min(point + step, last) for step in _AROUND})
+    fitting = [p for p in reach if judge.predicted_bytes(curve.schedule(p)) <= limit_bytes]
+    return min(fitting, key=lambda p: (judge.price(curve.schedule(p)), p), default=point)
 
 
 class _Search:
@@ -113,14 +174,14 @@ class _Search:
         return max(fitting) if fitting else None
 
 
-def search(
+def find_point(
     limits: Sequence[int],
     base_bytes: int,
     budget: int,
     measure: Callable[[int], int],
     start: int | None = None,
     most: int = MAX_MEASURES,
-) -> Found:
+) -> Searched:
     """Find the point with the most memory whose measured peak is within the budget.
 
     Args:
@@ -136,4 +197,4 @@ def search(
     floor: tuple[int, ...] = ()
     if point is None:
         point, floor = state.low_end(), state.floor()
-    return Found(point, tuple(state.seen.items()), floor)
+    return Searched(point, tuple(state.seen.items()), floor)

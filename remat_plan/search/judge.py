@@ -5,7 +5,7 @@ In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak
 
 from __future__ import annotations
 
-from math import inf
+import time
 from typing import Any
 
 import jax
@@ -25,11 +25,8 @@ from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
 UNMERGED: Schedule = (Segment(-1, -1),)
-"""Stands for the plain function as JAX has it, with the equations that are merged for planning."""
-
-AGREEMENT = 0.005
-"""The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
-together here and count as equal."""
+"""Stands for the plain function as JAX has it, with the equations that are merged for planning; for the evaluator it is
+the plain one."""
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -37,8 +34,13 @@ def is_mapped(graph: Graph) -> bool:
     return any(_compat.named_axes(op.eqn) for op in graph.ops) or any(_compat.varies(v.aval) for v in graph.values)
 
 
-class Scores:
-    """Judges the schedules of one program; keeps what was traced and compiled on the way."""
+class Judge:
+    """Judges the schedules of one program; keeps what was traced and compiled on the way.
+
+    Attributes:
+        asked: what the compiler was asked for, known or not: schedules, and whether with little optimisation.
+        compile_seconds: how long each of them took when it was compiled.
+    """
 
     def __init__(self, program: Program, target: Target, progress: Progress):
         self.program, self.target, self.progress = program, target, progress
@@ -49,9 +51,8 @@ class Scores:
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
         self._compiled: dict[tuple[Schedule, bool], int] = {}
-        self.judged: set[Schedule] = set()  # by the compiler, for one plan
-        self.speakers: dict[tuple[int, float], Schedule] = {}  # predicted peak and seconds: see ``judge``
-        self.least_off = inf  # the least compiled peak over its prediction, in the searches for one plan
+        self.asked: list[tuple[Schedule, bool]] = []
+        self.compile_seconds: dict[tuple[Schedule, bool], float] = {}
         constants = [c for _, c in program.graph.constants]
         self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
@@ -81,6 +82,8 @@ class Scores:
         """
         if is_written(schedule):
             return self.traced(schedule)
+        if schedule == UNMERGED:
+            return self.timeline(self.program.plain)
         if schedule not in self._timelines:
             step = StepProgram(self.rules)
             made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
@@ -95,50 +98,36 @@ class Scores:
             self._traced[schedule] = evaluate(jaxpr, self.hardware)
         return self._traced[schedule]
 
+    def predicted_bytes(self, schedule: Schedule) -> int:
+        """The evaluator's peak for a schedule."""
+        return self.timeline(schedule).peak_bytes
+
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
         key = schedule, fast
-        self.judged.add(schedule)
+        self.asked.append(key)
         if key not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
+            started = time.perf_counter()
             memory = compile_memory(self.step(schedule), self.structs, self.target, fast=fast)
-            self._compiled[key] = memory.total_bytes
+            self._compiled[key], self.compile_seconds[key] = memory.total_bytes, time.perf_counter() - started
         return self._compiled[key]
 
-    def judge(self, schedule: Schedule, budget_bytes: int) -> tuple[Schedule, int]:
-        """Compile a schedule in a search, or have another one speak for it, and return the one compiled and its peak.
+    @property
+    def unplanned(self) -> Schedule:
+        """The function without recomputation, as JAX has it: also with the equations that planning merges."""
+        return UNMERGED if self.program.graph.merged and not self.promoted else self.program.plain
 
-        Schedules with equal predicted peaks and seconds, to the byte, mostly are one program (what they save
-        differently nothing reads), so the first that was compiled is taken for the others. Where it needs more than
-        the budget although it was predicted to fit, it speaks for itself alone.
-        """
-        speaker = self.introduce(schedule)
-        peak, made = self.compiled_bytes(speaker, self.fast), self.timeline(schedule)
-        self.least_off = min(self.least_off, peak / max(made.peak_bytes, 1))
-        if speaker != schedule and made.peak_bytes <= budget_bytes < peak:
-            return schedule, self.compiled_bytes(schedule, self.fast)
-        return speaker, peak
+    @property
+    def baseline(self) -> Schedule:
+        """The function as its author wrote it, with ``jax.checkpoint`` regions of its own or without."""
+        return self.program.written if self.program.has_own_remat else self.unplanned
 
-    def introduce(self, schedule: Schedule) -> Schedule:
-        """Return the schedule that speaks for this one from now on: itself, if it is the first of its kind."""
-        made = self.timeline(schedule)
-        return self.speakers.setdefault((made.peak_bytes, made.seconds), schedule)
-
-    def peak(self, schedule: Schedule, verify: bool) -> int:
-        """The peak that counts: compiled, or predicted without verification."""
-        return self.compiled_bytes(schedule) if verify else self.timeline(schedule).peak_bytes
-
-    def baseline_bytes(self, verify: bool) -> int:
-        """The peak of the function as written, with the user's own ``jax.checkpoint`` regions."""
-        if not self.program.has_own_remat:
-            return self.plain_bytes(verify)
-        return self.peak(self.program.written, verify)
-
-    def plain_bytes(self, verify: bool) -> int:
-        """The peak without recomputation: where equations were merged for planning, the compiled one is of all."""
-        if not verify or self.promoted or not self.program.graph.merged:
-            return self.peak(self.program.plain, verify)
-        return self.compiled_bytes(UNMERGED)
+    @property
+    def owned_bytes(self) -> int:
+        """Bytes of arguments and results, which are in every peak."""
+        plain = self.timeline(self.program.plain)
+        return plain.argument_bytes + plain.output_bytes
 
     def price(self, schedule: Schedule) -> float:
         """What schedules are chosen by; see ``cost.price``."""

@@ -1,0 +1,122 @@
+"""A plan for one program: what was searched, put together with the figures of the function as it is.
+
+In: a ``Judge`` and the ``Candidates`` of a program, a budget or none, a ``Request``. Out: ``Plan``, or ``BudgetError``.
+
+Every plan is set against the function as its author wrote it, with ``jax.checkpoint`` regions of its own or without.
+Only wiring: ``search`` finds the schedule, ``results`` says what it is.
+"""
+
+from __future__ import annotations
+
+import time
+
+from remat_plan import collector
+from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.planning.certificate import least_overhead
+from remat_plan.planning.strategies.registry import check_budget
+from remat_plan.results.decisions import decide
+from remat_plan.results.plan import NO_BUDGET, Plan
+from remat_plan.results.trace import reduce_timeline
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
+from remat_plan.search.curves import rank
+from remat_plan.search.judge import Judge
+from remat_plan.search.measure import Compiled, Predicted
+from remat_plan.units import Budget
+
+_NOT_VERIFIED = (
+    "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled by itself, so "
+    "peaks are predictions"
+)
+_LEFT_AS_WRITTEN = (
+    "left as it was written, with jax.checkpoint regions of its own: it fits, and nothing that fits is predicted to be "
+    "faster"
+)
+
+
+@collector.paused()
+def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, request: Request, started: float) -> Plan:
+    """Plan for a budget, or without one; see ``api.plan``.
+
+    ``started`` is when planning began (``time.perf_counter``).
+    """
+    strategy, program = request.strategy, judge.program
+    check_budget(strategy, request.settings, budget is not None)
+    task = candidates.task(request)
+    verify = request.verify and not judge.mapped
+    peak = judge.compiled_bytes if verify else judge.predicted_bytes
+    judge.progress.say("measuring the function as it is")
+    baseline, plain = peak(judge.baseline), peak(judge.unplanned)
+    if budget is None:
+        budget_bytes = None
+        named = candidates.named(request)
+        assert named is not None, "a strategy that searches by itself needs a budget"
+        schedule, notes = rank(named.schedules, judge).schedules[0], _source_notes(candidates, request)
+    else:
+        budget_bytes = budget.resolve(baseline, judge.target.device_memory_bytes)
+        schedule, notes = _choose(judge, candidates, budget_bytes, request, verify)
+    before, after = judge.timeline(program.plain), judge.timeline(schedule)
+    within = peak(schedule) if budget_bytes is None else budget_bytes
+    overhead = judge.overhead(schedule)
+    own = program.has_own_remat
+    return Plan(
+        strategy=strategy.name,
+        target=judge.device,
+        budget=budget.text if budget is not None else NO_BUDGET,
+        budget_bytes=budget_bytes,
+        written_peak_bytes=baseline,
+        plain_peak_bytes=plain,
+        written_overhead=judge.overhead(program.written) if own else None,
+        written_flops=judge.timeline(program.written).flops if own else None,
+        predicted_peak_bytes=after.peak_bytes,
+        compiled_peak_bytes=peak(schedule) if verify else None,
+        overhead=overhead,
+        lower_bound=min(least_overhead(task.graph, task.cuts, judge.hardware, before, within), overhead),
+        program=program.fingerprint,
+        schedule=schedule,
+        decisions=decide(program.graph, schedule),
+        plain_timeline=reduce_timeline(before),
+        planned_timeline=reduce_timeline(after),
+        step_flops=after.flops,
+        plain_flops=before.flops,
+        argnums=request.argnums,
+        has_aux=request.has_aux,
+        static_argnums=request.static_argnums,
+        existing=request.existing,
+        notes=(*([_NOT_VERIFIED] if request.verify and not verify else []), *notes),
+        planning_seconds=time.perf_counter() - started,
+    )
+
+
+def _choose(
+    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, verify: bool
+) -> tuple[Schedule, list[str]]:
+    """The schedule for a budget, and what is to be said about it."""
+    program = judge.program
+    peak = judge.compiled_bytes if verify else judge.predicted_bytes
+    plain = [program.plain] if candidates.may_stay_plain(request) else []
+    written = [program.written] if may_stay_written(judge, request) else []
+    if plain and peak(judge.unplanned) <= budget_bytes and peak(program.plain) <= budget_bytes:
+        schedule = fastest(judge, [*plain, *(s for s in written if peak(s) <= budget_bytes)])
+        own = "the function's own jax.checkpoint regions are left out"
+        left = own if program.has_own_remat else "the function is left as it is"
+        met = f"the budget is met without recomputing anything: {left}"
+        return schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met]
+    measure = Compiled(judge, [*plain, *written]) if verify else Predicted(judge)
+    begun = len(judge.asked)
+    schedule = find_confirmed(measure, candidates, budget_bytes, request)
+    compiled = {asked for asked, _ in judge.asked[begun:]} - {program.written}
+    notes = [_LEFT_AS_WRITTEN] if is_written(schedule) else []
+    if not notes and program.has_own_remat and peak(program.written) <= budget_bytes:
+        gain = 1 - judge.timeline(schedule).seconds / judge.timeline(program.written).seconds
+        text = f"the function as written is within the budget too; this plan is predicted to be {gain:.1%} faster"
+        notes += [text] if gain > 0 else []
+    notes += [f"{len(compiled)} schedules were compiled"] if compiled else []
+    return schedule, [*notes, *_source_notes(candidates, request)]
+
+
+def _source_notes(candidates: Candidates, request: Request) -> list[str]:
+    """What a strategy by name has to say; nothing for the planner's own search."""
+    named = candidates.named(request)
+    source = [f"source: {request.strategy.source}"] if request.strategy.source else []
+    return [] if named is None else [*source, *named.notes]

@@ -1,0 +1,53 @@
+"""The schedules of a strategy for one program, its structures run by the strategy's law too.
+
+In: ``Graph``, ``Hardware``, ``Constraints``, ``Settings``; a ``Strategy``. Out: ``Task``, which is what a strategy is
+given, and ``Found``.
+"""
+
+from __future__ import annotations
+
+from remat_plan.cost.hardware import Hardware
+from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import as_is
+from remat_plan.graph.structure import structure_of
+from remat_plan.planning.cuts import find_cuts
+from remat_plan.planning.limits import Constraints, resolve
+from remat_plan.planning.planner import isolated_primitives
+from remat_plan.planning.strategies.laws import apply_law
+from remat_plan.planning.strategies.records import Found, Schedule, Settings, Strategy, Task
+
+
+def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settings: Settings) -> Task:
+    """Return what a strategy is given.
+
+    Raises:
+        ValueError: constraints that the program does not allow.
+    """
+    isolate = isolated_primitives(hardware)
+    return Task(graph, find_cuts(graph, isolate, resolve(graph, constraints)), hardware, isolate, settings)
+
+
+def find_schedules(strategy: Strategy, task: Task) -> Found | None:
+    """Return the schedules of a strategy, structures included; None for those that are the planner's own search."""
+    if strategy.find is None:
+        return None
+    if not task.graph.ops:
+        return Found(((as_is(0, 0),),))
+    return _with_structures(strategy, task, strategy.find(task))
+
+
+def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
+    """Return schedules in which structures are run by the strategy's law too, at any depth."""
+
+    def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
+        inner = Task(region, find_cuts(region, task.isolate), task.hardware, task.isolate, task.settings, True)
+        layer = strategy.layer is not None and not any(structure_of(op) for op in region.ops)
+        find = strategy.layer if layer else strategy.find
+        assert find is not None
+        if not region.ops:
+            return inner, ((as_is(0, 0),),)
+        return inner, _with_structures(strategy, inner, find(inner)).schedules
+
+    if strategy.law is None or not any(structure_of(op) for op in task.graph.ops):
+        return found
+    return Found(apply_law(task, found.schedules, strategy.law, make), found.notes)

@@ -1,0 +1,106 @@
+"""Where the schedules of one program come from.
+
+In: the ``Rules`` of its graph, ``Request``s. Out: schedules to choose from: the planner's curves, uniform and lean
+schedules beside them, those of a strategy that was asked for by name. All are made on first use; chains are solved, and
+strategies asked, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_plan.cost.builder import Rules
+from remat_plan.graph.schedule import Schedule, emptied
+from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
+from remat_plan.planning.planner import Curve, Planner
+from remat_plan.planning.strategies.find import find_schedules, make_task
+from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.report.progress import Progress
+
+_LONG_OPS = 4000
+"""Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
+
+_BY_HAND = ("each_block", "dots", "dots_no_batch", "memory")
+"""Strategies whose schedules are judged beside the planner's own uniform ones."""
+
+_LOW_POINTS = (0, 1, 2, 4, 8, 16)
+"""Points of a curve that are tried without what their segments save, where no point fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan was asked for, beside the budget and the device; arguments of ``api.plan``."""
+
+    strategy: Strategy
+    verify: bool
+    argnums: tuple[int, ...]
+    has_aux: bool
+    static_argnums: tuple[int, ...]
+    existing: str
+    constraints: Constraints = NO_CONSTRAINTS
+    settings: Settings = NO_SETTINGS
+
+
+class Candidates:
+    """The schedules of one program, whatever they are asked for."""
+
+    def __init__(self, rules: Rules, progress: Progress):
+        self.rules, self.progress = rules, progress
+        self._planners: dict[Constraints, Planner] = {}
+        self._tasks: dict[Request, Task] = {}
+        self._named: dict[Request, Found | None] = {}
+
+    def planner(self, constraints: Constraints) -> Planner:
+        """The chain solved under a user's constraints."""
+        if constraints not in self._planners:
+            self.progress.say("solving")
+            self._planners[constraints] = Planner(self.rules.graph, self.rules, constraints)
+        return self._planners[constraints]
+
+    def task(self, request: Request) -> Task:
+        """What the strategy of a request is given.
+
+        Raises:
+            ValueError: constraints that the program does not allow.
+        """
+        if request not in self._tasks:
+            rules = self.rules
+            self._tasks[request] = make_task(rules.graph, rules.hardware, request.constraints, request.settings)
+        return self._tasks[request]
+
+    def may_stay_plain(self, request: Request) -> bool:
+        """Whether a budget above the plain peak means that nothing is recomputed."""
+        return request.strategy.budget != CHECKED and not self.task(request).cuts.limits.forbidden
+
+    def named(self, request: Request) -> Found | None:
+        """The schedules of the strategy that was asked for; None where it is the planner's own search."""
+        if request not in self._named:
+            self.progress.say(f"making schedules by strategy {request.strategy.name}")
+            self._named[request] = find_schedules(request.strategy, self.task(request))
+        return self._named[request]
+
+    def curves(self, room_bytes: int, request: Request) -> list[Curve]:
+        """The planner's curves, the one first that promises the least seconds for bytes beside what every peak has."""
+        return sorted(self.planner(request.constraints).curves, key=lambda curve: curve.promised_seconds(room_bytes))
+
+    def uniform(self, request: Request) -> tuple[Schedule, ...]:
+        """Schedules by one rule for all blocks, to be judged beside the planner's."""
+        if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
+            return ()
+        by_hand = [find_schedules(lookup(name), self.task(request)) for name in _BY_HAND]
+        known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
+        return tuple(dict.fromkeys(known))
+
+    def lean(self, request: Request) -> tuple[Schedule, ...]:
+        """The low end of a curve with nothing saved by segments that stand alone, for budgets below the curve.
+
+        Constants that the reader of a saved value needs at full size may be there from the start of the program. The
+        dynamic program cannot see that far ahead.
+        """
+        planner = self.planner(request.constraints)
+        limited = planner.cuts.limits != NO_LIMITS
+        if request.strategy.name != "auto" or limited or len(self.rules.graph.ops) > _LONG_OPS:
+            return ()
+        curve = planner.curve
+        return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))

@@ -1,0 +1,202 @@
+"""Choosing among the schedules of one program: which fits a budget, by the evaluator and by the compiler.
+
+In: a ``Measure``, ``Candidates``, a budget, a ``Request``. Out: an ``Outcome``: the fastest schedule found that fits,
+or the one that comes closest.
+
+Searched are the planner's curves and, beside them, uniform schedules and lean ones; or the schedules of a strategy that
+was asked for by name. The evaluator says where to begin and what is worth a compile; the compiler, where it is asked,
+has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.planner import Curve
+from remat_plan.planning.strategies.records import Found
+from remat_plan.report.shortfall import nothing_to_do
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.curves import Family, Searched, look_around, rank, search_curve
+from remat_plan.search.judge import Judge
+from remat_plan.search.measure import SLACK, Compiled, Measure, Outcome, Predicted
+from remat_plan.search.refine import refined
+
+Tried = Sequence[tuple[Curve | Family, Searched]]
+
+DOUBT = 1.1
+"""Schedules predicted up to this share of the budget may fit: of those beside the curves no others are compiled, and
+the function as written stays where none is predicted to be faster."""
+
+_OTHER_COMPILES = 3
+"""So many of them are compiled at most that are expected to fit."""
+
+_GAIN = 0.02
+"""One that is not expected to fit is compiled all the same if this share faster than what fits."""
+
+_UNSURE_COMPILES = 2
+"""So many of those are compiled at most."""
+
+_NEARLY = 1.25
+"""Where nothing fits, the fastest schedule predicted up to this much above the least peak is compiled as well: what is
+run again inside what is run again may come out larger than predicted."""
+
+
+def find(measure: Measure, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+    """Find the schedule with the least recomputation whose peak is within the budget, or else the least peak.
+
+    Raises:
+        BudgetError: nothing is computed, so nothing can be recomputed.
+    """
+    program = measure.judge.program
+    if not program.graph.ops:
+        raise nothing_to_do(program.graph, measure.peak(program.plain), budget_bytes)
+    if (named := candidates.named(request)) is not None:
+        return fastest_within(measure, candidates, named, budget_bytes, request)
+    if isinstance(measure, Compiled):
+        return find_compiled(measure, candidates, budget_bytes, request)
+    return find_predicted(measure.judge, candidates, budget_bytes, request)
+
+
+def fastest_within(
+    measure: Measure, candidates: Candidates, named: Found, budget_bytes: int, request: Request
+) -> Outcome:
+    """Of a strategy's schedules the one with the fewest recomputed seconds that fits, or else the least peak.
+
+    All are judged by the evaluator, then searched as on any curve. A strategy with one schedule has that one checked.
+    """
+    if len(named.schedules) == 1:
+        (schedule,) = named.schedules
+        return Outcome(schedule, measure.peak(schedule))
+    family = rank(named.schedules, measure.judge)
+    room = budget_bytes - measure.judge.owned_bytes
+    start = max((p for p, limit in enumerate(family.limits) if limit <= room), default=0)
+    found = search_curve(family, measure, budget_bytes, start)
+    if found.point is None:
+        return _closest(measure, candidates, request, [(family, found)])
+    return Outcome(family.schedules[found.point], dict(found.measured)[found.point])
+
+
+def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+    """``find`` among the planner's schedules, by predictions alone."""
+    measure = Predicted(judge)
+    starts = _starts(judge, candidates, budget_bytes, request)
+    fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
+    others = candidates.uniform(request)
+    if not fitting:
+        others += candidates.lean(request)
+    if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
+        return measure.ask(faster[0])
+    return _closest(measure, candidates, request, [(curve, found) for curve, found, _ in starts], others)
+
+
+def _starts(
+    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request
+) -> list[tuple[Curve, Searched, int | None]]:
+    """Each of the planner's curves, what is predicted along it, and its point for a budget; None if none fits."""
+    rows = []
+    for curve in candidates.curves(budget_bytes - judge.owned_bytes, request):
+        found = search_curve(curve, Predicted(judge), budget_bytes)
+        point = None if found.point is None else look_around(judge, curve, found.point, budget_bytes)
+        rows.append((curve, found, point))
+    return rows
+
+
+def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+    """``find`` among the planner's schedules, with the compiler's word."""
+    judge = measure.judge
+    chosen, tried = _search_curves(measure, candidates, budget_bytes, request)
+    judged = candidates.uniform(request)
+    if chosen is None:
+        judged += candidates.lean(request)
+        others = [*_worth_a_compile(measure, judged, budget_bytes, inf), *_smallest(judge, judged)]
+    else:
+        others = _worth_a_compile(measure, judged, budget_bytes, judge.price(chosen))
+    for other in others:
+        if (outcome := measure.ask(other, budget_bytes)).peak_bytes <= budget_bytes:
+            return outcome
+    if chosen is None:
+        return _closest(measure, candidates, request, tried, judged)
+    better = refined(measure, chosen, [curve for curve, _ in tried], judged, budget_bytes)
+    return measure.ask(better, budget_bytes)
+
+
+def _search_curves(
+    measure: Compiled, candidates: Candidates, budget_bytes: int, request: Request
+) -> tuple[Schedule | None, list[tuple[Curve, Searched]]]:
+    """The best schedule of the first curve that has one that fits, and what was found on the curves up to there.
+
+    The curve comes first whose best schedule is predicted to be fastest.
+    """
+    judge = measure.judge
+
+    def price(row: tuple[Curve, Searched, int | None]) -> float:
+        return inf if row[2] is None else judge.price(row[0].schedule(row[2]))
+
+    tried = []
+    for curve, _, start in sorted(_starts(judge, candidates, budget_bytes, request), key=price):
+        found = search_curve(curve, measure, budget_bytes, start)
+        tried.append((curve, found))
+        if found.point is not None:
+            fitting = [p for p, peak in found.measured if peak <= budget_bytes]
+            best = min(fitting, key=lambda p: judge.price(curve.schedule(p)))
+            near = look_around(judge, curve, best, judge.predicted_bytes(curve.schedule(best)))
+            if near != best and measure.ask(curve.schedule(near), budget_bytes).peak_bytes <= budget_bytes:
+                best = near
+            return curve.schedule(best), tried
+    return None, tried
+
+
+def _worth_a_compile(measure: Compiled, judged: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
+    """Of schedules that are predicted to be faster, those expected to fit, and the likeliest of the others.
+
+    Programs of another shape may be off in their own way, so a real gain is worth a try; so is each of the fastest
+    where nothing fits yet (``price`` is infinite). Predictions that compiling has shown to be too high by more than
+    that count as the compiler had it.
+    """
+    judge = measure.judge
+    reach = max(DOUBT, (1 + SLACK) / measure.least_off)
+    faster = faster_ones(judge, judged, int(reach * budget_bytes), price)
+    close = [s for s in faster if measure.expected_bytes(s) <= (1 + SLACK) * budget_bytes]
+    sure = (close if price < inf else faster)[:_OTHER_COMPILES]
+    gain = [s for s in faster if s not in sure and judge.price(s) < (1 - _GAIN) * price]
+    likely = sorted(gain, key=judge.predicted_bytes)[:_UNSURE_COMPILES]
+    return [s for s in faster if s in sure or s in likely]
+
+
+def faster_ones(judge: Judge, schedules: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
+    """Of some schedules those that are predicted to fit and have a lower price, the lowest first."""
+    fitting = [s for s in schedules if judge.predicted_bytes(s) <= budget_bytes]
+    return sorted((s for s in fitting if judge.price(s) < price), key=judge.price)
+
+
+def _smallest(judge: Judge, schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Of some schedules the one with the least peak, by the evaluator, and the fastest that is nearly as small.
+
+    They do not depend on the budget: a search for the least peak of a search that found nothing comes to them too.
+    """
+    if not schedules:
+        return []
+    least = min(schedules, key=judge.predicted_bytes)
+    near = [s for s in schedules if judge.predicted_bytes(s) <= _NEARLY * judge.predicted_bytes(least)]
+    return list(dict.fromkeys([least, min(near, key=judge.price)]))
+
+
+def _closest(
+    measure: Measure, candidates: Candidates, request: Request, tried: Tried, judged: Sequence[Schedule] = ()
+) -> Outcome:
+    """What comes closest; or the schedule that recomputes nothing where that needs less and is allowed."""
+    found = least(measure, tried, judged)
+    judge = measure.judge
+    if not candidates.may_stay_plain(request) or measure.peak(judge.unplanned) >= found.peak_bytes:
+        return found
+    plain = judge.program.plain
+    return min(found, Outcome(plain, measure.peak(plain)), key=lambda outcome: outcome.peak_bytes)
+
+
+def least(measure: Measure, tried: Tried, judged: Sequence[Schedule] = ()) -> Outcome:
+    """The schedule with the least peak of searches that found nothing, and of others that were judged."""
+    curve, found = min(tried, key=lambda row: row[1].least[1])
+    others = [measure.ask(s) for s in _smallest(measure.judge, judged)]
+    return min([measure.ask(curve.schedule(found.least[0])), *others], key=lambda outcome: outcome.peak_bytes)

@@ -1,0 +1,96 @@
+"""Between one schedule that fits and the next that is faster.
+
+In: a schedule that fits, those that are known beside it, a ``Compiled``, a budget. Out: the fastest schedule found that
+fits.
+
+Neighbours on a curve can lie far apart where layers are scanned: every step saves a value, or none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.blend import between
+from remat_plan.planning.planner import Curve
+from remat_plan.search.judge import Judge
+from remat_plan.search.measure import Compiled
+
+_CLOSE = 0.005
+"""A schedule this close to the budget, as a share of it, is not refined."""
+
+_WORTH = 0.003
+"""Another one is compiled for so much less seconds or FLOPs, as a share of them."""
+
+_REFINEMENTS = 2
+"""So many compiles are spent on schedules between a fitting one and a faster one."""
+
+_NEAR = 2
+"""So many schedules on both sides of the border between fitting and not are judged: peaks do not quite rise."""
+
+_CURVE_POINTS = 24
+"""So many points of a curve, equally far apart, are looked at for a faster neighbour."""
+
+
+def refined(
+    measure: Compiled, chosen: Schedule, curves: Sequence[Curve], judged: Sequence[Schedule], budget_bytes: int
+) -> Schedule:
+    """Of the schedules between one that fits and the next that is faster, the fastest that fits."""
+    judge = measure.judge
+    peak = measure.ask(chosen, budget_bytes).peak_bytes
+    if peak >= (1 - _CLOSE) * budget_bytes:
+        return chosen
+    scale = peak / max(judge.predicted_bytes(chosen), 1)
+    for _ in range(_REFINEMENTS):
+        target = budget_bytes * (1 - _CLOSE / 4) / scale
+        better = _step_towards(judge, chosen, _faster_neighbour(judge, chosen, curves, judged, target), target)
+        if better is None or not _is_worth_a_compile(judge, better, chosen):
+            break
+        peak = measure.ask(better, budget_bytes).peak_bytes
+        scale = peak / max(judge.predicted_bytes(better), 1)
+        if peak <= budget_bytes:
+            chosen = better
+            if peak >= (1 - _CLOSE) * budget_bytes:
+                break
+    return chosen
+
+
+def _is_worth_a_compile(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
+    """Whether a schedule of a lower price takes so much less seconds or FLOPs that a compile is worth it."""
+    price, own = judge.price(better), judge.price(chosen)
+    flops, own_flops = judge.timeline(better).flops, judge.timeline(chosen).flops
+    return price < own and (price <= (1 - _WORTH) * own or flops <= (1 - _WORTH) * own_flops)
+
+
+def _faster_neighbour(
+    judge: Judge, chosen: Schedule, curves: Sequence[Curve], judged: Sequence[Schedule], target_bytes: float
+) -> Schedule | None:
+    """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
+    points = {curve.schedule(point) for curve in curves for point in _spread_points(len(curve.limits))}
+    known = [s for s in (*points, *judged, judge.program.plain) if _is_worth_a_compile(judge, s, chosen)]
+    above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
+    return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
+
+
+def _spread_points(count: int) -> list[int]:
+    """Return points of a curve, equally far apart, both ends among them."""
+    if count <= _CURVE_POINTS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
+
+
+def _step_towards(judge: Judge, low: Schedule, high: Schedule | None, target_bytes: float) -> Schedule | None:
+    """The fastest schedule between two that is predicted to be within a target; None if none beats the first."""
+    if high is None:
+        return None
+    steps = list(between(judge.program.graph, low, high))
+    low_end, high_end = 0, len(steps)  # predicted peaks rise along the way, nearly
+    while low_end < high_end:
+        middle = (low_end + high_end) // 2
+        if judge.predicted_bytes(steps[middle]) <= target_bytes:
+            low_end = middle + 1
+        else:
+            high_end = middle
+    near = steps[max(low_end - _NEAR, 0) : low_end + _NEAR]
+    fitting = [s for s in near if judge.predicted_bytes(s) <= target_bytes and judge.price(s) < judge.price(low)]
+    return min(fitting, key=judge.price, default=None)
