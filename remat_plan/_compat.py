@@ -27,6 +27,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
+    has_explicit_axes,
     has_shardings,
     jit_arguments,
     shard_map_arguments,
@@ -252,15 +253,15 @@ def cond_forwards_residuals() -> bool:
 def struct(aval: Any) -> jax.ShapeDtypeStruct:
     """Return the ``ShapeDtypeStruct`` of an abstract value.
 
-    What it varies over inside ``shard_map`` is kept, and so is a sharding that is part of its type.
+    What it varies over inside ``shard_map`` is kept, and so is a sharding that is part of its type, also where it names
+    no axis: rules of derivatives look at the mesh.
     """
     more: dict[str, Any] = {}
     for name in ("manual_axis_type", "vma"):
         if name in _STRUCT_PARAMETERS and varies(aval):
             more[name] = getattr(aval, name)
     sharding = getattr(aval, "sharding", None)
-    spec = getattr(sharding, "spec", None) or ()
-    if "manual_axis_type" in more or any(isinstance(entry, (str, tuple)) for entry in spec):
+    if "manual_axis_type" in more or has_explicit_axes(sharding):
         more["sharding"] = sharding
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
 

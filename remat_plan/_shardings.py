@@ -22,6 +22,11 @@ def shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
     return tuple(local)
 
 
+def has_explicit_axes(sharding: Any) -> bool:
+    """Tell whether a sharding is part of its value's type: on a mesh with explicit axes, named in it or not."""
+    return any(kind.name == "Explicit" for kind in getattr(getattr(sharding, "mesh", None), "axis_types", ()))
+
+
 def has_shardings(eqn: Any) -> bool:
     """Tell whether a ``jit`` call carries shardings or layouts of its own, which inlining would lose."""
     for key in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):

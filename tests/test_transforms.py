@@ -317,6 +317,10 @@ def test_sharded_arguments():
         x = jax.device_put(X, NamedSharding(explicit, Spec("d")))
         p = jax.device_put(P, NamedSharding(explicit, Spec()))
         close(jax.device_get(jax.jit(jax.grad(make(loss)))(p, x)), want)
+    plan = rp.plan(loss, p, x, budget=BUDGET)  # the mesh is known by the types alone
+    assert not plan.is_identity and plan.compiled_peak_bytes <= plan.budget_bytes
+    assert rp.plan(loss, p, x, budget=BUDGET, verify=False).predicted_peak_bytes <= plan.budget_bytes
+    close(jax.device_get(jax.jit(jax.grad(make(loss)))(p, x)), want)
 
     auto = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     def constrained(p, x):

@@ -70,7 +70,8 @@ def _spans_devices(leaf: Any) -> bool:
 def _moved(sharding: Sharding, target: Target) -> Sharding:
     """Lay the mesh of a sharding over the target's devices, unless it is there already."""
     abstract = isinstance(sharding, NamedSharding) and not isinstance(sharding.mesh, Mesh)
-    if target.attached and (abstract or target.platform in platforms_of(sharding)):
+    known = abstract and not jax.sharding.get_abstract_mesh().empty  # the mesh that ``jax.set_mesh`` has set
+    if target.attached and (known or (not abstract and target.platform in platforms_of(sharding))):
         return sharding
     if not abstract and sharding.device_set <= set(target.devices):
         return sharding
