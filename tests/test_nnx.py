@@ -158,6 +158,25 @@ def test_whole_model_in_a_loss():
 
 
 @pytest.mark.parametrize(
+    "door",
+    [
+        lambda f: rp.remat(f, strategy="memory", verify=False),
+        lambda f: rp.checkpoint(f, strategy="memory", verify=False),
+    ],
+)
+def test_updates_are_not_lost_in_silence(door):
+    """Where the function is one of arrays, the module in it is a copy; without updates that is as good."""
+    model = Stack(block_class(DOORS["plain"]), nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"updates its flax\.nnx module Stack .* Use rp\.nnx\.remat"):
+        nnx.value_and_grad(door(loss))(model, X)
+    with pytest.raises(TypeError, match=r"has dtype uint32, .* Use rp\.nnx\.remat"):
+        rp.plan(loss, model, X, budget="90%")
+    linear = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+    found, wanted = (nnx.value_and_grad(f)(linear, X) for f in (door(loss), loss))
+    assert_trees_close(jax.tree.leaves(found), jax.tree.leaves(wanted), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda: rp.nnx.remat(3), TypeError, "needs a function, not int"),

@@ -42,6 +42,14 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))
 
 
+_NNX_DOOR = "Use rp.nnx.remat on the function (or on methods of the modules), which carries updates out of it."
+
+
+def _is_nnx_module(value: Any) -> bool:
+    """Tell whether a value is a module of Flax NNX: a pytree, and an object that a function may update."""
+    return any(c.__name__ == "Module" and c.__module__.startswith("flax.nnx") for c in type(value).__mro__)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function with its arguments taken apart.
@@ -67,7 +75,16 @@ class Call:
         arrays, others = iter(leaves), iter(self.static)
         full = [next(arrays) if t else next(others) for t in self.traced]
         args, kwargs = jax.tree.unflatten(self.tree, full)
-        return self.fn(*args, **kwargs)
+        modules = [m for m in jax.tree.leaves((args, kwargs), is_leaf=_is_nnx_module) if _is_nnx_module(m)]
+        before = jax.tree.leaves(modules)
+        result = self.fn(*args, **kwargs)
+        after = jax.tree.leaves(modules)
+        if len(before) != len(after) or any(a is not b for a, b in zip(before, after, strict=True)):
+            raise TypeError(
+                f"the function updates its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters of "
+                f"random streams), and what it updates here is a copy. {_NNX_DOOR}"
+            )
+        return result
 
     @property
     def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -143,6 +160,7 @@ def make_call(
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
                 f"no gradient; argnums={argnums!r} must name arguments of floating point only."
+                + (f" {_NNX_DOOR}" if _is_nnx_module(args[position]) else "")
             )
         return position in numbers
 
