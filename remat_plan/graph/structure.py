@@ -24,11 +24,13 @@ class Trips:
         count: the trip count.
         carry_bytes: of what is carried from step to step.
         body: the region of a step.
+        carried: per carry, the value of the body that comes in, and the one that the next step is given.
     """
 
     count: int
     carry_bytes: int
     body: Graph
+    carried: tuple[tuple[int, int], ...] = ()
 
 
 class Structure(Protocol):

@@ -1,22 +1,28 @@
 """What a user wants kept, recomputed, or never recomputed: names turned into values and equations.
 
 In: ``Graph``, ``Constraints`` (``checkpoint_name`` names and primitive names). Out: ``Limits``: the equations that
-must not run again, the values that must not be kept, the equations that stay outside any segment.
+must not run again, the values that must not be kept, the equations that stay outside any segment; the same for every
+region inside, at any depth. ``planning.honours`` tells whether a schedule respects them.
 
 A name stands for the value that was named: ``checkpoint_name`` is an alias, so what is kept is the output of the
 equation in front of it, and an equation's own derivative finds it too. Not to be kept holds for every alias
 (reshape, name) of a value, since they are the same bytes.
 
 An equation whose derivative runs it again by itself (a ``scan``, a ``custom_vjp``) can only be kept from running
-again by leaving it outside any segment.
+again by leaving it outside any segment. So is a structure with something inside that must not run again.
 
-Limits: names and primitives inside loops and branches are not seen, as their insides are not planned.
+A name that a region gives to one of its inputs stands for what is around it: for the operand, and of a carry for what
+the step before carried out.
+
+Limits: what is inside equations that are not planned inside (``while``, ``custom_vjp``, scans with effects) is not
+seen. What depends on literals only is made again wherever it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from remat_plan import _compat
@@ -24,7 +30,8 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import Trips, structure_of
+from remat_plan.graph.uses import free_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +54,27 @@ NO_CONSTRAINTS = Constraints()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Constraints on one program, in its numbers.
+    """Constraints on one region, in its numbers.
 
     Attributes:
         fixed: equations that must not run again inside a segment: their outputs are kept where they are read.
         forbidden: values that must not be kept.
         pinned: equations that stay outside any segment.
+        whole: structures that must not run again themselves: run as they are.
+        changed: structures that hold values which must not be kept: not run as they are, but inside a segment.
+        regions: limits of the regions inside structures, by ``id``, as far as there are any.
     """
 
     fixed: frozenset[int] = frozenset()
     forbidden: frozenset[int] = frozenset()
     pinned: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
+    changed: frozenset[int] = frozenset()
+    regions: Mapping[int, Limits] = field(default_factory=dict, hash=False)
+
+    def inside(self, region: Graph) -> Limits:
+        """The limits of a region inside a structure."""
+        return self.regions.get(id(region), NO_LIMITS)
 
 
 NO_LIMITS = Limits()
@@ -102,19 +119,29 @@ def known_names(graph: Graph) -> tuple[str, ...]:
     return tuple(sorted({v.name for v in graph.values if v.name and not v.name.startswith(TAG_PREFIX)}))
 
 
+def all_regions(graph: Graph) -> Iterator[Graph]:
+    """Yield a program and the regions inside it, at any depth."""
+    yield graph
+    for _, region, _ in _inside(graph):
+        yield from all_regions(region)
+
+
+def _inside(graph: Graph) -> Iterator[tuple[Op, Graph, Trips | None]]:
+    """Yield structures with the regions inside them, and what they are as loops."""
+    for op in graph.ops:
+        if (structure := structure_of(op)) is not None:
+            for region in structure.regions(graph, op):
+                yield op, region, structure.loop(graph, op)
+
+
 def names_inside(graph: Graph) -> tuple[str, ...]:
     """Return the names in a program and in the regions inside it, those of loops and branches."""
-    found = set(known_names(graph))
-    for op in graph.ops:
-        structure = structure_of(op)
-        for region in structure.regions(graph, op) if structure is not None else ():
-            found.update(names_inside(region))
-    return tuple(sorted(found))
+    return tuple(sorted({name for region in all_regions(graph) for name in known_names(region)}))
 
 
 def check_names(graph: Graph, argument: str, names: Iterable[str]) -> None:
-    """Raise ``ValueError`` for a name that no value of the program has; the message lists those there are."""
-    known = known_names(graph)
+    """Raise ``ValueError`` for a name that no value of the program has, inside or out; the message lists those."""
+    known = names_inside(graph)
     unknown = sorted(set(names) - set(known))
     if not unknown:
         return
@@ -123,9 +150,19 @@ def check_names(graph: Graph, argument: str, names: Iterable[str]) -> None:
         if known
         else "This program has no names: give values names with jax.ad_checkpoint.checkpoint_name(value, name)."
     )
-    raise ValueError(
-        f"{argument}: no value is named {unknown[0]!r}. {there} (Names inside loops and branches are not seen.)"
-    )
+    raise ValueError(f"{argument}: no value is named {unknown[0]!r}. {there}")
+
+
+def _source(graph: Graph, v: int) -> int:
+    """Return what stands before the names of a value."""
+    while v >= 0 and graph.values[v].producer >= 0 and graph.ops[graph.values[v].producer].primitive == "name":
+        v = graph.ops[graph.values[v].producer].operands[0]
+    return v
+
+
+def _made(graph: Graph, values: Iterable[int]) -> list[int]:
+    """Leave out arguments and constants: whoever is around owns them; and literals."""
+    return [v for v in values if v >= 0 and graph.values[v].producer >= 0]
 
 
 def named_values(graph: Graph, names: Iterable[str]) -> tuple[int, ...]:
@@ -134,19 +171,30 @@ def named_values(graph: Graph, names: Iterable[str]) -> tuple[int, ...]:
     Arguments and constants are left out: the caller owns them.
     """
     wanted = set(names)
-    found: dict[int, None] = {}
-    for value in graph.values:
-        if value.name in wanted:
-            v = value.index
-            while v >= 0 and graph.values[v].producer >= 0 and graph.ops[graph.values[v].producer].primitive == "name":
-                v = graph.ops[graph.values[v].producer].operands[0]
-            if v >= 0 and graph.values[v].producer >= 0:
-                found.setdefault(v)
-    return tuple(found)
+    return tuple(dict.fromkeys(_made(graph, [_source(graph, v.index) for v in graph.values if v.name in wanted])))
+
+
+Meant = dict[int, set[int]]
+"""Per region (by ``id``) the values that names stand for, inputs of the region among them."""
+
+
+def _meant(graph: Graph, names: set[str], found: Meant, carried: Sequence[tuple[int, int]] = ()) -> Meant:
+    """Find what names stand for in a region and in those inside it; ``carried`` as in ``Trips``."""
+    values = {_source(graph, v.index) for v in graph.values if v.name in names}
+    for op, region, trips in _inside(graph):
+        if id(region) not in found:
+            _meant(region, names, found, trips.carried if trips is not None else ())
+        operands = op.operands[len(op.operands) - len(region.inputs) :]
+        pairs = zip(operands, region.inputs, strict=True)
+        values |= {_source(graph, v) for v, given in pairs if given in found[id(region)]}
+    for _ in carried:  # a carry may be handed on as another one
+        values |= {_source(graph, after) for before, after in carried if before in values}
+    found[id(graph)] = values
+    return found
 
 
 def resolve(graph: Graph, constraints: Constraints) -> Limits:
-    """Find the equations and values that constraints speak of.
+    """Find the equations and values that constraints speak of, in a program and in the regions inside it.
 
     Raises:
         ValueError: an unknown name or primitive, or constraints that contradict each other.
@@ -155,16 +203,32 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
         return NO_LIMITS
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
-    primitives = {op.primitive for op in graph.ops}
+    primitives = {op.primitive for region in all_regions(graph) for op in region.ops}
     if unknown := sorted(set(constraints.never_recompute) - primitives):
         raise ValueError(
-            f"never_recompute: the program has no primitive {unknown[0]!r}. It has: {', '.join(sorted(primitives))}. "
-            "(What stands inside loops and branches is not seen.)"
+            f"never_recompute: the program has no primitive {unknown[0]!r}. It has: {', '.join(sorted(primitives))}."
         )
-    fixed = {graph.values[v].producer for v in named_values(graph, constraints.must_save)}
+    saved = _meant(graph, set(constraints.must_save), {})
+    return _resolve(graph, constraints, saved, _meant(graph, set(constraints.must_recompute), {}))
+
+
+def _resolve(graph: Graph, constraints: Constraints, saved: Meant, again: Meant) -> Limits:
+    """Return the limits of a region, given what the names stand for everywhere."""
+    regions: dict[int, Limits] = {}
+    holding, changed, handed_on = set(), set(), []
+    for op, region, trips in _inside(graph):
+        if id(region) not in regions:
+            regions[id(region)] = _resolve(region, constraints, saved, again)
+            _check_not_carried(region, trips, regions[id(region)].forbidden | again[id(region)])
+        inner = regions[id(region)]
+        holding.update([op.index] if inner.fixed | inner.pinned else [])
+        changed.update([op.index] if inner.forbidden or inner.changed else [])
+        handed_on += [v for v, made in zip(op.outputs, region.outputs, strict=True) if made in inner.forbidden]
+    fixed = {graph.values[v].producer for v in _made(graph, saved[id(graph)])}
     fixed |= {op.index for op in graph.ops if op.primitive in constraints.never_recompute}
+    fixed -= free_ops(graph)
     pinned = {i for i in fixed if _must_stand_alone(graph, graph.ops[i])}
-    forbidden = with_aliases(graph, named_values(graph, constraints.must_recompute))
+    forbidden = with_aliases(graph, _made(graph, [*again[id(graph)], *handed_on]))
     for v in sorted(forbidden):
         op = graph.ops[graph.values[v].producer]
         if op.index in fixed and op.primitive != "name":
@@ -172,7 +236,35 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
                 f"must_recompute={list(constraints.must_recompute)}: {op.primitive} {graph.values[v].text} would have "
                 "to run again, which must_save or never_recompute forbids."
             )
-    return Limits(frozenset(fixed - pinned), forbidden, frozenset(pinned))
+    return Limits(
+        frozenset(fixed - pinned),
+        forbidden,
+        frozenset(pinned | holding),
+        frozenset(i for i in fixed if structure_of(graph.ops[i]) is not None),
+        frozenset(changed),
+        {key: inner for key, inner in regions.items() if inner != NO_LIMITS},
+    )
+
+
+def _check_not_carried(region: Graph, trips: Trips | None, forbidden: frozenset[int]) -> None:
+    """Raise ``ValueError`` if a value that must not be kept is what steps hand on: each step is given it."""
+    for v in itertools.chain.from_iterable(trips.carried if trips is not None else ()):
+        if v in forbidden and v >= 0:
+            raise ValueError(
+                f"must_recompute: {region.values[v].text} is carried from one step of a loop to the next, so it is "
+                "kept there. Take its name out of must_recompute, or name a value that stays inside the step."
+            )
+
+
+def check_some(ways: Sequence[object], graph: Graph) -> None:
+    """Raise ``ValueError`` if there is no way left to run a part of a region."""
+    if not ways:
+        there = ", ".join(map(repr, names_inside(graph))) or "none"
+        raise ValueError(
+            "must_save, must_recompute, never_recompute: no schedule does what they ask together. In one part of the "
+            f"program (names there: {there}) a value that must not be kept can only be had by running again what must "
+            "not run again. Take a name out of one of them."
+        )
 
 
 def with_aliases(graph: Graph, values: Iterable[int]) -> frozenset[int]:

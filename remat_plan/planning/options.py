@@ -22,7 +22,8 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import Cuts
-from remat_plan.planning.limits import NO_LIMITS
+from remat_plan.planning.honours import honours_choice
+from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve import min_cut
@@ -146,19 +147,23 @@ class _Profiler:
             options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
-            options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
+            if run.limits.changed.isdisjoint(run.ops):
+                options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
             options += self.structure_options(run, plain)
+        check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
 
     def structure_options(self, run: Run, plain: PlainRun) -> Iterator[SegmentOption]:
         """The ways to run a run that is one structure."""
         op = self.graph.ops[run.ops[0]] if len(run.ops) == 1 else None
         structure = structure_of(op) if op is not None else None
-        if op is None or structure is None or run.limits != NO_LIMITS:
+        if op is None or structure is None or op.index in run.limits.whole:
             return
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
         own = plain.timeline.seconds, plain.timeline.flops
         for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
+            if not honours_choice(self.graph, run.limits, op, choice):
+                continue
             found = plain_run(self.rules, run, choice)
             made, kept = found.timeline, max(found.kept_bytes, leaves)
             seconds, bounded = [

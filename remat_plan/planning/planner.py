@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from remat_plan.cost.backend import model_for
@@ -20,7 +20,8 @@ from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import Cuts, find_cuts, frontiers, needed_values
-from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, resolve
+from remat_plan.planning.honours import honours
+from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.options import Options, find_options
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
@@ -88,14 +89,14 @@ class Planner:
         cuts, options, problems: the stages' results.
 
     Raises:
-        ValueError: constraints that the program does not allow (see ``limits.resolve``).
+        ValueError: limits that no schedule respects.
     """
 
-    def __init__(self, graph: Graph, rules: Rules, constraints: Constraints = NO_CONSTRAINTS):
+    def __init__(self, graph: Graph, rules: Rules, limits: Limits = NO_LIMITS):
         self.graph, self.rules = graph, rules
         self.isolate = isolated_primitives(rules.hardware)
-        self.cuts = find_cuts(graph, self.isolate, resolve(graph, constraints))
-        self.options = find_options(graph, self.cuts, rules, solve_region)
+        self.cuts = find_cuts(graph, self.isolate, limits)
+        self.options = find_options(graph, self.cuts, rules, partial(solve_region, around=limits))
         self.problems = make_problems(graph, self.cuts, self.options)
 
     @cached_property
@@ -127,18 +128,22 @@ _LONG_REGION = 400
 equations takes seconds, and what lies between the ends the chain of the region's blocks offers too."""
 
 
-def solve_region(rules: Rules) -> tuple[Schedule, ...]:
+def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ...]:
     """Return schedules of the region inside a structure, from those that keep most to those that keep least.
 
     As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
     its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
-    segments, which keeps nothing but what goes in.
+    segments, which keeps nothing but what goes in. Of these, what respects the limits that ``around`` has for it.
+
+    Raises:
+        ValueError: limits that no schedule respects.
     """
     region = rules.graph
     n = len(region.ops)
     if not n:
         return ((as_is(0, 0),),)
-    cuts = whole_region(region)
+    limits = around.inside(region)
+    cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
     problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
@@ -153,15 +158,17 @@ def solve_region(rules: Rules) -> tuple[Schedule, ...]:
     found: dict[Schedule, None] = {(as_is(0, n),): None}
     for choice in chosen.values():
         found[(saving(0, n, [run.values[i] for i in sorted(choice.saved)]),)] = None
-    found.update(dict.fromkeys(_chained(region, rules)))
-    return tuple(found)
+    found.update(dict.fromkeys(_chained(region, rules, limits)))
+    schedules = tuple([schedule for schedule in found if honours(region, limits, schedule)])
+    check_some(schedules, region)
+    return schedules
 
 
-def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
+def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     """Yield the chains of a region's blocks: open, with the last block a segment too, as a segment around segments."""
     n = len(region.ops)
     structured_inside = any(structure_of(op) is not None for op in region.ops)
-    planner = Planner(region, rules)
+    planner = Planner(region, rules, limits)
     if len(planner.cuts.positions) < 3 and not structured_inside:
         return
     curve = planner.curve
@@ -177,8 +184,9 @@ def _chained(region: Graph, rules: Rules) -> Iterator[Schedule]:
             yield (around(0, n, children),)
 
 
-def whole_region(region: Graph) -> Cuts:
+def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:
     """Return a region as one block."""
     positions = (0, len(region.ops))
     free = free_ops(region)
-    return Cuts(positions, frontiers(region, positions, free, last_uses(region)), free, needed_values(region))
+    crossing = frontiers(region, positions, free, last_uses(region))
+    return Cuts(positions, crossing, free, needed_values(region), limits)

@@ -106,7 +106,7 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
         rows.append((op.kind, tuple(operands), op.differentiated, tuple(v in after for v in op.outputs)))
     limits = cuts.limits
     if limits != NO_LIMITS:
-        rows.append(tuple((i in limits.fixed, i in limits.pinned) for i in ops))
+        rows.append(tuple((i in limits.fixed, i in limits.pinned, i in limits.whole) for i in ops))
         rows.append(tuple(v in limits.forbidden for v in local))
     values = tuple(local)
     return Run(
@@ -149,7 +149,7 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
         saveable=tuple(
             hasattr(graph.values[v].aval, "shape")
             and v not in run.limits.forbidden
-            and not (avoid_small and v in small and v not in run.leaves)
+            and not (avoid_small and v in small - set(run.leaves) and graph.values[v].producer not in run.limits.fixed)
             for v in run.values
         ),
         needed=frozenset(needed),

@@ -9,7 +9,7 @@ run again is kept instead; what must not be kept is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
@@ -56,26 +56,24 @@ def distinct_values(graph: Graph, cuts: Cuts, start: int, end: int) -> list[int]
     ]
 
 
-def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] = ()) -> Segment:
-    """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed."""
-    limits = cuts.limits
-    allowed = set(saveable(graph, cuts, start, end))
-    keep = allowed & set(wanted)
+def read_values(graph: Graph, start: int, end: int, kept: Container[int]) -> set[int]:
+    """Return what the backward pass of one segment reads, and what runs again for it, where some values are kept."""
     read: set[int] = set()
     stack = backward_reads(graph, start, end)
     while stack:
         v = stack.pop()
-        if v in read:
-            continue
-        read.add(v)
         producer = graph.values[v].producer
-        if not start <= producer < end or v in keep:
-            continue
-        if producer in limits.fixed and v in allowed:
-            keep.add(v)
-        else:
+        if v not in read and v not in kept and start <= producer < end:
             stack += graph.ops[producer].reads
-    return saving(start, end, sorted(keep & read))
+        read.add(v)
+    return read
+
+
+def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] = ()) -> Segment:
+    """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed."""
+    asked, fixed = set(wanted), cuts.limits.fixed
+    keep = {v for v in saveable(graph, cuts, start, end) if v in asked or graph.values[v].producer in fixed}
+    return saving(start, end, sorted(keep & read_values(graph, start, end, keep)))
 
 
 def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:

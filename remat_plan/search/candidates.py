@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.cost.builder import Rules
-from remat_plan.graph.schedule import Schedule, emptied
-from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints
+from remat_plan.graph.schedule import Schedule, as_is, emptied
+from remat_plan.planning.honours import honours
+from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, resolve
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
@@ -55,7 +56,8 @@ class Candidates:
         """The chain solved under a user's constraints."""
         if constraints not in self._planners:
             self.progress.say("solving")
-            self._planners[constraints] = Planner(self.rules.graph, self.rules, constraints)
+            limits = resolve(self.rules.graph, constraints)
+            self._planners[constraints] = Planner(self.rules.graph, self.rules, limits)
         return self._planners[constraints]
 
     def task(self, request: Request) -> Task:
@@ -71,13 +73,24 @@ class Candidates:
 
     def may_stay_plain(self, request: Request) -> bool:
         """Whether a budget above the plain peak means that nothing is recomputed."""
-        return request.strategy.budget != CHECKED and not self.task(request).cuts.limits.forbidden
+        graph, limits = self.rules.graph, self.task(request).cuts.limits
+        return request.strategy.budget != CHECKED and honours(graph, limits, (as_is(0, len(graph.ops)),))
 
     def named(self, request: Request) -> Found | None:
-        """The schedules of the strategy that was asked for; None where it is the planner's own search."""
+        """The schedules of the strategy that was asked for; None where it is the planner's own search.
+
+        Raises:
+            ValueError: none of them respects the user's constraints.
+        """
         if request not in self._named:
             self.progress.say(f"making schedules by strategy {request.strategy.name}")
-            self._named[request] = find_schedules(request.strategy, self.task(request))
+            found = find_schedules(request.strategy, self.task(request))
+            if found is not None and not found.schedules:
+                raise ValueError(
+                    f"strategy={request.strategy.name!r} has no schedule that does what must_save, must_recompute and "
+                    "never_recompute ask. Use strategy='auto', or take a name out of them."
+                )
+            self._named[request] = found
         return self._named[request]
 
     def curves(self, room_bytes: int, request: Request) -> list[Curve]:

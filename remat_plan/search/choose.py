@@ -118,7 +118,8 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
             return outcome
     if chosen is None:
         return _closest(measure, candidates, request, tried, judged)
-    better = refined(measure, chosen, [curve for curve, _ in tried], judged, budget_bytes)
+    known = [*judged, judge.program.plain] if candidates.may_stay_plain(request) else judged
+    better = refined(measure, chosen, [curve for curve, _ in tried], known, budget_bytes)
     return measure.ask(better, budget_bytes)
 
 

@@ -67,7 +67,7 @@ def _faster_neighbour(
 ) -> Schedule | None:
     """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
     points = {curve.schedule(point) for curve in curves for point in _spread_points(len(curve.limits))}
-    known = [s for s in (*points, *judged, judge.program.plain) if _is_worth_a_compile(judge, s, chosen)]
+    known = [s for s in (*points, *judged) if _is_worth_a_compile(judge, s, chosen)]
     above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
     return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
 

@@ -55,7 +55,8 @@ class Scan:
     def loop(self, graph: Graph, op: Op) -> Trips:
         """Its trip count and carry."""
         own = loop_of(graph, op)
-        return Trips(own.length, own.carry_bytes, own.body)
+        carried = zip(own.carries, own.body.outputs[: own.n_carry], strict=True)
+        return Trips(own.length, own.carry_bytes, own.body, tuple(carried))
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
         """How it is run, in words."""

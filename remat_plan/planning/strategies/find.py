@@ -6,11 +6,14 @@ given, and ``Found``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import as_is
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import find_cuts
+from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import Constraints, resolve
 from remat_plan.planning.planner import isolated_primitives
 from remat_plan.planning.strategies.laws import apply_law
@@ -28,19 +31,24 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
 
 
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:
-    """Return the schedules of a strategy, structures included; None for those that are the planner's own search."""
+    """Return the schedules of a strategy, structures included; None for those that are the planner's own search.
+
+    Those that do not respect the user's constraints are left out: there may be none.
+    """
     if strategy.find is None:
         return None
     if not task.graph.ops:
         return Found(((as_is(0, 0),),))
-    return _with_structures(strategy, task, strategy.find(task))
+    found = _with_structures(strategy, task, strategy.find(task))
+    return replace(found, schedules=tuple([s for s in found.schedules if honours(task.graph, task.cuts.limits, s)]))
 
 
 def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
     """Return schedules in which structures are run by the strategy's law too, at any depth."""
 
     def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
-        inner = Task(region, find_cuts(region, task.isolate), task.hardware, task.isolate, task.settings, True)
+        cuts = find_cuts(region, task.isolate, task.cuts.limits.inside(region))
+        inner = Task(region, cuts, task.hardware, task.isolate, task.settings, True)
         layer = strategy.layer is not None and not any(structure_of(op) for op in region.ops)
         find = strategy.layer if layer else strategy.find
         assert find is not None

@@ -12,7 +12,8 @@ In: a structure, the schedules that the strategy makes of the regions inside it.
     milp                            integer programs                    integer programs of a step, and mixtures
 
 Branches and calls take the schedules of their regions as they are. A region that holds structures itself is no
-layer: it stays open, and what is inside it is treated by the same law.
+layer: it stays open, and what is inside it is treated by the same law. Where something in a step must not run again,
+steps are in no groups: each is run by the strategy's schedules of the body.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is
 from remat_plan.graph.structure import structure_of
 from remat_plan.loops.nested import log_factors
+from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.strategies.records import Task
 from remat_plan.solve.binomial import advances, slots_for
 
@@ -141,13 +143,15 @@ def apply_law(
     choices: dict[int, list[Choice]] = {}
     for op in task.graph.ops:
         structure = structure_of(op)
-        if structure is not None and op.index not in task.cuts.limits.pinned:
+        if structure is not None and op.index not in task.cuts.limits.whole:
             trips = structure.loop(task.graph, op)
             if trips is None:
                 found = _as_made([make(region)[1] for region in structure.regions(task.graph, op)])
             else:
-                found = law(Loop(trips.count, *make(trips.body)))
-            choices[op.index] = list(dict.fromkeys(found))
+                loop = Loop(trips.count, *make(trips.body))
+                found = itertools.chain(law(loop), each_step(loop) if op.index in task.cuts.limits.pinned else ())
+            respected = [c for c in found if honours_choice(task.graph, task.cuts.limits, op, c)]
+            choices[op.index] = list(dict.fromkeys(respected))
     choices = {index: found for index, found in choices.items() if found}
     if not choices:
         return tuple(schedules)

@@ -45,7 +45,7 @@ def find_collection(task: Task) -> Found:
             "jax.ad_checkpoint.checkpoint_name(value, name)."
         )
     if not task.inner:
-        _check_known(task, "names", names)
+        check_names(graph, "names", names)
     if (found := _as_it_is(task, names)) is not None:
         return found
     values = named_values(graph, names)
@@ -61,12 +61,6 @@ def _as_it_is(task: Task, names: Sequence[str]) -> Found | None:
     if set(names) & set(known_names(task.graph)) or not elsewhere:
         return None
     return Found(((plain_segment(task.graph, task.cuts, 0, len(task.graph.ops)),),))
-
-
-def _check_known(task: Task, argument: str, names: Sequence[str]) -> None:
-    """Raise ``ValueError`` for a name that is nowhere in the program."""
-    inside = names_inside(task.graph)
-    check_names(task.graph, argument, [name for name in names if name not in inside])
 
 
 def _note(graph: Graph, values: Sequence[int], count: int) -> str:
@@ -127,7 +121,7 @@ def find_mirror(task: Task) -> Found:
             "those of jax.ad_checkpoint.checkpoint_name."
         )
     if not task.inner:
-        _check_known(task, "counts", tuple(counts))
+        check_names(task.graph, "counts", counts)
     if (found := _as_it_is(task, tuple(counts))) is not None:
         return found
     graph = task.graph

@@ -1,0 +1,56 @@
+"""Whether a schedule respects what a user wants kept, recomputed, or never recomputed.
+
+In: ``Graph``, ``Limits``, a ``Schedule`` or a ``Choice``. Out: yes or no.
+
+Whoever makes schedules makes them so that they do, as far as it can; what does not is dropped here. Nothing is kept
+between the passes of what is inside a segment as a whole, be it a segment around a structure or a group of steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Schedule, Segment
+from remat_plan.graph.structure import structure_of
+from remat_plan.planning.limits import NO_LIMITS, Limits
+from remat_plan.planning.saving import read_values
+
+
+def honours(graph: Graph, limits: Limits, schedule: Schedule) -> bool:
+    """Tell whether a schedule of a region respects its limits, with the choices for the structures in it."""
+    if limits == NO_LIMITS:
+        return True
+    if not schedule:  # as its author wrote it: nobody has looked what is kept there
+        return False
+    last = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
+    return all(_honoured(graph, limits, segment, last) for segment in schedule)
+
+
+def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, int]) -> bool:
+    ops = graph.ops[segment.start : segment.end]
+    hidden = {v for op in ops if not op.effectful for v in op.outputs if v in limits.forbidden}
+    if not segment.checkpointed:
+        return not hidden and all(honours_choice(graph, limits, op, segment.choice(op.index)) for op in ops)
+    again = {op.index for op in ops}
+    if not segment.children:
+        read = read_values(graph, segment.start, segment.end, segment.saved)
+        again &= {graph.values[v].producer for v in read.difference(segment.saved)}
+    kept = any(v in hidden for leaf in segment.leaves() for v in leaf.saved)
+    handed_on = any(last.get(v, -1) >= segment.end for v in hidden)
+    pinned = any(op.index in limits.pinned for op in ops)
+    return not (kept or handed_on or pinned or again & limits.fixed)
+
+
+def honours_choice(graph: Graph, limits: Limits, op: Op, choice: Choice | None) -> bool:
+    """Tell whether a way to run an equation outside of segments respects the limits of the region; None: as it is."""
+    structure = structure_of(op)
+    if structure is None or choice is None:
+        return op.index not in limits.changed
+    if op.index in limits.whole:
+        return False
+    for part, region in zip(choice.parts, itertools.cycle(structure.regions(graph, op)), strict=False):
+        again = choice.slots or part.groups
+        if op.index in limits.pinned if again else not honours(region, limits.inside(region), part.schedule):
+            return False
+    return True
