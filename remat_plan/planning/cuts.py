@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
@@ -32,7 +33,8 @@ _PLATEAU = 1.02
 
 
 _SHORT = 6
-"""A program of so few expensive equations has every cut there is: one layer more in a segment is a large part of it."""
+"""In a program of so few expensive equations one layer is a large part: its blocks end with all that a layer makes, and
+there may be a cut behind the last one."""
 
 _LAYERS = 4
 """So many plateaus next to an end of the program are layers of their own; fewer are inside one block."""
@@ -85,9 +87,8 @@ def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[
     return totals
 
 
-def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
-    """Return local minima, of a plateau the last position of the highest score; with ``flat`` all such positions."""
-    found = []
+def _plateaus(heights: list[int], scores: list[int]) -> Iterator[tuple[bool, list[int]]]:
+    """Yield where the frontier is level or narrow: whether it is a minimum, its positions of nearly the best score."""
     i = 1
     n = len(heights) - 1
     while i < n:
@@ -95,12 +96,10 @@ def _minima(heights: list[int], scores: list[int], flat: bool) -> list[int]:
         while j + 1 < n and heights[j + 1] <= heights[i] * _PLATEAU and heights[i] <= heights[j + 1] * _PLATEAU:
             j += 1
         lower = heights[i - 1] > heights[i] and heights[j + 1] > heights[j]
-        if lower or (flat and j > i):
+        if lower or j > i:
             best = max(scores[i : j + 1])
-            chosen = [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
-            found.extend(chosen if flat else chosen[-1:])
+            yield lower, [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
         i = j + 1
-    return found
 
 
 def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: _Facts, minor: bool) -> list[int]:
@@ -181,8 +180,12 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
         scores[i] += scores[i - 1]
     expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
     facts = _Facts(free, needed, last, heights, expensive)
-    major = {0, len(graph.ops), *_worthwhile(graph, 0, _minima(heights, scores, False), facts, False)}
-    plateaus = _minima(heights, scores, True)
+    level = list(_plateaus(heights, scores))
+    # Blocks end at the first of equally good positions; a layer that is a large part of a program, with all it makes.
+    late = sum(expensive) <= _SHORT
+    narrow = [p[-1] if late or not scores[p[0]] else p[0] for is_minimum, p in level if is_minimum]
+    major = {0, len(graph.ops), *_worthwhile(graph, 0, narrow, facts, False)}
+    plateaus = [p for _, positions in level for p in positions]
     chosen = set(major)
     for start, end in itertools.pairwise(sorted(major)):
         chosen.update(_minor_cuts(graph, start, end, plateaus, facts))

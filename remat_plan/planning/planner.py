@@ -22,7 +22,7 @@ from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import Cuts, find_cuts, frontiers, needed_values
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
-from remat_plan.planning.options import Options, find_options
+from remat_plan.planning.options import Options, between_major_cuts, find_options
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import milp, min_cut
@@ -40,7 +40,7 @@ class Curve:
 
     def __init__(self, cuts: Cuts, options: Options, table: ChainTable | GroupedTable):
         self.cuts, self.options, self.table = cuts, options, table
-        self.points = tuple(table.breakpoints())
+        self.points = tuple(_shallow(table))
         self.limits = tuple(p * table.quantum_bytes for p in self.points)
         self.seconds = tuple(float(table.costs[p]) for p in self.points)
         self._schedules: dict[int, tuple[Segment, ...]] = {}
@@ -72,6 +72,22 @@ class Curve:
             else:
                 result.append(saving(start, end, [run.values[i] for i in sorted(option.saved)]))
         return tuple(result)
+
+
+_DEEPEST = 16
+"""Segments are nested so deep at most: JAX takes some thirty calls a level, and Python ends a program at a thousand."""
+
+
+def _shallow(table: ChainTable | GroupedTable) -> list[int]:
+    """The points of a table but for the first ones, those with the least memory, that nest too deep."""
+    points = table.breakpoints()
+    while len(points) > 1 and _levels(table.schedule(points[0])) > _DEEPEST:
+        points.pop(0)
+    return points
+
+
+def _levels(nodes: Sequence[Leaf | Nest]) -> int:
+    return max((1 + _levels(node.children) for node in nodes if isinstance(node, Nest)), default=0)
 
 
 def isolated_primitives(hardware: Hardware) -> frozenset[str]:
@@ -106,8 +122,11 @@ class Planner:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The families of all problems (solved on first use)."""
-        return self.curve, *(Curve(self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])
+        """The families of all problems, and one of larger blocks (solved on first use)."""
+        found = [self.curve, *(Curve(self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
+        if (coarse := between_major_cuts(self.cuts, self.options)) is not None:
+            found.append(Curve(*coarse, solve_chain(make_problems(self.graph, *coarse)[0])))
+        return tuple(found)
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""

@@ -30,7 +30,7 @@ class Chain:
         self.program = traced(loss, *arguments(count))
         self.rules = Rules(self.program.graph, CPU)
         planner = Planner(self.program.graph, self.rules)
-        (self.curve,) = planner.curves
+        self.curve = planner.curve
         self.cuts = planner.cuts
         self.plain = self.timeline(self.program.plain)
 
@@ -93,3 +93,12 @@ def test_long_chains_compile_within_their_budget(count, budget):
     plan = rp.plan(loss, *arguments(count), budget=budget, target="cpu")
     assert plan.compiled_peak_bytes <= plan.budget_bytes
     assert plan.overhead < 0.2
+
+
+def test_no_schedule_nests_deeper_than_python_calls():
+    """Differentiating a checkpoint in a checkpoint calls deeper at each level; the least memory of all nests 99 deep."""
+    with pytest.raises(rp.BudgetError) as refused:
+        rp.plan(loss, *arguments(100), budget="1%", target="cpu")
+    plan = rp.plan(loss, *arguments(100), budget=refused.value.minimum_bytes, target="cpu")
+    assert plan.compiled_peak_bytes < 0.1 * plan.plain_peak_bytes
+    assert plan.overhead < 1.2
