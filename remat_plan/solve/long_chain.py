@@ -27,10 +27,11 @@ from remat_plan.solve.chain import IMPOSSIBLE, WIDE, ChainProblem, ChainTable, L
 Nodes = tuple[Leaf | Nest, ...]
 
 _WHOLE = 2 * WIDE
-"""The longest chain that is one table if that is not too much work (a row per different interval, a candidate per
-block): two seconds, which groups would save at the price of schedules that are a tenth slower where memory is tight."""
+"""The longest chain that is one table if that is not too much work: of more blocks the quantum is too coarse."""
 
 _WORK = 500_000
+"""So many rows (one per different interval) times blocks: two seconds. Groups take less, but their schedules recompute
+more where memory is tight."""
 
 _LEAST_GROUP = 12
 """Groups of fewer blocks separate what may be one segment; of more, they are too few to nest well in little memory."""
