@@ -23,7 +23,7 @@ from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering, Program
 from remat_plan.cost.steps import live_steps
 from remat_plan.graph.action import action_of
-from remat_plan.graph.schedule import Schedule, Segment, needs_barriers
+from remat_plan.graph.schedule import Schedule, Segment
 
 
 class StepProgram(ProgramBuilder):
@@ -180,12 +180,13 @@ class RegionUnit:
         schedule: of it.
         arriving: which of its outputs are given a cotangent.
         stored: see ``ProgramBuilder``.
-        apart: whether its two passes are in computations of their own (see ``schedule.needs_barriers``).
+        barriers: whether its segments begin with one, as under ``jax.checkpoint`` by default.
     """
 
-    def __init__(self, rules: Rules, schedule: Schedule, arriving: tuple[bool, ...], stored: bool, apart: bool = False):
-        self.rules, self.schedule, self.stored = rules, schedule, stored
-        self.barriers = needs_barriers(schedule, apart)
+    def __init__(
+        self, rules: Rules, schedule: Schedule, arriving: tuple[bool, ...], stored: bool, barriers: bool = True
+    ):
+        self.rules, self.schedule, self.stored, self.barriers = rules, schedule, stored, barriers
         graph = rules.graph
         moving = set(graph.differentiated_inputs)
         self.signature = Signature(

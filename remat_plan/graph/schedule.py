@@ -181,20 +181,6 @@ def structured(index: int, choice: Choice) -> Segment:
     return Segment(index, index + 1, choices=((index, choice),))
 
 
-def needs_barriers(segments: Schedule, apart: bool) -> bool:
-    """Tell whether the segments of a region need the barriers that ``jax.checkpoint`` has by default.
-
-    They keep the compiler from merging what is run again with what was run before, and segments in their order. One
-    segment that is all of a region needs neither where the region's two passes are ``apart``, as those of a loop's step
-    are (but of a loop of one step, which the compiler puts in line). Without barriers it fuses more.
-
-    >>> needs_barriers((saving(0, 9),), True), needs_barriers((saving(0, 9),), False)
-    (False, True)
-    """
-    alone = len(segments) == 1 and segments[0].checkpointed and not segments[0].children
-    return not (apart and alone)
-
-
 def closed(segments: Schedule) -> Schedule:
     """Return a schedule with one segment in place of what it leaves as it is at its end.
 

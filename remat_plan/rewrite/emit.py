@@ -23,7 +23,7 @@ from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order, starts_early
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule, Segment, needs_barriers
+from remat_plan.graph.schedule import Choice, Schedule, Segment
 from remat_plan.graph.structure import structure_of
 from remat_plan.policies import named_policy, offloading_policy
 from remat_plan.rewrite.late import start_late
@@ -201,8 +201,8 @@ def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
 class RegionRunner(Protocol):
     """Makes what runs a region inside a structure under a schedule."""
 
-    def __call__(self, region: Graph, schedule: Schedule, apart: bool = False) -> Runner:
-        """``apart``: the compiler sees the region's forward and its backward pass in computations of their own."""
+    def __call__(self, region: Graph, schedule: Schedule, barriers: bool = True) -> Runner:
+        """``barriers``: ``prevent_cse`` of ``jax.checkpoint``."""
         ...
 
 
@@ -214,9 +214,9 @@ class EmittedStructure(Protocol):
         ...
 
 
-def run_region(region: Graph, schedule: Schedule, apart: bool = False) -> Emitter:
+def run_region(region: Graph, schedule: Schedule, barriers: bool = True) -> Emitter:
     """Return what runs a region inside a structure."""
-    return Emitter(region, schedule, prevent_cse=needs_barriers(schedule, apart), inside=True)
+    return Emitter(region, schedule, prevent_cse=barriers, inside=True)
 
 
 def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:

@@ -1,7 +1,7 @@
 """A scan as data: its trip count and the region of a step.
 
 In: a ``scan`` of a graph. Out: ``Loop``: which operands are constants, carries and rows, and the graph of one step,
-with the tangents and cotangents that reach it after any number of steps.
+with the tangents and cotangents that reach it after any number of steps; whether steps need barriers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Part
 from remat_plan.structures.regions import kept, region_of
 
 
@@ -45,6 +46,21 @@ class Loop:
     def rows(self) -> tuple[int, ...]:
         """The values of the body that are rows of the inputs."""
         return self.body.inputs[self.n_consts + self.n_carry :]
+
+
+def needs_barriers(part: Part, slots: int) -> bool:
+    """Tell whether the segments of a loop's steps need the barriers that ``jax.checkpoint`` has by default.
+
+    They keep the compiler from merging what is run again with what was run before, and segments in their order. One
+    segment that is all of a step needs neither: the two passes of steps are in loops of their own, but for a loop of
+    one step, which the compiler puts in line, and for slots, whose tape is no scan. Without barriers it fuses more.
+
+    >>> from remat_plan.graph.schedule import saving
+    >>> needs_barriers(Part(8, (saving(0, 9),)), 0), needs_barriers(Part(1, (saving(0, 9),)), 0)
+    (False, True)
+    """
+    alone = len(part.schedule) == 1 and part.schedule[0].checkpointed and not part.schedule[0].children
+    return not alone or part.count == 1 or bool(slots)
 
 
 def loop_of(graph: Graph, op: Op) -> Loop:

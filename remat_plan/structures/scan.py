@@ -28,7 +28,7 @@ from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.emit import RegionRunner, Runner
 from remat_plan.rewrite.late import start_late
-from remat_plan.structures.loop import Loop, loop_of
+from remat_plan.structures.loop import Loop, loop_of, needs_barriers
 from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
 from remat_plan.structures.ways import undominated, ways_of
@@ -70,14 +70,14 @@ class Scan:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
-        steps = ways_of(schedules, [lowering.step(s).passes for s in schedules])
+        steps = ways_of(schedules, [lowering.step(Part(loop.length, s)).passes for s in schedules])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
         return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
-        steps = [run(loop.body, part.schedule, apart=part.count > 1 and not choice.slots) for part in choice.parts]
+        steps = [run(loop.body, p.schedule, barriers=needs_barriers(p, choice.slots)) for p in choice.parts]
         return PlannedScan(loop, choice, steps, late)
 
 

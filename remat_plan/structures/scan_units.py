@@ -15,10 +15,10 @@ from remat_plan.cost.program import Lowering
 from remat_plan.cost.units import LoopStep, LoopUnit, SegmentUnit, SlottedUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule
+from remat_plan.graph.schedule import Choice, Part
 from remat_plan.loops.nested import divide
 from remat_plan.solve.binomial import advances
-from remat_plan.structures.loop import Loop, loop_of
+from remat_plan.structures.loop import Loop, loop_of, needs_barriers
 
 
 class ScanUnits:
@@ -38,11 +38,10 @@ class ScanUnits:
         n = self.loop.n_carry
         return list(zip(body.outputs[n:], given[n:], strict=True))
 
-    def step(self, schedule: Schedule, stored: bool = True, apart: bool = True) -> LoopStep:
-        """One step by schedule, evaluated once however many stretches and groups are made of it."""
-        key = self.op.kind, self.arriving, schedule, stored, apart
-        made = lambda: self.loop_step(RegionUnit(self.inside, schedule, self.arriving, stored, apart))  # noqa: E731
-        return self.rules.once(key, made)
+    def step(self, part: Part, slots: int = 0) -> LoopStep:
+        """One step of a part, evaluated once however many stretches and groups are made of it."""
+        how = part.schedule, self.arriving, not slots, needs_barriers(part, slots)
+        return self.rules.once((self.op.kind, *how), lambda: self.loop_step(RegionUnit(self.inside, *how)))
 
     def loop_step(self, unit: Unit) -> LoopStep:
         """A unit as the step of a loop over this scan's rows."""
@@ -51,9 +50,8 @@ class ScanUnits:
     def scan(self, choice: Choice) -> Unit:
         """The whole."""
         if choice.slots:
-            return self.slotted(self.step(choice.parts[0].schedule, stored=False, apart=False), choice.slots)
-        steps = [self.step(part.schedule, apart=part.count > 1) for part in choice.parts]
-        loops = [self.grouped(step, p.count, p.factors) for step, p in zip(steps, choice.parts, strict=True)]
+            return self.slotted(self.step(choice.parts[0], choice.slots), choice.slots)
+        loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 
     def stretch(self, step: LoopStep, count: int) -> LoopUnit:
