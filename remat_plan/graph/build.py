@@ -13,6 +13,7 @@ from remat_plan import _compat
 from remat_plan.graph.flatten import flatten
 from remat_plan.graph.merge import merge_equal
 from remat_plan.graph.records import Graph, Op, Value
+from remat_plan.graph.sink import sink_views
 from remat_plan.graph.walks import differentiate
 
 
@@ -36,6 +37,8 @@ def build(
     count = len(flat.eqns)
     if merge:
         flat = merge_equal(flat)
+    merged = count - len(flat.eqns)
+    flat = sink_views(flat)
     inputs = tuple(v for v, d in zip(flat.inputs, differentiated, strict=True) if d)
     outputs = {o for i, o in enumerate(flat.outputs) if wanted is None or wanted[i]}
     found = differentiate(flat, set(inputs), outputs)
@@ -63,5 +66,5 @@ def build(
         active=tuple(i in found.reached for i in range(len(flat.avals))),
         moving=tuple(i in found.moving for i in range(len(flat.avals))),
         keep_remat=keep_remat,
-        merged=count - len(flat.eqns),
+        merged=merged,
     )

@@ -18,7 +18,7 @@ from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
-_APART = frozenset({"optimization_barrier", "rng_uniform"})
+APART = frozenset({"optimization_barrier", "rng_uniform"})
 """Equations whose purpose is not to be merged, or that give other numbers each time."""
 
 
@@ -56,7 +56,7 @@ def merge_equal(flat: Flat) -> Flat:
         name = identity(item.eqn)
         if name is None or item.eqn.primitive.name in MATRIX_PRIMITIVES:
             known.clear()
-        elif not _compat.has_effects(item.eqn) and item.eqn.primitive.name not in _APART:
+        elif not _compat.has_effects(item.eqn) and item.eqn.primitive.name not in APART:
             key = name, _operands(item.eqn, operands, flat), tuple([v.aval for v in item.eqn.outvars]), item.eqn.ctx
             if key in known:
                 first.update(zip(item.outputs, known[key], strict=True))

@@ -1,0 +1,59 @@
+"""Views and casts of arguments, where they are read.
+
+In: ``Flat``. Out: the same program in which what is made of one argument alone stands right before its only reader.
+
+``params = jax.tree.map(lambda p: p.astype(bf16), params)``, or the slices of stacked parameters for all layers, often
+stand before the first layer. There, a segment around the first layer would make the values for all others too, and keep
+them; a person puts ``jax.checkpoint`` around the layers only. Before its reader, each belongs to its own layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+
+from remat_plan import _compat
+from remat_plan.graph.flatten import Flat, FlatEqn
+from remat_plan.graph.merge import APART
+from remat_plan.graph.records import MATRIX_PRIMITIVES
+
+
+def sink_views(flat: Flat) -> Flat:
+    """Return the program with what is made of one argument alone before its only reader.
+
+    Example:
+        >>> import jax
+        >>> from remat_plan.graph.flatten import flatten
+        >>> def two_layers(x, w):
+        ...     first, second = w[0], w[1]
+        ...     return x @ first @ second
+        >>> one = flatten(jax.make_jaxpr(two_layers)(jax.numpy.ones((2, 2)), jax.numpy.ones((2, 2, 2))))
+        >>> [item.eqn.primitive.name for item in sink_views(one).eqns if item.eqn.primitive.name != "squeeze"]
+        ['slice', 'dot_general', 'slice', 'dot_general']
+    """
+    readers = Counter([o for item in flat.eqns for o in item.operands if o >= 0])
+    readers.update(dict.fromkeys(flat.outputs, 2))  # what is returned stays where it is
+    given = {*flat.inputs, *(number for number, _ in flat.constants)}
+    waiting: dict[int, list[FlatEqn]] = {}  # per value: what makes it, not written yet
+    eqns: list[FlatEqn] = []
+    for item in flat.eqns:
+        view = _is_view(item, given, waiting) and readers[item.outputs[0]] == 1
+        before = [made for o in item.operands for made in waiting.pop(o, ())]
+        if view:
+            waiting[item.outputs[0]] = [*before, item]
+        else:
+            eqns += [*before, item]
+    return Flat(eqns, flat.avals, flat.inputs, flat.constants, flat.literals, flat.outputs)
+
+
+def _is_view(item: FlatEqn, given: Container[int], waiting: Container[int]) -> bool:
+    """Tell whether an equation computes one value, cheaply, from one that is there from the start."""
+    reads = [o for o in item.operands if o >= 0]
+    name = item.eqn.primitive.name
+    return (
+        len(reads) == len(item.outputs) == 1
+        and (reads[0] in given or reads[0] in waiting)
+        and name not in MATRIX_PRIMITIVES | APART
+        and not _compat.has_effects(item.eqn)
+        and not _compat.sub_jaxprs(item.eqn.params)
+    )
