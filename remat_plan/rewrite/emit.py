@@ -57,11 +57,9 @@ class Emitter:
         self.graph, self.schedule = graph, tuple(schedule)
         self.borders = Borders(graph)
         self.free = self.borders.free
-        self.order = Order(graph, self.free)
+        self.order = Order(graph, self.free, inside)
         self.prevent_cse = prevent_cse
         self.late, self.late_again = self.order.late_loops(self.schedule)
-        # Inside a structure nothing starts before its turn, and a branch around a loop would copy what it stacks.
-        self.late = self.late and not inside
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, self.free)
         # Names of a planned function inside this one must not be saved by segments around it.
