@@ -58,6 +58,10 @@ class Borders:
                     reads.setdefault(v)
             inside.update(op.outputs)
             made.extend(op.outputs)
+        if start == 0 and end == len(graph.ops):
+            # In the order of the program, as a hand-written checkpoint of a step or branch reads them: XLA merges the
+            # tuples of operands of branches that agree in it.
+            reads = {v: None for v in graph.inputs if v in reads} | reads
         leaves = tuple([v for v in made if last[v] >= end])
         through = tuple([v for v in reads if last[v] >= end and graph.values[v].producer >= 0 and graph.active[v]])
         return tuple(reads), leaves, through

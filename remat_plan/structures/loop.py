@@ -59,7 +59,8 @@ def needs_barriers(part: Part, slots: int) -> bool:
     >>> needs_barriers(Part(8, (saving(0, 9),)), 0), needs_barriers(Part(1, (saving(0, 9),)), 0)
     (False, True)
     """
-    alone = len(part.schedule) == 1 and part.schedule[0].checkpointed and not part.schedule[0].children
+    step = part.schedule[0] if len(part.schedule) == 1 else None
+    alone = step is not None and step.checkpointed and not any(inner.checkpointed for inner in step.children)
     return not alone or part.count == 1 or bool(slots)
 
 
