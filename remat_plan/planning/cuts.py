@@ -36,6 +36,10 @@ _SHORT = 6
 """In a program of so few expensive equations one layer is a large part: its blocks end with all that a layer makes, and
 there may be a cut behind the last one."""
 
+_FEW = 16
+"""In a program of so few expensive equations (a transformer's block has 8 to 10) each of them may begin a segment; of
+more, profiling the runs between takes longer than all the rest."""
+
 _LAYERS = 4
 """So many plateaus next to an end of the program are layers of their own; fewer are inside one block."""
 
@@ -154,6 +158,12 @@ class _Facts:
     expensive: list[bool]
 
 
+def _facts_of(graph: Graph) -> _Facts:
+    free, last = free_ops(graph), last_uses(graph)
+    expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
+    return _Facts(free, needed_values(graph), last, frontier_bytes(graph, free, last), expensive)
+
+
 def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
     """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes).
 
@@ -165,12 +175,10 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
     Raises:
         ValueError: a value that must be recomputed is read on both sides of an equation that stays outside segments.
     """
-    free = free_ops(graph)
-    needed = needed_values(graph)
-    last = last_uses(graph)
-    heights = frontier_bytes(graph, free, last)
+    facts = _facts_of(graph)
+    last, heights, expensive = facts.last, facts.heights, facts.expensive
     scores = [0] * len(heights)
-    for v in needed:
+    for v in facts.needed:
         value = graph.values[v]
         if 0 <= value.producer < last[v]:
             scores[value.producer + 1] += value.size_bytes
@@ -178,8 +186,6 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
                 scores[last[v] + 1] -= value.size_bytes
     for i in range(1, len(scores)):
         scores[i] += scores[i - 1]
-    expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
-    facts = _Facts(free, needed, last, heights, expensive)
     level = list(_plateaus(heights, scores))
     # Blocks end at the first of equally good positions; a layer that is a large part of a program, with all it makes.
     late = sum(expensive) <= _SHORT
@@ -194,9 +200,30 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
         if op.effectful or isolated or op.index in limits.pinned or structure_of(op) is not None:
             chosen.update((op.index, op.index + 1))
     chosen -= _crossed(graph, limits, chosen)
+    return _cuts_at(graph, chosen, major, facts, limits)
+
+
+def _cuts_at(graph: Graph, chosen: set[int], major: set[int], facts: _Facts, limits: Limits) -> Cuts:
     positions = tuple(sorted(chosen))
     numbers = frozenset(number for number, p in enumerate(positions) if p in major)
-    return Cuts(positions, frontiers(graph, positions, free, last), free, needed, limits, numbers)
+    return Cuts(
+        positions, frontiers(graph, positions, facts.free, facts.last), facts.free, facts.needed, limits, numbers
+    )
+
+
+def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
+    """Add a cut before every expensive equation, however wide the frontier is there; None where there are too many.
+
+    A segment may end there inside another one: what it hands on is there only while that is differentiated, and its own
+    residuals are not there at the same time as those of the rest.
+    """
+    expensive = {op.index for op in graph.ops if kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION)} - cuts.free
+    chosen = {*cuts.positions, *expensive}
+    chosen -= _crossed(graph, cuts.limits, chosen)
+    if len(expensive) > _FEW or chosen == set(cuts.positions):
+        return None
+    major = {cuts.positions[number] for number in cuts.major}
+    return _cuts_at(graph, chosen, major, _facts_of(graph), cuts.limits)
 
 
 def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:

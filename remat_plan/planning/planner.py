@@ -19,7 +19,7 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.chains import make_problems
-from remat_plan.planning.cuts import Cuts, find_cuts, frontiers, needed_values
+from remat_plan.planning.cuts import Cuts, cut_before_products, find_cuts, frontiers, needed_values
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.options import Options, between_major_cuts, find_options
@@ -109,10 +109,10 @@ class Planner:
         ValueError: limits that no schedule respects.
     """
 
-    def __init__(self, graph: Graph, rules: Rules, limits: Limits = NO_LIMITS):
+    def __init__(self, graph: Graph, rules: Rules, limits: Limits = NO_LIMITS, cuts: Cuts | None = None):
         self.graph, self.rules = graph, rules
         self.isolate = isolated_primitives(rules.hardware)
-        self.cuts = find_cuts(graph, self.isolate, limits)
+        self.cuts = find_cuts(graph, self.isolate, limits) if cuts is None else cuts
         self.options = find_options(graph, self.cuts, rules, partial(solve_region, around=limits))
         self.problems = make_problems(graph, self.cuts, self.options)
 
@@ -142,6 +142,9 @@ recompute by this share of the forward pass: a person may write any of those bet
 where the rows that stretches copy are large (weights)."""
 
 _CHAIN_POINTS = 6
+
+_FINER_POINTS = 3
+"""Of segments inside a segment that may begin at every product, so many with the least memory are worth a look."""
 
 _LONG_REGION = 400
 """Regions of more equations get the two ends of their hull and their chains only: an integer program of thousands of
@@ -189,8 +192,6 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     n = len(region.ops)
     structured_inside = any(structure_of(op) is not None for op in region.ops)
     planner = Planner(region, rules, limits)
-    if len(planner.cuts.positions) < 3 and not structured_inside:
-        return
     curve = planner.curve
     last = len(curve.points) - 1
     picked = sorted({round(last * i / (_CHAIN_POINTS - 1)) for i in range(_CHAIN_POINTS)}) if last >= 0 else []
@@ -202,6 +203,11 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
             yield children
             yield closed(children)
             yield (around(0, n, children),)
+    finer = cut_before_products(region, planner.cuts) if n <= _LONG_REGION else None
+    if finer is not None:
+        curve = Planner(region, rules, limits, finer).curve
+        for point in range(min(len(curve.points), _FINER_POINTS)):
+            yield (around(0, n, curve.schedule(point)),)
 
 
 def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:
