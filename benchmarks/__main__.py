@@ -14,7 +14,7 @@ _MODULES = {
     name: f"benchmarks.{name}"
     for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 }
-_MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures"}
+_MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -28,6 +28,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  --timeout 9000; needs the extras cuda12 and tpu)
   authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
   structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
+  hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
 
 Nothing but `gradients` and `loops` runs a model: steps are compiled and their memory is read. No accelerator is used.
 

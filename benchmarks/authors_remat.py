@@ -22,7 +22,7 @@ from remat_plan.verify.compile import compile_memory
 
 EQUAL = 1e-3
 FROM_PLAIN, FROM_THEIRS = "plain", "theirs"
-_COLUMNS = tuple(
+COLUMNS = tuple(
     "model|size|policy|planned from|their MB|our MB|their GFLOP|our GFLOP|FLOPs %|seconds %|overhead %|compiles|"
     "planning s|ours is".split("|")
 )
@@ -134,7 +134,7 @@ def compete(session: Session, theirs: Step, *names: str) -> Row:
 def run(options: Options) -> Report:
     """Measure all; write and return the table."""
     size = "tiny" if options.quick else options.size
-    report = Report("authors", _INTRO, _COLUMNS, options.results)
+    report = Report("authors", _INTRO, COLUMNS, options.results)
     rows: list[Row] = []
     for name in options.choose(tuple(AUTHORS)):
         made = AUTHORS[name](size)

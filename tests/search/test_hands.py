@@ -1,0 +1,22 @@
+"""Wherever a person could write ``jax.checkpoint``, the plan at that peak has at most its FLOPs."""
+
+import pytest
+
+from benchmarks.hands import HANDS, STRUCTURES, compare
+
+QUICK = ("scan of scans", "branch in scan", "skips")
+
+
+def behind(structure, hands):
+    return {(row.policy, row.behind) for row in compare(structure, "small", hands) if row.behind}
+
+
+@pytest.mark.parametrize("structure", QUICK)
+def test_plans_are_not_behind_hands(structure):
+    assert not behind(structure, ("block", "dots"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_plans_are_not_behind_any_hand(structure):
+    assert not behind(structure, tuple(HANDS))
