@@ -23,6 +23,7 @@ class Loop:
         reverse: whether it runs from the last row to the first.
         n_consts, n_carry: how many operands are constants of the body, and how many are carried; the others are
             inputs, one row a step.
+        unroll: steps in one iteration of the compiled loop; 0: all of them.
         body: the graph of a step: constants, carry and rows to next carry and rows of the outputs.
     """
 
@@ -30,6 +31,7 @@ class Loop:
     reverse: bool
     n_consts: int
     n_carry: int
+    unroll: int
     body: Graph
 
     @property
@@ -48,12 +50,13 @@ class Loop:
         return self.body.inputs[self.n_consts + self.n_carry :]
 
 
-def needs_barriers(part: Part, slots: int) -> bool:
+def needs_barriers(part: Part, slots: int, unroll: int = 1) -> bool:
     """Tell whether the segments of a loop's steps need the barriers that ``jax.checkpoint`` has by default.
 
     They keep the compiler from merging what is run again with what was run before, and segments in their order. One
     segment that is all of a step needs neither: the two passes of steps are in loops of their own, but for a loop of
-    one step, which the compiler puts in line, and for slots, whose tape is no scan. Without barriers it fuses more.
+    one step, which the compiler puts in line, and for slots, whose tape is no scan. Of several steps in one iteration
+    (``unroll``) it might run all again before it differentiates the first. Without barriers it fuses more.
 
     >>> from remat_plan.graph.schedule import saving
     >>> needs_barriers(Part(8, (saving(0, 9),)), 0), needs_barriers(Part(1, (saving(0, 9),)), 0)
@@ -61,7 +64,7 @@ def needs_barriers(part: Part, slots: int) -> bool:
     """
     step = part.schedule[0] if len(part.schedule) == 1 else None
     alone = step is not None and step.checkpointed and not any(inner.checkpointed for inner in step.children)
-    return not alone or part.count == 1 or bool(slots)
+    return not alone or part.count == 1 or bool(slots) or unroll != 1
 
 
 def loop_of(graph: Graph, op: Op) -> Loop:
@@ -79,7 +82,7 @@ def _make_loop(graph: Graph, op: Op) -> Loop:
         pushed = [place for i, place, _ in carries if not moving[place] and _moves(body, body.outputs[i])]
         pulled = [i for i, _, value in carries if not wanted[i] and body.active[value]]
         if not pushed and not pulled:
-            return Loop(params["length"], params["reverse"], n_consts, n_carry, body)
+            return Loop(params["length"], params["reverse"], n_consts, n_carry, params["unroll"], body)
         for place in pushed:
             moving[place] = True
         for i in pulled:

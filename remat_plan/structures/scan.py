@@ -77,7 +77,8 @@ class Scan:
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
-        steps = [run(loop.body, p.schedule, barriers=needs_barriers(p, choice.slots)) for p in choice.parts]
+        barriers = [needs_barriers(part, choice.slots, loop.unroll) for part in choice.parts]
+        steps = [run(loop.body, p.schedule, barriers=b) for p, b in zip(choice.parts, barriers, strict=True)]
         return PlannedScan(loop, choice, steps, late)
 
 
@@ -145,7 +146,8 @@ class PlannedScan:
         first_row = loop.n_consts + loop.n_carry
         body = _Body(self.steps[number], args[: loop.n_consts], loop.n_carry)
         carry, rows = list(args[loop.n_consts : first_row]), list(args[first_row:])
-        carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, reverse=loop.reverse)
+        given: dict[str, Any] = {"reverse": loop.reverse, "unroll": loop.unroll}
+        carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, **given)
         return [*carry, *stacked]
 
     def stretches(self, consts: Sequence[Any], carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:

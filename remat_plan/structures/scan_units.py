@@ -40,7 +40,7 @@ class ScanUnits:
 
     def step(self, part: Part, slots: int = 0) -> LoopStep:
         """One step of a part, evaluated once however many stretches and groups are made of it."""
-        how = part.schedule, self.arriving, not slots, needs_barriers(part, slots)
+        how = part.schedule, self.arriving, not slots, needs_barriers(part, slots, self.loop.unroll)
         return self.rules.once((self.op.kind, *how), lambda: self.loop_step(RegionUnit(self.inside, *how)))
 
     def loop_step(self, unit: Unit) -> LoopStep:

@@ -24,9 +24,9 @@ def layer(x, w):
     return x + jnp.tanh(h) * jax.nn.sigmoid(h), None
 
 
-def loss_with(wrap, layers=LAYERS):
+def loss_with(wrap, layers=LAYERS, unroll=1):
     def loss(weights, x):
-        return jnp.sum(lax.scan(wrap(layer), x, weights[:layers])[0] ** 2)
+        return jnp.sum(lax.scan(wrap(layer), x, weights[:layers], unroll=unroll)[0] ** 2)
 
     return loss
 
@@ -73,6 +73,21 @@ def test_only_a_step_that_is_one_segment_does_without_barriers(schedule, barred)
 def test_a_stretch_of_one_step_keeps_its_barriers():
     run = with_step(traced(loss_with(lambda f: f), *SHAPES), one, count=LAYERS - 1)
     assert sorted(set(barriers(jax.make_jaxpr(jax.grad(run))(*SHAPES)))) == [False, True]
+
+
+def unrolls(jaxpr):
+    return {eqn.params["unroll"] for eqn in open_jaxpr(jaxpr)[0].eqns if eqn.primitive.name == "scan"}
+
+
+@pytest.mark.parametrize("unroll", [2, 4, True])
+def test_steps_in_one_iteration_stay_there_behind_barriers(unroll):
+    program = traced(loss_with(lambda f: f, unroll=unroll), *SHAPES)
+    made = jax.make_jaxpr(jax.grad(with_step(program, one)))(*SHAPES)
+    assert set(barriers(made)) == {True}
+    assert unrolls(made) == {LAYERS if unroll is True else unroll}
+    weights, x = jax.random.normal(jax.random.key(0), SHAPES[0].shape) / 8, jnp.ones(SHAPES[1].shape)
+    got, want = [jax.grad(f)(weights, x) for f in (with_step(program, one), loss_with(lambda f: f))]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_steps_that_keep_products_need_no_more_than_by_hand():
