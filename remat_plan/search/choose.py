@@ -140,13 +140,20 @@ def _search_curves(
         found = search_curve(curve, measure, budget_bytes, start)
         tried.append((curve, found))
         if found.point is not None:
-            fitting = [p for p, peak in found.measured if peak <= budget_bytes]
-            best = min(fitting, key=lambda p: judge.price(curve.schedule(p)))
-            near = look_around(judge, curve, best, judge.predicted_bytes(curve.schedule(best)))
-            if near != best and measure.ask(curve.schedule(near), budget_bytes).peak_bytes <= budget_bytes:
-                best = near
-            return curve.schedule(best), tried
+            return _best_near(measure, curve, found, budget_bytes), tried
     return None, tried
+
+
+def _best_near(measure: Compiled, curve: Curve, found: Searched, budget_bytes: int) -> Schedule:
+    """The fastest of a curve's schedules that fit, or of those near it that fit if they are off as much as it is."""
+    judge = measure.judge
+    fitting = {p: peak for p, peak in found.measured if peak <= budget_bytes}
+    best = min(fitting, key=lambda p: judge.price(curve.schedule(p)))
+    predicted = judge.predicted_bytes(curve.schedule(best))
+    near = look_around(judge, curve, best, int(predicted * budget_bytes / fitting[best]))
+    if near != best and measure.ask(curve.schedule(near), budget_bytes).peak_bytes <= budget_bytes:
+        best = near
+    return curve.schedule(best)
 
 
 def _worth_a_compile(measure: Compiled, judged: Sequence[Schedule], budget_bytes: int, price: float) -> list[Schedule]:
