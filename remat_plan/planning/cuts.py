@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.graph.uses import argument_views, free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 
 GAIN = 0.5
@@ -77,10 +77,11 @@ def needed_values(graph: Graph) -> frozenset[int]:
 
 
 def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[int]:
-    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions (inputs left out)."""
+    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions (inputs and their views left out)."""
     change = [0] * (len(graph.ops) + 2)
+    left_out = free | argument_views(graph)
     for value in graph.values:
-        if value.producer >= 0 and value.producer not in free and last[value.index] > value.producer:
+        if value.producer >= 0 and value.producer not in left_out and last[value.index] > value.producer:
             change[value.producer + 1] += value.size_bytes
             change[last[value.index] + 1] -= value.size_bytes
     totals = []
