@@ -76,10 +76,12 @@ def needed_values(graph: Graph) -> frozenset[int]:
     return frozenset(needed)
 
 
-def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[int]:
-    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions (inputs and their views left out)."""
+def frontier_bytes(graph: Graph, left_out: frozenset[int], last: list[int]) -> list[int]:
+    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions.
+
+    Inputs are left out, and what is made by the operations ``left_out``.
+    """
     change = [0] * (len(graph.ops) + 2)
-    left_out = free | argument_views(graph)
     for value in graph.values:
         if value.producer >= 0 and value.producer not in left_out and last[value.index] > value.producer:
             change[value.producer + 1] += value.size_bytes
@@ -92,8 +94,11 @@ def frontier_bytes(graph: Graph, free: frozenset[int], last: list[int]) -> list[
     return totals
 
 
-def _plateaus(heights: list[int], scores: list[int]) -> Iterator[tuple[bool, list[int]]]:
-    """Yield where the frontier is level or narrow: whether it is a minimum, its positions of nearly the best score."""
+def _plateaus(heights: list[int], scores: list[int], views: frozenset[int]) -> Iterator[tuple[bool, list[int]]]:
+    """Yield where the frontier is level or narrow: whether it is a minimum, its positions of nearly the best score.
+
+    Between a view of an argument and what reads it there is no position.
+    """
     i = 1
     n = len(heights) - 1
     while i < n:
@@ -103,7 +108,8 @@ def _plateaus(heights: list[int], scores: list[int]) -> Iterator[tuple[bool, lis
         lower = heights[i - 1] > heights[i] and heights[j + 1] > heights[j]
         if lower or j > i:
             best = max(scores[i : j + 1])
-            yield lower, [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
+            good = [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
+            yield lower, [p for p in good if p - 1 not in views] or good[:1]
         i = j + 1
 
 
@@ -157,12 +163,14 @@ class _Facts:
     last: list[int]
     heights: list[int]
     expensive: list[bool]
+    views: frozenset[int]
 
 
 def _facts_of(graph: Graph) -> _Facts:
     free, last = free_ops(graph), last_uses(graph)
     expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
-    return _Facts(free, needed_values(graph), last, frontier_bytes(graph, free, last), expensive)
+    views = argument_views(graph)
+    return _Facts(free, needed_values(graph), last, frontier_bytes(graph, free | views, last), expensive, views)
 
 
 def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
@@ -181,13 +189,13 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
     scores = [0] * len(heights)
     for v in facts.needed:
         value = graph.values[v]
-        if 0 <= value.producer < last[v]:
+        if 0 <= value.producer < last[v] and value.producer not in facts.views:
             scores[value.producer + 1] += value.size_bytes
             if last[v] + 1 < len(scores):
                 scores[last[v] + 1] -= value.size_bytes
     for i in range(1, len(scores)):
         scores[i] += scores[i - 1]
-    level = list(_plateaus(heights, scores))
+    level = list(_plateaus(heights, scores, facts.views))
     # Blocks end at the first of equally good positions; a layer that is a large part of a program, with all it makes.
     late = sum(expensive) <= _SHORT
     narrow = [p[-1] if late or not scores[p[0]] else p[0] for is_minimum, p in level if is_minimum]
