@@ -143,10 +143,12 @@ def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: 
     """
     inside = plateaus[bisect_right(plateaus, start) : bisect_left(plateaus, end)]
     borders = [facts.heights[p] for p in (start, end) if 0 < p < len(graph.ops)]
-    heights = sorted([facts.heights[p] for p in inside])
+    apart = [p for p in inside if not _is_one_place(facts, start, p) and not _is_one_place(facts, p, end)]
+    layers = sum(not _is_one_place(facts, a, b) for a, b in itertools.pairwise([start, *apart]))
+    heights = sorted([facts.heights[p] for p in apart])
     level = max(borders) if borders else min(heights, default=0)
     narrow = not borders or min(heights, default=0) > level * _PLATEAU
-    if len(borders) < 2 and len(heights) >= _LAYERS and narrow:
+    if len(borders) < 2 and layers >= _LAYERS and narrow:
         level = heights[len(heights) // 2]
     low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
     kept = _worthwhile(graph, start, low, facts, True)
@@ -154,6 +156,12 @@ def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: 
     while long and kept and end == len(graph.ops) and not any(facts.expensive[kept[-1] : end]):
         kept.pop()  # a loss alone is no block: the layer before it would be recomputed for nothing
     return kept
+
+
+def _is_one_place(facts: _Facts, start: int, end: int) -> bool:
+    """Tell whether two positions are equally low, with nothing expensive between them."""
+    low, high = sorted((facts.heights[start], facts.heights[end]))
+    return high <= low * _PLATEAU and not any(facts.expensive[start:end])
 
 
 @dataclass(frozen=True, slots=True)
