@@ -127,17 +127,14 @@ class LoweredStructure(Protocol):
 
 
 class Rules:
-    """What is shared by all programs of one graph on one hardware: backward equations, facts of equations.
+    """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
 
-    ``inside`` tells that the graph is a region inside a structure.
-    """
-
-    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None, inside: bool = False):
+    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None):
         self.graph, self.hardware = graph, hardware
         self.model = model_for(hardware)
         self.facts = fact_book(hardware) if facts is None else facts
         self.borders = Borders(graph)
-        self.order = Order(graph, self.borders.free, inside)
+        self.order = Order(graph, self.borders.free)
         self._backwards: dict[int, Backward] = {}
         self._inside: dict[int, Rules] = {}
         self._units: dict[Any, Unit] = {}
@@ -147,7 +144,7 @@ class Rules:
     def inside(self, region: Graph) -> Rules:
         """The rules of a region inside a structure of this graph."""
         if id(region) not in self._inside:  # regions are kept, so their ids stay their own
-            self._inside[id(region)] = Rules(region, self.hardware, self.facts, inside=True)
+            self._inside[id(region)] = Rules(region, self.hardware, self.facts)
         return self._inside[id(region)]
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:

@@ -30,11 +30,10 @@ class Order:
     Args:
         graph: the program.
         free: operations that every segment makes for itself.
-        inside: whether the graph is a region inside a structure.
     """
 
-    def __init__(self, graph: Graph, free: frozenset[int], inside: bool = False):
-        self.graph, self.free, self.inside = graph, free, inside
+    def __init__(self, graph: Graph, free: frozenset[int]):
+        self.graph, self.free = graph, free
         self._known: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
         loops = [op for op in graph.ops if starts_early(op)]
         self._several = len(loops) > 1
@@ -67,8 +66,10 @@ class Order:
         """
         forwards = _compat.cond_forwards_residuals()
         planned = any(s.checkpointed or s.choices for s in schedule)
-        first = forwards and self._in_the_way and planned and not self.inside  # in a branch its stack would be copied
-        return first, self._several or (forwards and not self.inside)
+        first = (
+            forwards and self._in_the_way and planned and not self.graph.is_region
+        )  # in a branch its stack would be copied
+        return first, self._several or (forwards and not self.graph.is_region)
 
 
 def _waits(graph: Graph, segment: Segment, following: Segment, free: frozenset[int]) -> tuple[int, ...]:

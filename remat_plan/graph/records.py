@@ -95,6 +95,7 @@ class Graph:
         moving: per value, whether it carries a tangent.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
         merged: how many equations were left out since they repeat another.
+        is_region: whether it is inside a structure of another graph.
         bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
     """
 
@@ -111,4 +112,5 @@ class Graph:
     moving: tuple[bool, ...]
     keep_remat: bool = False
     merged: int = 0
+    is_region: bool = False
     bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -1,6 +1,7 @@
 """Views and casts of arguments, where they are read.
 
 In: ``Flat``. Out: the same program in which what is made of one argument alone stands right before its only reader.
+In: ``Graph``. Out: which operations these are.
 
 ``params = jax.tree.map(lambda p: p.astype(bf16), params)``, or the slices of stacked parameters for all layers, often
 stand before the first layer. There, a segment around the first layer would make the values for all others too, and keep
@@ -10,12 +11,12 @@ them; a person puts ``jax.checkpoint`` around the layers only. Before its reader
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
 from remat_plan.graph.merge import APART
-from remat_plan.graph.records import MATRIX_PRIMITIVES
+from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 
 
 def sink_views(flat: Flat) -> Flat:
@@ -31,29 +32,52 @@ def sink_views(flat: Flat) -> Flat:
         >>> [item.eqn.primitive.name for item in sink_views(one).eqns if item.eqn.primitive.name != "squeeze"]
         ['slice', 'dot_general', 'slice', 'dot_general']
     """
-    readers = Counter([o for item in flat.eqns for o in item.operands if o >= 0])
-    readers.update(dict.fromkeys(flat.outputs, 2))  # what is returned stays where it is
+    readers = _readers(flat)
     given = {*flat.inputs, *(number for number, _ in flat.constants)}
     waiting: dict[int, list[FlatEqn]] = {}  # per value: what makes it, not written yet
     eqns: list[FlatEqn] = []
     for item in flat.eqns:
-        view = _is_view(item, given, waiting) and readers[item.outputs[0]] == 1
+        view = _is_view(item, given, readers)
         before = [made for o in item.operands for made in waiting.pop(o, ())]
         if view:
             waiting[item.outputs[0]] = [*before, item]
+            given.update(item.outputs)
         else:
             eqns += [*before, item]
     return Flat(eqns, flat.avals, flat.inputs, flat.constants, flat.literals, flat.outputs)
 
 
-def _is_view(item: FlatEqn, given: Container[int], waiting: Container[int]) -> bool:
-    """Tell whether an equation computes one value, cheaply, from one that is there from the start."""
+def argument_views(graph: Graph) -> frozenset[int]:
+    """Return the operations that ``sink_views`` moved to their readers.
+
+    A slice of stacked parameters or a cast is no reason to take the place before it for a narrow one.
+    """
+    readers = _readers(graph)
+    given = {*graph.inputs, *(number for number, _ in graph.constants)}
+    views: set[int] = set()
+    for op in graph.ops:
+        if _is_view(op, given, readers):
+            views.add(op.index)
+            given.update(op.outputs)
+    return frozenset(views)
+
+
+def _readers(program: Flat | Graph) -> Counter[int]:
+    """How often each value is read; what is returned counts as read twice, since it stays where it is."""
+    equations = program.eqns if isinstance(program, Flat) else program.ops
+    readers = Counter([o for item in equations for o in item.operands if o >= 0])
+    readers.update(dict.fromkeys(program.outputs, 2))
+    return readers
+
+
+def _is_view(item: FlatEqn | Op, given: Container[int], readers: Mapping[int, int]) -> bool:
+    """Tell whether an equation makes one value, cheaply and for one reader, of one that is there from the start."""
     reads = [o for o in item.operands if o >= 0]
-    name = item.eqn.primitive.name
     return (
         len(reads) == len(item.outputs) == 1
-        and (reads[0] in given or reads[0] in waiting)
-        and name not in MATRIX_PRIMITIVES | APART
+        and reads[0] in given
+        and readers[item.outputs[0]] == 1
+        and item.eqn.primitive.name not in MATRIX_PRIMITIVES | APART
         and not _compat.has_effects(item.eqn)
         and not _compat.sub_jaxprs(item.eqn.params)
     )

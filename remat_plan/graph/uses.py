@@ -1,11 +1,9 @@
 """Where values are used.
 
-In: ``Graph``. Out: the operations that depend on nothing, or on one argument alone; the last use of every value.
+In: ``Graph``. Out: the operations that depend on nothing, and the last use of every value.
 """
 
 from __future__ import annotations
-
-from collections import Counter
 
 from remat_plan.graph.records import Graph
 
@@ -18,21 +16,6 @@ def free_ops(graph: Graph) -> frozenset[int]:
         if not op.effectful and all(p in free for p in producers):
             free.add(op.index)
     return frozenset(free)
-
-
-def argument_views(graph: Graph) -> frozenset[int]:
-    """Return the operations that make of one argument what one operation reads: it stands right after them.
-
-    A slice of stacked parameters or a cast is no reason to take the place before it for a narrow one (``graph.sink``).
-    """
-    readers = Counter([v for op in graph.ops for v in op.reads] + [v for v in graph.outputs if v >= 0])
-    views: set[int] = set()
-    for op in graph.ops:
-        sources = [graph.values[v].producer for v in op.reads]
-        given = len(sources) == 1 and (sources[0] < 0 or sources[0] in views)
-        if given and not op.effectful and all(readers[v] == 1 for v in op.outputs):
-            views.add(op.index)
-    return frozenset(views)
 
 
 def last_uses(graph: Graph) -> list[int]:

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
+from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import argument_views, free_ops, last_uses
+from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 
 GAIN = 0.5

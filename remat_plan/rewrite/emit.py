@@ -43,8 +43,7 @@ def as_array(value: Any) -> Any:
 class Emitter:
     """Executes a graph under a schedule. Holds what is derived from both, and no values.
 
-    ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway. ``inside`` says that
-    the graph is a region inside a structure.
+    ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway.
     """
 
     def __init__(
@@ -52,12 +51,11 @@ class Emitter:
         graph: Graph,
         schedule: Sequence[Segment],
         prevent_cse: bool = True,
-        inside: bool = False,
     ):
         self.graph, self.schedule = graph, tuple(schedule)
         self.borders = Borders(graph)
         self.free = self.borders.free
-        self.order = Order(graph, self.free, inside)
+        self.order = Order(graph, self.free)
         self.prevent_cse = prevent_cse
         self.late, self.late_again = self.order.late_loops(self.schedule)
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
@@ -214,7 +212,7 @@ class EmittedStructure(Protocol):
 
 def run_region(region: Graph, schedule: Schedule, barriers: bool = True) -> Emitter:
     """Return what runs a region inside a structure."""
-    return Emitter(region, schedule, prevent_cse=barriers, inside=True)
+    return Emitter(region, schedule, prevent_cse=barriers)
 
 
 def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:

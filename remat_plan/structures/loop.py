@@ -50,16 +50,17 @@ class Loop:
         return self.body.inputs[self.n_consts + self.n_carry :]
 
 
-def needs_barriers(part: Part, slots: int, unroll: int = 1) -> bool:
+def needs_barriers(part: Part, slots: int, unroll: int) -> bool:
     """Tell whether the segments of a loop's steps need the barriers that ``jax.checkpoint`` has by default.
 
     They keep the compiler from merging what is run again with what was run before, and segments in their order. One
-    segment that is all of a step needs neither: the two passes of steps are in loops of their own, but for a loop of
-    one step, which the compiler puts in line, and for slots, whose tape is no scan. Of several steps in one iteration
-    (``unroll``) it might run all again before it differentiates the first. Without barriers it fuses more.
+    segment that is all of a step (structures in it see to their own) needs neither: the two passes of steps are in
+    loops of their own, but for a loop of one step, which the compiler puts in line, and for slots, whose tape is no
+    scan. Of several steps in one iteration (``unroll``) it might run all again before it differentiates the first.
+    Without barriers it fuses more.
 
     >>> from remat_plan.graph.schedule import saving
-    >>> needs_barriers(Part(8, (saving(0, 9),)), 0), needs_barriers(Part(1, (saving(0, 9),)), 0)
+    >>> needs_barriers(Part(8, (saving(0, 9),)), 0, 1), needs_barriers(Part(1, (saving(0, 9),)), 0, 1)
     (False, True)
     """
     step = part.schedule[0] if len(part.schedule) == 1 else None

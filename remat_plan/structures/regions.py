@@ -7,6 +7,7 @@ Out: ``Graph``, made once for equal equations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_plan.graph.build import build
@@ -28,7 +29,7 @@ def region_of(graph: Graph, jaxpr: Any, moving: Sequence[bool], wanted: Sequence
         moving: which inputs carry a tangent.
         wanted: which outputs are given a cotangent.
     """
-    return build(jaxpr, tuple(moving), graph.keep_remat, wanted=wanted)
+    return replace(build(jaxpr, tuple(moving), graph.keep_remat, wanted=wanted), is_region=True)
 
 
 def reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:

@@ -150,3 +150,26 @@ def test_equal_layers_have_equal_signatures():
     signatures = [make_run(graph, cuts, i, i + 1).signature for i in range(n)]
     assert len(set(signatures)) <= 4
     assert len(set(signatures[1 : n - 2])) <= 2
+
+
+def test_slices_of_stacked_parameters_make_no_other_cuts():
+    def block(x, up, down):
+        h = x - jnp.mean(x, -1, keepdims=True)
+        return x + jnp.tanh(h @ up) @ down
+
+    def own(ups, downs, x):
+        for up, down in zip(ups, downs, strict=True):
+            x = block(x, up, down)
+        return jnp.sum(x**2)
+
+    def first(ups, downs, x):
+        return own([ups[i] for i in range(6)], [downs[i] for i in range(6)], x)
+
+    ups, downs, x = jnp.ones((6, 16, 64)), jnp.ones((6, 64, 16)), jnp.ones((128, 16))
+    graphs = [traced(own, list(ups), list(downs), x).graph, traced(first, ups, downs, x).graph]
+    slices = 2 * 6 * 2
+    assert len(graphs[1].ops) == len(graphs[0].ops) + slices
+    found = [find_cuts(graph) for graph in graphs]
+    frontiers = [[len(f) for f in cuts.frontiers] for cuts in found]
+    assert frontiers[0] == frontiers[1]
+    assert len(found[0].positions) > 6

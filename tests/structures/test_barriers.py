@@ -13,7 +13,7 @@ from remat_plan.planning.baselines import structured_schedule
 from remat_plan.planning.saving import is_product
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
-from tests.helpers import traced, under
+from tests.helpers import assert_trees_close, traced, under
 
 LAYERS, WIDTH, ROWS = 6, 64, 256
 SHAPES = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), np.float32), jax.ShapeDtypeStruct((ROWS, WIDTH), np.float32)
@@ -87,7 +87,7 @@ def test_steps_in_one_iteration_stay_there_behind_barriers(unroll):
     assert unrolls(made) == {LAYERS if unroll is True else unroll}
     weights, x = jax.random.normal(jax.random.key(0), SHAPES[0].shape) / 8, jnp.ones(SHAPES[1].shape)
     got, want = [jax.grad(f)(weights, x) for f in (with_step(program, one), loss_with(lambda f: f))]
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert_trees_close(got, want, rtol=1e-4)
 
 
 def test_steps_that_keep_products_need_no_more_than_by_hand():

@@ -114,8 +114,8 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
             emitter = make_emitter(program.graph, schedule)
             step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
             found = evaluate(jax.make_jaxpr(step)(*program.call.structs), CPU)
-            if made.peak_bytes != pytest.approx(found.peak_bytes, rel=0.08):
-                # The evaluator of jaxprs does not see that stretches start late; then the compiler has the word.
+            if stretches_inside(schedule) or made.peak_bytes != pytest.approx(found.peak_bytes, rel=0.08):
+                # Where the evaluator of jaxprs says otherwise the compiler has the last word.
                 compiled = compile_memory(step, tuple(program.call.structs), resolve("cpu")).total_bytes
                 within = 0.3 if stretches_inside(schedule) else 0.03
                 assert made.peak_bytes == pytest.approx(compiled, rel=within), schedule
