@@ -100,7 +100,10 @@ def nested(program, count):
     return (around(0, len(program.graph.ops), inner),)
 
 
-@pytest.mark.parametrize(("name", "make"), [("loops", nested), ("layers", branch_segments), ("layers", nested)])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("loops", nested), ("layers", branch_segments), pytest.param("layers", nested, marks=pytest.mark.slow)],
+)
 def test_transformations(name, make):
     loss, _, shape = BRANCHES[name]
     shape = (4, 3, WIDTH) if name == "loops" else (6, WIDTH)
@@ -154,7 +157,7 @@ def test_a_branch_waits_for_the_parameters_of_the_next():
     assert waits == [set(graph.inputs[4:8]), set(graph.inputs[8:12]), set()]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet50"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_blocks_in_a_row_wait_for_nothing_more(name):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)
