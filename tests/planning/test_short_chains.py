@@ -115,12 +115,16 @@ def check(layer, count, width):
     return compared
 
 
-@pytest.mark.parametrize("count", [3, 4, 6])
+@pytest.mark.parametrize("count", [3, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_plain_layers(count):
     assert check(tanh, count, 64) > 0
 
 
-@pytest.mark.parametrize(("layer", "count"), [(residual, 2), (residual, 3), (norm_mlp, 3), (conv, 2), (conv, 3)])
+QUICK = [(residual, 2), (norm_mlp, 2), (conv, 2)]
+SLOW = [(residual, 3), (norm_mlp, 3), (conv, 3)]
+
+
+@pytest.mark.parametrize(("layer", "count"), [*QUICK, *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)])
 def test_other_layers(layer, count):
     assert check(layer, count, 8 if layer is conv else 32) > 0
 
