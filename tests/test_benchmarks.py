@@ -30,6 +30,7 @@ def test_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no benchmark is called speed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_quick_strategies(tmp_path: Path) -> None:
     main(["strategies", "--quick", "--models", "mlp", "--results", str(tmp_path)])
     text = (tmp_path / "strategies.md").read_text()

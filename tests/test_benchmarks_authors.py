@@ -23,6 +23,7 @@ def concrete(struct, rng):
     return jnp.asarray(rng.normal(size=struct.shape) / 10, struct.dtype)
 
 
+@pytest.mark.slow
 def test_authors_writes_its_table(tmp_path):
     main([*"authors --size tiny --models stochastic_depth --policies cond --results".split(), str(tmp_path)])
     text = (tmp_path / "authors.md").read_text()
@@ -44,9 +45,11 @@ def test_a_row_is_behind_for_bytes_and_for_flops_and_for_no_plan():
 
 
 QUICK = [pytest.param(name, marks=pytest.mark.slow if name == "unet" else ()) for name in AUTHORS]
+FEW = ("gpt2_nested", "llama", "stochastic_depth")
+"""A loop, layers, branches: what is traced most quickly of each."""
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in AUTHORS])
 def test_policies_recompute(name):
     made = AUTHORS[name]("tiny")
     kept = count_flops(made.plain, made.arguments)
@@ -55,7 +58,12 @@ def test_policies_recompute(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "policy"), [("gpt2_nested", "nested"), ("vit", "remat_scan"), ("early_exit", "branch")]
+    ("name", "policy"),
+    [
+        pytest.param("gpt2_nested", "nested", marks=pytest.mark.slow),
+        pytest.param("vit", "remat_scan", marks=pytest.mark.slow),
+        ("early_exit", "branch"),
+    ],
 )
 def test_policies_change_no_gradient(name, policy):
     """Of those that write the loop or the branches otherwise than the loss without them."""

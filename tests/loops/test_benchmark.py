@@ -7,6 +7,7 @@ from benchmarks.__main__ import main
 pytest.importorskip("equinox")
 
 
+@pytest.mark.slow
 def test_quick_writes_its_tables(tmp_path):
     main(["loops", "--quick", "--results", str(tmp_path)])
     text = (tmp_path / "loops.md").read_text()
