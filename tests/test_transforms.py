@@ -141,8 +141,14 @@ BOTH = ("eager", "jit of grad", "vmap of grad", "jvp", "grad of grad", "scan")
 """Under a plan that was applied and under ``remat`` a function is the same; so ``apply`` goes through these only."""
 
 
+OF_OTHERS = ("value_and_grad", "jit in jit", "grad of both", "jit of scan", "jit of vmap of grad", "while", "hessian")
+"""What is made of transforms that are here one by one."""
+
+PAIRS = [(n, h) for n in TRANSFORMS for h in ("remat", "apply") if h == "remat" or n in BOTH]
+
+
 @pytest.mark.parametrize(
-    ("name", "how"), [(n, h) for n in TRANSFORMS for h in ("remat", "apply") if h == "remat" or n in BOTH]
+    ("name", "how"), [pytest.param(*p, marks=pytest.mark.slow if p[0] in OF_OTHERS else ()) for p in PAIRS]
 )
 def test_transform(name, how):
     got = TRANSFORMS[name](planned(how))
@@ -272,7 +278,7 @@ def in_processes_of_many_devices(code):
         [sys.executable, "-W", "error", "-W", "ignore:remat_plan", "-c", textwrap.dedent(code)],
         env={
             **os.environ,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": str(root),
         },
