@@ -1,10 +1,12 @@
 """Settings for all tests."""
 
+import gc
 import os
 
 # The figures that tests expect are those of the CPU; subprocesses inherit this. Other devices are targets, compiled for.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # arrays are small: compiling is the time
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "1")  # in debug information; pytest's frames are many
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -12,6 +14,8 @@ from hypothesis import HealthCheck, Phase, settings
 from remat_plan.cost import backend
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
+
+gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
 
 settings.register_profile(
     "default",

@@ -36,7 +36,7 @@ def compiled_bytes(fn, *args):
     return own + stats.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("budget", ["90%", "70%", "60%"])
+@pytest.mark.parametrize("budget", [pytest.param("90%", marks=pytest.mark.slow), "70%", "60%"])
 def test_the_users_own_step_fits(budget):
     plan = rp.plan(loss, *SHAPES, budget=budget)
     assert not plan.is_identity

@@ -90,6 +90,7 @@ def test_an_unknown_size_is_named():
         AUTHORS["llama"]("huge")
 
 
+@pytest.mark.slow
 def test_structures_adds_every_strategy(tmp_path):
     report = Report("structures", "", structures._COLUMNS, tmp_path)
     structures.measure_structure(report, "mlp", "scanned", structures.TINY)

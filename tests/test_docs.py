@@ -48,7 +48,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+QUICK = [pytest.param(p, marks=pytest.mark.slow if p.name == "faq.md" else ()) for p in PAGES]
+"""Of the longer pages README.md, choosing.md, loops.md and structures.md are there."""
+
+
+@pytest.mark.parametrize("page", QUICK, ids=lambda page: page.name)
 def test_blocks_run(page, tmp_path, monkeypatch):
     if is_installed("matplotlib"):
         importlib.import_module("matplotlib").use("Agg")

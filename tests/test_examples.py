@@ -86,6 +86,7 @@ def test_train_gpt_refuses_heads_that_do_not_divide_the_width(
     assert "--heads 5 does not divide --width 32" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_train_gpt_scans_its_layers(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
     done = run("train_gpt.py", *TINY, "--scan", "--layers", "3", "--budget", "60%", "--out", str(picture))

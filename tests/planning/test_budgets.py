@@ -11,7 +11,7 @@ EVALUATORS_OWN = 0.005
 """The seconds of a whole schedule are not quite the sum of its segments'."""
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet50", pytest.param("unet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet50", "unet"))])
 def test_overhead_falls_with_the_budget(name, tmp_path):
     session = Session(Options((), True, 600.0, Path(tmp_path)).model(name))
     overheads = []

@@ -54,7 +54,10 @@ def check(row, name):
         assert_trees_close(got, want, *((0.05, 0.02) if coarse else (2e-4, 2e-5)))
 
 
-@pytest.mark.parametrize("name", FEW)
+QUICK = [pytest.param(n, marks=pytest.mark.slow if n == "convolution_and_pooling" else ()) for n in FEW]
+
+
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("row", FIND, ids=lambda row: row.name)
 def test_values_and_gradients(row, name):
     check(row, name)

@@ -102,7 +102,7 @@ def nested(program, count):
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [("loops", nested), ("layers", branch_segments), pytest.param("layers", nested, marks=pytest.mark.slow)],
+    [pytest.param("loops", nested, marks=pytest.mark.slow), ("layers", branch_segments), ("layers", nested)],
 )
 def test_transformations(name, make):
     loss, _, shape = BRANCHES[name]

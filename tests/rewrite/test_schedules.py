@@ -13,10 +13,14 @@ pytestmark = [
 ]
 
 
-COMPILED = ("linear_algebra", "scan_inside", "differential_equation")
-"""Loops are compiled anew for every schedule. Of these ``control_flow`` is quick; test_loops.py has more of them."""
+SLOW = frozenset(
+    "control_flow linear_algebra differential_equation linear_and_division complex_parameters raw_key_dropout "
+    "relu_and_friends batch_norm attention own_checkpoint_kept several_argnums custom_vjp mlp integer_labels "
+    "literals_and_free_values closed_over_array dict_parameters".split()
+)
+"""Large ones, and those of which another member has the kind. All run as one flat program in tests/graph."""
 
-DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in COMPILED else ()) for n in ZOO]
+DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in ZOO]
 
 
 @pytest.mark.parametrize("name", DEFAULT)

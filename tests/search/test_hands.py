@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.hands import HANDS, STRUCTURES, compare
 
-QUICK = ("scan of scans", "branch in scan")
+QUICK = ("branch in scan",)
 
 
 def behind(structure, hands):

@@ -101,7 +101,7 @@ def stretches_inside(schedule):
     return any(len(c.parts) > 1 for c in inner)
 
 
-@pytest.mark.parametrize("fn", [layers, scans_in_scans])
+@pytest.mark.parametrize("fn", [layers, pytest.param(scans_in_scans, marks=pytest.mark.slow)])
 def test_loops_are_evaluated_as_jax_makes_them(fn):
     program = traced(fn, W, X)
     rules = Rules(program.graph, CPU)
@@ -124,7 +124,8 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
     assert seen >= 1
 
 
-@pytest.mark.parametrize("budget", [pytest.param("75%", marks=pytest.mark.slow), "50%"])
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["75%", "50%"])
 def test_scanned_gpt_fits(budget):
     model = small("gpt2_scan")
     wide = jax.ShapeDtypeStruct((16, 64), jnp.int32)
