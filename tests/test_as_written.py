@@ -124,7 +124,7 @@ def test_no_plan_is_worse_than_the_function_as_written(curves, kind, policy, bud
     assert_trees_close(jax.grad(again.apply(loss))(*VALUES), wanted[1])
 
 
-@pytest.mark.parametrize("kind", ["unrolled", "scanned"])
+@pytest.mark.parametrize("kind", [pytest.param("unrolled", marks=pytest.mark.slow), "scanned"])
 def test_what_nothing_beats_is_left_as_written(kind):
     """One whole checkpoint of the kind that the planner makes itself, at its own peak."""
     loss = make(kind, "all")

@@ -102,7 +102,9 @@ def test_planning_again_gives_the_same_plan():
         assert again.to_json() == plan_by(name).to_json()
 
 
-@pytest.mark.parametrize("name", ["budgeted", "binomial", "chain", "milp", "memory"])
+@pytest.mark.parametrize(
+    "name", ["budgeted", "memory", *(pytest.param(n, marks=pytest.mark.slow) for n in ("binomial", "chain", "milp"))]
+)
 def test_a_search_finds_the_fastest_that_fits(name):
     verify = name == "memory"
     roomy, tight = (rp.plan(loss, W, X, strategy=name, budget=b, verify=verify) for b in ("75%", "60%"))

@@ -49,11 +49,19 @@ def test_every_member_is_described():
     assert set(HOLDS) == set(STRUCTURED)
 
 
+QUICK = ("scanned", "cond_in_scan", "while_forward_only", "shard_map_in_scan", "custom_vjp_in_scan")
+
+
 @pytest.mark.parametrize("name", STRUCTURED)
-def test_runs_differentiates_and_has_its_structure(name):
+def test_it_has_its_structure(name):
     loss, args = STRUCTURED[name]
     found = list(paths(jax.make_jaxpr(loss)(*args)))
     assert any(lies_within(HOLDS[name], path) for path in found), found
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in STRUCTURED])
+def test_it_runs_and_differentiates(name):
+    loss, args = STRUCTURED[name]
     step = jax.jit(jax.value_and_grad(loss))
     value, gradients = jax.device_get(step(*args))  # what is moved has no sharding, so nothing is compiled again
     assert np.isfinite(value)

@@ -340,6 +340,7 @@ def test_sharded_arguments():
     )
 
 
+@pytest.mark.slow
 def test_maps_over_devices():
     """Inside ``shard_map``, ``pmap`` and ``vmap`` with a name, collectives in the loss or not, checked types or not."""
     in_processes_of_many_devices(

@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from remat_plan import _compat
 from tests.helpers import assert_trees_close, traced, under
-from tests.zoo import ZOO, V, W, X, cubed
+from tests.zoo import LARGE, ZOO, V, W, X, cubed
 
 
 def primitives(fn, *args, **options):
@@ -76,7 +76,7 @@ def test_constants_are_values():
     assert graph.values[number].producer == -1
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in LARGE else pytest.mark.slow) for n in ZOO])
 def test_running_the_flat_program_gives_the_functions_values(name):
     case = ZOO[name]
     program = traced(case.fn, *case.args, **case.options)

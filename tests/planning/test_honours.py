@@ -109,18 +109,33 @@ def sines(fn, schedule):
 NAMES = [row.name for row in Strategies() if row.name not in ("chain", "budgeted", "dots_no_batch", "milp")]
 
 
-@pytest.mark.parametrize(
-    ("constraints", "name"), [*((SAVE, name) for name in NAMES), (NEVER, "auto"), (NEVER, "memory")]
-)
+def cases(names):
+    """Every strategy on loops and branches; on calls, which have a region like any other, one that searches and one by
+    name."""
+    few, names = ("auto", "memory"), list(names)
+    return [
+        pytest.param(fn, name, marks=pytest.mark.slow if fn in (called, mapped, nested) and name not in few else ())
+        for fn in TIMES
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("name", ["auto", "memory"])
 @pytest.mark.parametrize("fn", TIMES)
-def test_what_must_be_saved_runs_once(fn, name, constraints):
-    made = schedules(fn, name, constraints)
+def test_what_never_runs_again_runs_once(fn, name):
+    made = schedules(fn, name, NEVER)
     assert made
     assert {sines(fn, schedule) for schedule in made} == {TIMES[fn]}
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("collection", "binomial")])
-@pytest.mark.parametrize("fn", TIMES)
+@pytest.mark.parametrize(("fn", "name"), cases(NAMES))
+def test_what_must_be_saved_runs_once(fn, name):
+    made = schedules(fn, name, SAVE)
+    assert made
+    assert {sines(fn, schedule) for schedule in made} == {TIMES[fn]}
+
+
+@pytest.mark.parametrize(("fn", "name"), cases(n for n in NAMES if n not in ("collection", "binomial")))
 def test_what_must_be_recomputed_runs_again(fn, name):
     """``everything`` keeps all; by ``binomial`` loops go back and forth as often as they find to be right."""
     made = schedules(fn, name, AGAIN)

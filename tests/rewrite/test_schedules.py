@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers import assert_trees_close, check_schedules, halved, random_schedule, traced, under, whole
-from tests.zoo import ZOO
+from tests.zoo import LARGE, ZOO
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive"),  # tests/cost looks after these two
@@ -13,14 +13,7 @@ pytestmark = [
 ]
 
 
-SLOW = frozenset(
-    "control_flow linear_algebra differential_equation linear_and_division complex_parameters raw_key_dropout "
-    "relu_and_friends batch_norm attention own_checkpoint_kept several_argnums custom_vjp mlp integer_labels "
-    "literals_and_free_values closed_over_array dict_parameters".split()
-)
-"""Large ones, and those of which another member has the kind. All run as one flat program in tests/graph."""
-
-DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in ZOO]
+DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in ZOO]
 
 
 @pytest.mark.parametrize("name", DEFAULT)

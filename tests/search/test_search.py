@@ -107,8 +107,8 @@ def reachable():
     return told.value.minimum_bytes
 
 
-FAST = [(0.8, 1.02), (1.25, 1.02), (1.25, 1.6)]
-"""Both ways off, and both ends: the first search finds something, or nothing."""
+FAST = [(0.8, 1.02), (1.25, 1.02)]
+"""Both ways off: the first search finds something, or nothing."""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def compiles(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize(("budget", "tried"), [("75%", 2), ("50%", 2), ("30%", 1)])
+@pytest.mark.parametrize(("budget", "tried"), [pytest.param("75%", 2, marks=pytest.mark.slow), ("50%", 2), ("30%", 1)])
 def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     """The next point of the curve needs a third more, as the evaluator knows; one between the two may be tried."""
     judge = judge_of(scanned_rnn, *RNN)

@@ -157,6 +157,7 @@ def test_no_worse_than_checkpoint_on_each_step():
         assert ours.step_flops <= 1.001 * kept.step_flops
 
 
+@pytest.mark.slow
 def test_checkpoints_in_the_body_are_planned_anew():
     @jax.checkpoint
     def layer(x, w):
