@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
 from remat_plan.compare import compare
+from remat_plan.fit import FittedStep, fit
 from remat_plan.functions import Planned, checkpoint, remat
 from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
 from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
@@ -31,6 +32,7 @@ __all__ = [
     "Binomial",
     "BudgetError",
     "Collection",
+    "FittedStep",
     "Mirror",
     "Plan",
     "Planned",
@@ -38,6 +40,7 @@ __all__ = [
     "checkpoint",
     "compare",
     "compiler_options",
+    "fit",
     "plan",
     "register_strategy",
     "remat",

@@ -219,18 +219,22 @@ def is_key(aval: Any) -> bool:
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def source_line(eqn: Any) -> tuple[str, int, str]:
-    """Return (file, line, function) of the user's code that made an equation; ``("", 0, "")`` when unknown.
+def source_frames(eqn: Any) -> list[tuple[str, int, str]]:
+    """Return (file, line, function) of the user's code that made an equation, the innermost first.
 
-    The innermost frame outside installed packages is taken, so that a layer of Flax is shown where the user's
-    model calls it; the innermost frame of all where there is no other.
+    Frames of installed packages are left out, so that a layer of Flax is shown where the user's model calls it; where
+    there are no others, the innermost of them is all.
     """
-    first = None
-    for frame in source_info_util.user_frames(eqn.source_info.traceback):
-        first = first or frame
-        if "site-packages" not in frame.file_name:
-            return frame.file_name, frame.start_line, frame.function_name
-    return (first.file_name, first.start_line, first.function_name) if first else ("", 0, "")
+    frames = [
+        (frame.file_name, frame.start_line, frame.function_name)
+        for frame in source_info_util.user_frames(eqn.source_info.traceback)
+    ]
+    return [frame for frame in frames if "site-packages" not in frame[0]] or frames[:1]
+
+
+def source_line(eqn: Any) -> tuple[str, int, str]:
+    """Return (file, line, function) of the innermost of ``source_frames``; ``("", 0, "")`` when unknown."""
+    return next(iter(source_frames(eqn)), ("", 0, ""))
 
 
 def drops_checkpoint_barriers() -> bool:

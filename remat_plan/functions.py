@@ -3,39 +3,30 @@
 In: a function, what ``jax.checkpoint`` takes, or a budget or the name of a strategy. Out: a function with the same
 signature, values and derivatives.
 
-A plan is made when a program is first traced, and kept by the program's fingerprint (``PlanBook``). Every call is
-traced, so that values that the function closes over may change, but what was planned and emitted for the same program
-is run again (``reuse``). Under ``jax.jit`` a step is traced once, like any other.
+Plans are made and kept by a ``PlanBook``.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 import jax
 
-from remat_plan import _compat
 from remat_plan.graph.call import positions
-from remat_plan.planned import make_plan
+from remat_plan.modules import holds_modules, lifted
+from remat_plan.planbook import PlanBook, PlanOptions
 from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.policies import guarded
-from remat_plan.program import Program, Traced, check_existing, trace_function, trace_loss
-from remat_plan.report.progress import Progress
+from remat_plan.program import check_existing
 from remat_plan.results.plan import Plan
-from remat_plan.reuse import Emissions
-from remat_plan.rewrite.emit import as_array
-from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.judge import Judge
-from remat_plan.units import Budget, parse_budget
-from remat_plan.verify.step import PullbackStep
-from remat_plan.verify.targets import resolve
+from remat_plan.search.candidates import Request
+from remat_plan.units import parse_budget
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
 
@@ -54,84 +45,6 @@ class Planning(TypedDict, total=False):
     never_recompute: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What a self-planning function was told.
-
-    Attributes:
-        budget: None where the strategy needs none.
-        request: what plans are asked for; ``argnums`` is empty for a function that is no loss.
-        target: the device that plans are for.
-        static_argnames: keyword arguments that are not traced.
-        prevent_cse: as in ``jax.checkpoint``, for the segments.
-    """
-
-    budget: Budget | None
-    request: Request
-    target: str | None
-    static_argnames: tuple[str, ...] = ()
-    prevent_cse: bool = True
-
-
-class PlanBook:
-    """Plans for the programs that one function (or one module class) turns out to be.
-
-    Attributes:
-        options: what they are asked for.
-        plans: digests of programs to their plans.
-    """
-
-    def __init__(self, options: PlanOptions):
-        self.options = options
-        self.plans: dict[str, Plan] = {}
-        self.emissions = Emissions(self.schedule_of, options.request.existing, options.prevent_cse)
-
-    def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a function under its plan; it is planned first if this program is new."""
-        traced = self.trace(fn, args, kwargs)
-        if traced.has_gradient:
-            try:
-                return self.emissions(traced)
-            except (NotImplementedError, TypeError, ValueError):
-                if traced.is_loss or _has_vjp(traced):
-                    raise
-        # Nothing to plan, as there is no backward pass: JAX says so where one is asked for.
-        flat = _compat.as_function(traced.jaxpr)(*traced.call.leaves)
-        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in flat])
-
-    def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-        """Trace a call, of a loss or of any function."""
-        r = self.options.request
-        if r.argnums:
-            return trace_loss(fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums)
-        return trace_function(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
-
-    def schedule_of(self, program: Program) -> Sequence[Any]:
-        """The schedule of a program's plan."""
-        return self.plan_for(program).schedule
-
-    def plan_for(self, program: Program) -> Plan:
-        """The plan of a traced program, made on first use."""
-        digest = program.fingerprint.digest
-        if digest not in self.plans:
-            started = time.perf_counter()
-            with Progress("remat_plan", None) as shown:
-                judge = Judge(program, resolve(self.options.target), shown)
-                candidates = Candidates(judge.rules, shown)
-                self.plans[digest] = make_plan(judge, candidates, self.options.budget, self.options.request, started)
-        return self.plans[digest]
-
-
-def _has_vjp(traced: Traced) -> bool:
-    """Tell whether JAX can differentiate a function in reverse mode (a ``while_loop``, for one, it cannot)."""
-    step = PullbackStep(_compat.as_function(traced.jaxpr), traced.call.differentiated)
-    try:
-        jax.eval_shape(step, *traced.call.structs, *traced.cotangents)
-    except (NotImplementedError, TypeError, ValueError):
-        return False
-    return True
-
-
 class Planned:
     """A function that plans itself; made by ``remat`` and ``checkpoint``.
 
@@ -141,8 +54,8 @@ class Planned:
     """
 
     def __init__(self, fn: Callable[..., Any], options: PlanOptions):
+        functools.update_wrapper(self, fn)  # first: a callable object may have attributes of these names
         self.fn, self.book = fn, PlanBook(options)
-        functools.update_wrapper(self, fn)
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -150,7 +63,21 @@ class Planned:
         return self.book.plans
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if holds_modules((args, kwargs)):
+            return self._of_modules(*args, **kwargs)
         return self.book.run(self.fn, args, kwargs)
+
+    @functools.cached_property
+    def _of_modules(self) -> Callable[..., Any]:
+        """The function of NNX modules, whose updates are carried out of it; ``rp.nnx.remat`` has the same.
+
+        With the modules' new state beside its result it is no loss, but any function.
+        """
+        options = self.book.options
+        request = replace(options.request, argnums=(), has_aux=False)
+        book = PlanBook(replace(options, request=request))
+        book.plans = self.book.plans
+        return lifted(self.fn, lambda pure, args: book.run(pure, args, {}))
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
         return self if instance is None else types.MethodType(self, instance)
@@ -213,7 +140,8 @@ def remat(
     elif not positions(argnums):
         raise ValueError(f"argnums={argnums!r}: name at least one argument to differentiate.")
     request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
-    return _decorated("rp.remat", fn, make_options(budget, request, static_argnames, prevent_cse, **planning))
+    options = make_options(budget, request, static_argnames, prevent_cse, **planning)
+    return _decorated("rp.remat", fn, replace(options, is_mark=budget is None and strategy is None))
 
 
 def checkpoint(

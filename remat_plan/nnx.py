@@ -15,17 +15,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from remat_plan.functions import PlanBook, Planning, check_alone, make_options, make_request
+from remat_plan.functions import Planning, check_alone, make_options, make_request
+from remat_plan.modules import lifted
+from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
 
 try:
     from flax import nnx
-    from flax.nnx.transforms import general
 except ImportError as error:  # pragma: no cover
     raise ImportError('rp.nnx needs Flax: pip install "remat_plan[flax]"') from error
-
-_TAG = "remat_plan"
 
 
 def remat(
@@ -94,22 +93,6 @@ def remat(
 
 def _planned(f: Callable[..., Any], book: PlanBook) -> Callable[..., Any]:
     """Plan a function of modules as a function of their state."""
-    pure = general.merge_inputs(f, ctxtag=_TAG)
-    split = general.split_inputs(lambda *args: book.run(pure, args, {}), ctxtag=_TAG)
-    signature = inspect.signature(f)
-
-    @functools.wraps(f)
-    def planned(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            return split(*args)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise TypeError(
-                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} can only be given by keyword, and modules are passed by "
-                "position: make it a positional argument."
-            )
-        return split(*bound.args)
-
+    planned = lifted(f, lambda pure, args: book.run(pure, args, {}))
     planned.remat_plans = book.plans  # type: ignore[attr-defined]
     return planned

@@ -9,10 +9,13 @@ Only wiring: ``search`` finds the schedule, ``results`` says what it is.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from remat_plan import collector
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
+from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.results.decisions import decide
 from remat_plan.results.plan import NO_BUDGET, Plan
@@ -40,8 +43,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
 
     ``started`` is when planning began (``time.perf_counter``).
     """
-    strategy, program = request.strategy, judge.program
-    check_budget(strategy, request.settings, budget is not None)
+    check_budget(request.strategy, request.settings, budget is not None)
     task = candidates.task(request)
     verify = request.verify and not judge.mapped
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
@@ -55,23 +57,73 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     else:
         budget_bytes = budget.resolve(baseline, judge.target.device_memory_bytes)
         schedule, notes = _choose(judge, candidates, budget_bytes, request, verify)
-    before, after = judge.timeline(program.plain), judge.timeline(schedule)
-    within = peak(schedule) if budget_bytes is None else budget_bytes
-    overhead = judge.overhead(schedule)
-    own = program.has_own_remat
-    return Plan(
-        strategy=strategy.name,
-        target=judge.device,
+    figures = Figures(
         budget=budget.text if budget is not None else NO_BUDGET,
         budget_bytes=budget_bytes,
         written_peak_bytes=baseline,
         plain_peak_bytes=plain,
+        predicted_peak_bytes=judge.predicted_bytes(schedule),
+        compiled_peak_bytes=peak(schedule) if verify else None,
+        within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
+    )
+    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *notes]
+    return describe(judge, task, request, schedule, figures, notes, started)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Budget and peaks of a plan; attributes as of ``Plan``.
+
+    Attributes:
+        within_bytes: what the lower bound on overhead is for.
+    """
+
+    budget: str
+    budget_bytes: int | None
+    written_peak_bytes: int
+    plain_peak_bytes: int
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int | None
+    within_bytes: int
+
+
+def describe(
+    judge: Judge,
+    task: Task,
+    request: Request,
+    schedule: Schedule,
+    figures: Figures,
+    notes: Sequence[str],
+    started: float,
+) -> Plan:
+    """Say what a schedule is, as a plan.
+
+    Args:
+        judge: of the program.
+        task: what its strategy was given.
+        request: what was asked for.
+        schedule: what was chosen.
+        figures: its budget and its peaks.
+        notes: what else is to be said.
+        started: when planning began (``time.perf_counter``).
+    """
+    program = judge.program
+    before, after = judge.timeline(program.plain), judge.timeline(schedule)
+    overhead = judge.overhead(schedule)
+    own = program.has_own_remat
+    return Plan(
+        strategy=request.strategy.name,
+        target=judge.device,
+        budget=figures.budget,
+        budget_bytes=figures.budget_bytes,
+        written_peak_bytes=figures.written_peak_bytes,
+        plain_peak_bytes=figures.plain_peak_bytes,
         written_overhead=judge.overhead(program.written) if own else None,
         written_flops=judge.timeline(program.written).flops if own else None,
-        predicted_peak_bytes=after.peak_bytes,
-        compiled_peak_bytes=peak(schedule) if verify else None,
+        predicted_peak_bytes=figures.predicted_peak_bytes,
+        compiled_peak_bytes=figures.compiled_peak_bytes,
         overhead=overhead,
-        lower_bound=min(least_overhead(task.graph, task.cuts, judge.hardware, before, within), overhead),
+        lower_bound=min(least_overhead(task.graph, task.cuts, judge.hardware, before, figures.within_bytes), overhead),
         program=program.fingerprint,
         schedule=schedule,
         decisions=decide(program.graph, schedule),
@@ -83,7 +135,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         has_aux=request.has_aux,
         static_argnums=request.static_argnums,
         existing=request.existing,
-        notes=(*([_NOT_VERIFIED] if request.verify and not verify else []), *notes),
+        notes=tuple(notes),
         planning_seconds=time.perf_counter() - started,
     )
 

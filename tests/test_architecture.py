@@ -17,7 +17,7 @@ PACKAGE = ROOT / "remat_plan"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Modules that users come in by: they import what they need of the parts, and no part imports them.
-DOORS = {"__init__", "__main__", "api", "cli", "compare", "linen", "nnx"}
+DOORS = {"__init__", "__main__", "api", "cli", "compare", "fit", "linen", "nnx"}
 
 # What each part may import from the package. Parts are folders, or modules at the top.
 MAY_IMPORT = {
@@ -40,9 +40,20 @@ MAY_IMPORT = {
     "report": {"units", "graph", "cost", "results"},
     "search": {"_compat", "graph", "cost", "planning", "verify", "program", "report"},
     "planned": {"units", "collector", "graph", "planning", "results", "search"},
+    "marks": {"program"},
+    "modules": {"graph"},
+    "training": {
+        *("_compat", "units", "graph", "verify", "report", "program", "reuse", "search", "marks"),
+    },
+    "fitted": {
+        *("units", "collector", "graph", "planning", "verify", "results", "report", "search", "planned", "training"),
+    },
+    "planbook": {
+        *("_compat", "units", "rewrite", "verify", "results", "report"),
+        *("program", "reuse", "search", "planned", "marks"),
+    },
     "functions": {
-        *("_compat", "units", "policies", "graph", "planning", "rewrite", "verify", "results", "report"),
-        *("program", "reuse", "search", "planned"),
+        *("units", "policies", "graph", "planning", "results", "program", "search", "modules", "planbook"),
     },
 }
 

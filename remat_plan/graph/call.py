@@ -45,9 +45,13 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 _NNX_DOOR = "Use rp.nnx.remat on the function (or on methods of the modules), which carries updates out of it."
 
 
-def _is_nnx_module(value: Any) -> bool:
-    """Tell whether a value is a module of Flax NNX: a pytree, and an object that a function may update."""
-    return any(c.__name__ == "Module" and c.__module__.startswith("flax.nnx") for c in type(value).__mro__)
+_NNX_BASES = ("Module", "Pytree", "Object")
+"""Classes of Flax NNX, one of which everything that a function may update is: modules, optimizers, metrics, streams."""
+
+
+def is_nnx_module(value: Any) -> bool:
+    """Tell whether a value is a module of Flax NNX (or an optimizer, ...): a pytree that a function may update."""
+    return any(c.__name__ in _NNX_BASES and c.__module__.startswith("flax.nnx") for c in type(value).__mro__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Call:
         arrays, others = iter(leaves), iter(self.static)
         full = [next(arrays) if t else next(others) for t in self.traced]
         args, kwargs = jax.tree.unflatten(self.tree, full)
-        modules = [m for m in jax.tree.leaves((args, kwargs), is_leaf=_is_nnx_module) if _is_nnx_module(m)]
+        modules = [m for m in jax.tree.leaves((args, kwargs), is_leaf=is_nnx_module) if is_nnx_module(m)]
         before = jax.tree.leaves(modules)
         result = self.fn(*args, **kwargs)
         after = jax.tree.leaves(modules)
@@ -160,7 +164,7 @@ def make_call(
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
                 f"no gradient; argnums={argnums!r} must name arguments of floating point only."
-                + (f" {_NNX_DOOR}" if _is_nnx_module(args[position]) else "")
+                + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
             )
         return position in numbers
 

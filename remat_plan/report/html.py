@@ -26,6 +26,7 @@ from remat_plan.report.rows import (
     shares,
 )
 from remat_plan.report.svg import Axis, Line, line_chart
+from remat_plan.report.tables import Table
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,7 +41,19 @@ ENTRIES = 60
 BEFORE, AFTER = "#d97706", "#3b82f6"
 _COLUMNS = 100
 _ACTION = 60
-_NUMBERS = ("bytes", "saves", "recomputes", "peak", "of plain", "of written", "overhead", "FLOPs", "budget")
+_NUMBERS = (
+    "bytes",
+    "saves",
+    "recomputes",
+    "peak",
+    "of plain",
+    "of written",
+    "overhead",
+    "FLOPs",
+    "budget",
+    "as written",
+    "planned",
+)
 _COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
 """One for each strategy, in turn; all can be told from white and from black."""
 _PAGE = """<!doctype html>
@@ -163,6 +176,14 @@ def comparison_html(comparison: Comparison) -> str:
     return _fragment(
         comparison_title(comparison, number_of(len(rows), "plan")), *chart, _table(header, rows, 0), *notes
     )
+
+
+def table_html(table: Table) -> str:
+    """A table: figures, notes, rows."""
+    kinds = [_number if column.align == ">" else lambda text: _cell(escape(text)) for column in table.columns]
+    rows = [[make(cell) for make, cell in zip(kinds, line.cells, strict=True)] for line in table.lines]
+    notes = [f'<div class="small">{escape(text)}</div>' for text in (*table.notes, *table.footnotes)]
+    return _fragment(table.title, _facts(table.facts), *notes, _table([c.header for c in table.columns], rows, 0))
 
 
 def page(title: str, fragment: str) -> str:

@@ -39,7 +39,7 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    ax = _axes(ax)
+    ax = new_axes(ax)
     before, after = plan.plain_timeline, plan.planned_timeline
     owned = f"arguments and results: {format_bytes(after.owned_bytes)}"
     ax.axhspan(0, after.owned_bytes, color=OWNED, alpha=0.35, linewidth=0, label=owned)
@@ -55,7 +55,7 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("position in the gradient step (% of its instructions)")
     ax.set_ylabel("live memory (predicted)")
     ax.set_title(f"Memory over a gradient step: {plan.overhead:.1%} overhead")
-    _finish(ax, ax.yaxis)
+    finish(ax, ax.yaxis)
     return ax
 
 
@@ -69,7 +69,7 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    ax = _axes(ax)
+    ax = new_axes(ax)
     from matplotlib.ticker import PercentFormatter
 
     peaks = [p.peak_bytes for p in curve.points]
@@ -87,7 +87,7 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("peak memory of the gradient step (predicted)")
     ax.set_ylabel("overhead (% of plain seconds, predicted)")
     ax.set_title(f"Memory against time for {curve.target}")
-    _finish(ax, ax.xaxis)
+    finish(ax, ax.xaxis)
     return ax
 
 
@@ -101,7 +101,7 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    ax = _axes(ax)
+    ax = new_axes(ax)
     from matplotlib.ticker import PercentFormatter
 
     points: dict[str, list[tuple[int, float]]] = {}
@@ -122,7 +122,7 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     ax.set_xlabel(f"peak memory of the gradient step ({word})")
     ax.set_ylabel("overhead (% of plain seconds, predicted)")
     ax.set_title(f"Strategies and budgets for {comparison.target}")
-    _finish(ax, ax.xaxis)
+    finish(ax, ax.xaxis)
     return ax
 
 
@@ -136,7 +136,7 @@ def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    ax = _axes(ax)
+    ax = new_axes(ax)
     from matplotlib.patches import Patch
 
     groups = residual_groups(analysis)[0][:_BARS]
@@ -149,13 +149,13 @@ def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("bytes between forward and backward pass, without rematerialisation")
     ax.set_title(f"Plain JAX saves {format_bytes(analysis.saved_bytes)} beside the arguments")
-    _finish(ax, ax.xaxis)
+    finish(ax, ax.xaxis)
     kinds = (AFTER, "a value of the program"), (BEFORE, "internal of a derivative rule")
     ax.legend(handles=[Patch(color=colour, label=word) for colour, word in kinds], loc="lower right", fontsize="small")
     return ax
 
 
-def _axes(ax: Axes | None) -> Axes:
+def new_axes(ax: Axes | None) -> Axes:
     """Axes to draw on: those given, or new ones.
 
     pyplot keeps every figure that it makes until it is closed, and chooses a display. So it makes the figure
@@ -177,7 +177,8 @@ def _axes(ax: Axes | None) -> Axes:
     return figure.add_subplot()
 
 
-def _finish(ax: Axes, bytes_axis: Any) -> None:
+def finish(ax: Axes, bytes_axis: Any) -> None:
+    """Label an axis in bytes; add grid and legend."""
     from matplotlib.ticker import FuncFormatter
 
     bytes_axis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))

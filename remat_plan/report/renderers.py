@@ -1,7 +1,7 @@
 """Which functions show which result; importing this module registers them.
 
-In: nothing. Out: a ``Renderer`` for ``Plan``, ``Analysis``, ``Tradeoff`` and ``Comparison``. Imported with
-``remat_plan``; rich and matplotlib are imported when something is drawn by them.
+In: nothing. Out: a ``Renderer`` for ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``, ``StepReport``. Imported
+with ``remat_plan``; rich and matplotlib are imported when something is drawn by them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat_plan.report import html, plots, tables, text
+from remat_plan.report import html, plots, steps, tables, text
 from remat_plan.report.tables import Table
 from remat_plan.report.terminal import render
 from remat_plan.results.analysis import Analysis
 from remat_plan.results.comparison import Comparison
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
+from remat_plan.results.step_report import StepReport
 from remat_plan.results.tradeoff import Tradeoff
 
 
@@ -41,4 +42,8 @@ register(Analysis, _by_table(text.analysis_line, tables.analysis_table, html.ana
 register(Tradeoff, _by_table(text.tradeoff_line, tables.tradeoff_table, html.tradeoff_html, plots.plot_tradeoff))
 register(
     Comparison, _by_table(text.comparison_line, tables.comparison_table, html.comparison_html, plots.plot_comparison)
+)
+register(
+    StepReport,
+    _by_table(steps.step_line, steps.step_table, lambda r: html.table_html(steps.step_table(r)), steps.plot_step),
 )

@@ -12,7 +12,14 @@ from remat_plan.units import BudgetError, format_bytes
 
 
 def below_minimum(
-    graph: Graph, timeline: Timeline, least_bytes: int, budget_bytes: int, verified: bool, device: str, advice: str
+    graph: Graph,
+    timeline: Timeline,
+    least_bytes: int,
+    budget_bytes: int,
+    verified: bool,
+    device: str,
+    advice: str = "",
+    held: str = "",
 ) -> BudgetError:
     """The error that names ``least_bytes`` as what can be had.
 
@@ -23,18 +30,19 @@ def below_minimum(
         verified: whether the peak is the compiler's.
         device: what the plan is for.
         advice: what to try beside a larger budget; may be empty.
+        held: what is there whatever is recomputed; by default arguments and gradients.
     """
     eqn = timeline.equations[timeline.peak_step]
     where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
     largest = largest_values(graph)
     word = "compiled" if verified else "predicted"
     owned = timeline.argument_bytes + timeline.output_bytes
+    held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     message = (
         f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) is below the least {word} peak reached, "
-        f"{format_bytes(least_bytes)} ({least_bytes} bytes) for {device}. Arguments and gradients alone take "
-        f"{format_bytes(owned)}. At that minimum the peak is at {where}; the largest values of the program are "
-        f"{'; '.join(largest)}. Try budget={least_bytes}, {advice}a smaller batch, a lower precision, or donate and "
-        "shard the arguments."
+        f"{format_bytes(least_bytes)} ({least_bytes} bytes) for {device}. {held}. At that minimum the peak is at "
+        f"{where}; the largest values of the program are {'; '.join(largest)}. Try budget={least_bytes}, {advice}a "
+        "smaller batch, a lower precision, or donate and shard the arguments."
     )
     return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where=where, largest=largest)
 

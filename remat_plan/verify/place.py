@@ -30,6 +30,15 @@ def place(args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
     return jax.tree.unflatten(tree, [_placed(leaf, default, target) for leaf in leaves])
 
 
+def place_shardings(shardings: Any, target: Target) -> Any:
+    """The shardings of a tree, their meshes laid over a target's devices."""
+
+    def one(sharding: Any) -> Any:
+        return _moved(sharding, target) if isinstance(sharding, Sharding) else sharding
+
+    return jax.tree.map(one, shardings, is_leaf=lambda x: x is None or isinstance(x, Sharding))
+
+
 def device_bytes(tree: Any) -> int:
     """Bytes of the array leaves of a tree on one device."""
     total = 0

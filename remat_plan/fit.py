@@ -1,0 +1,164 @@
+"""Whole training steps that fit: ``rp.fit``.
+
+In: a training step with marked functions in it, its arguments, a budget. Out: ``FittedStep``: the step, jitted, with a
+plan for each mark and a report. Only wiring: ``training`` finds the marks and their schedules.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from remat_plan.fitted import Found, fit_step
+from remat_plan.modules import Functional, holds_modules
+from remat_plan.report.progress import Progress
+from remat_plan.results.plan import Plan
+from remat_plan.results.step_report import StepReport
+from remat_plan.training.step import Settings, TrainingStep
+from remat_plan.units import Budget, parse_budget
+from remat_plan.verify.targets import Target, resolve
+
+
+class FittedStep:
+    """A training step that fits in its budget; made by ``fit``.
+
+    Call it as the user's function. For arguments of other shapes (the last batch of an epoch, say) it is fitted anew,
+    within as many bytes.
+
+    Attributes:
+        fn: the user's function.
+        report: what it needs, plain and planned.
+        plans: a plan for each marked program; peaks and budget in them are of the whole step.
+    """
+
+    def __init__(self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, shown: Progress):
+        self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, shown
+        self._found: dict[Any, tuple[Found, Any]] = {}  # a fitted step, and it jitted, by graph of modules and shapes
+        self._first: Found | None = None
+        functools.update_wrapper(self, fn, updated=())
+
+    def fit(self, args: Sequence[Any]) -> None:
+        """Fit the step for arguments of some shapes, if that was not done."""
+        self._fitted(*self._pure(args))
+
+    @property
+    def report(self) -> StepReport:
+        """What the step needs, plain and planned."""
+        assert self._first is not None
+        return self._first.report
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """A plan for each marked program, that of the largest first."""
+        assert self._first is not None
+        return self._first.plans
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the marked program that needs most."""
+        return self.plans[0]
+
+    def __call__(self, *args: Any) -> Any:
+        pure, values = self._pure(args)
+        found, jitted = self._fitted(pure, values)
+        result = found.step.result(found.trial, jitted(*found.step.dynamic(values)))
+        if pure is None:
+            return result
+        states, result = result
+        pure.store(states)
+        return result
+
+    def lower(self, *args: Any) -> Any:
+        """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
+        pure, values = self._pure(args)
+        found, jitted = self._fitted(pure, values)
+        return jitted.lower(*found.step.dynamic(values))
+
+    def _pure(self, args: Sequence[Any]) -> tuple[Functional | None, Sequence[Any]]:
+        """The arguments, states in place of NNX modules; None where there are no modules."""
+        if not holds_modules(args):
+            return None, args
+        pure = Functional.of(self.fn, args)
+        return pure, pure.arguments(args)
+
+    def _fitted(self, pure: Functional | None, values: Sequence[Any]) -> tuple[Found, Any]:
+        fn = self.fn if pure is None else functools.wraps(self.fn)(functools.partial(Functional.pure, pure))
+        step = TrainingStep.of(fn, values, self._told)
+        leaves, tree = jax.tree.flatten(step.structs)
+        shapes = tuple((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
+        key = None if pure is None else pure.graph, tree, shapes, step.splits
+        if key not in self._found:
+            with self._progress as shown:
+                found = fit_step(step, self._budget, self._target, shown, time.perf_counter())
+            if self._first is None:
+                self._first = found
+                self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
+            self._found[key] = found, step.jitted(found.trial)
+        return self._found[key]
+
+
+def fit(
+    train_step: Callable[..., Any],
+    *args: Any,
+    budget: int | str | float,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    target: str | None = None,
+    progress: bool | None = None,
+) -> FittedStep:
+    """Fit a whole training step in a number of bytes: parameters, optimizer, batch and all.
+
+    Mark the function whose gradient the step takes by ``rp.remat``, without a budget; there may be several marks. What
+    is recomputed in them is chosen so that the compiled step is within the budget, with as little recomputation as can
+    be had. The step is compiled at most five times for that, if anything fits.
+
+    Args:
+        train_step: the step as it is: with its optimizer's update, metrics, gradient accumulation. It may be jitted.
+        *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is run), with shardings.
+        budget: bytes on one device for the whole compiled step, as in ``plan``; a share is of the step as it is.
+        donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
+        static_argnums, in_shardings, out_shardings: as in ``jax.jit``.
+        target: a device that need not be here, such as ``"gpu:h100"``.
+        progress: show what is going on after two seconds; by default when stderr is a terminal.
+
+    Returns:
+        The jitted step: call it as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
+
+    Raises:
+        BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` says what can be had.
+        ValueError: nothing is marked; the message shows what to mark. An argument is wrong; the message names it.
+        TypeError: an argument is wrong; the message names it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax, remat_plan as rp
+        >>> def loss_fn(params, batch):
+        ...     for w in params:
+        ...         batch = jnp.tanh(batch @ w)
+        ...     return jnp.mean(batch**2)
+        >>> adam = optax.adam(1e-3)
+        >>> def train_step(params, state, batch):
+        ...     loss, grads = jax.value_and_grad(rp.remat(loss_fn))(params, batch)
+        ...     updates, state = adam.update(grads, state)
+        ...     return optax.apply_updates(params, updates), state, loss
+        >>> params = [jnp.ones((64, 64)) / 64 for _ in range(8)]
+        >>> args = params, adam.init(params), jnp.ones((4096, 64))
+        >>> step = rp.fit(train_step, *args, budget="60%", donate_argnums=(0, 1))
+        >>> step.report.planned.peak_bytes <= step.report.budget_bytes
+        True
+        >>> params, state, loss = step(*args)
+    """
+    if not callable(train_step):
+        raise TypeError(f"rp.fit needs a function, not {type(train_step).__name__}.")
+    if not args:
+        raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
+    parsed, device = parse_budget(budget), resolve(target)
+    told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
+    step = FittedStep(train_step, parsed, device, told, Progress("remat_plan", progress))
+    step.fit(args)
+    return step

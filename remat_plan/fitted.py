@@ -1,0 +1,166 @@
+"""One training step on arguments of some shapes, fitted: what was searched, with plans and a report.
+
+In: a ``TrainingStep``, a budget, a target. Out: ``Found``, or ``BudgetError``. Only wiring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from remat_plan import collector
+from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.planned import Figures, describe
+from remat_plan.planning.strategies.records import NO_SETTINGS
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.report.progress import Progress
+from remat_plan.report.shortfall import below_minimum
+from remat_plan.results.plan import Plan
+from remat_plan.results.step_report import StepBytes, StepReport
+from remat_plan.search.candidates import Candidates
+from remat_plan.search.judge import Judge
+from remat_plan.training.inputs import sort_arguments
+from remat_plan.training.levels import Fitted, Mark, held_bytes, level_bytes, overhead
+from remat_plan.training.search import Measuring, search_step
+from remat_plan.training.sites import find_sites
+from remat_plan.training.step import TrainingStep
+from remat_plan.training.trial import Trial
+from remat_plan.training.unmarked import no_mark
+from remat_plan.units import Budget, BudgetError, format_bytes
+from remat_plan.verify.compile import CompiledMemory
+from remat_plan.verify.targets import Target
+
+_ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fitted step.
+
+    Attributes:
+        step: the user's step.
+        trial: runs its marks as they were planned.
+        report: what it needs.
+        plans: a plan for each mark, that of the largest first.
+    """
+
+    step: TrainingStep
+    trial: Trial
+    report: StepReport
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A step and what is marked in it.
+
+    Attributes:
+        marks: the marked programs, the largest first.
+        measuring: the step, to be compiled under schedules for them.
+        trace: of the step with its marks noted.
+    """
+
+    marks: tuple[Mark, ...]
+    measuring: Measuring
+    trace: object
+
+
+def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked:
+    """Find what is marked in a step.
+
+    Raises:
+        ValueError: nothing is.
+    """
+    progress.say("tracing the step")
+    sites, trace = find_sites(step.trace)
+    if not sites:
+        raise no_mark(step.fn, trace)
+    pairs = []
+    for site in sites:
+        judge = Judge(site.program(), target, progress)
+        request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
+        pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
+    pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
+    measuring = Measuring(step, [site for _, site in pairs], target, progress)
+    return Marked(tuple(mark for mark, _ in pairs), measuring, trace)
+
+
+@collector.paused()
+def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float) -> Found:
+    """Fit a step; see ``fit.fit``. ``started`` is when planning began (``time.perf_counter``)."""
+    marked = find_marks(step, target, progress)
+    marks, measuring = marked.marks, marked.measuring
+    budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
+    found = search_step(measuring, marks, budget_bytes)
+    if not found.fits:
+        raise _below(marks, found, budget_bytes)
+    report = _report(marked, found, budget, budget_bytes)
+    plans = tuple(
+        _plan(mark, mark.known(schedule), report, started) for mark, schedule in zip(marks, found.choice, strict=True)
+    )
+    return Found(step, measuring.trial(found.choice), report, plans)
+
+
+def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:
+    marks, step = marked.marks, marked.measuring.step
+    arguments = sort_arguments(marked.trace, step.structs)
+    plain = tuple(mark.judge.program.plain for mark in marks)
+    notes = []
+    if all(map(is_written, found.choice)):
+        notes.append("the budget is met by the step as it is")
+    if step.spans_devices:
+        notes.append("predicted figures (activations, plans) count all devices together; all others are of one device")
+    return StepReport(
+        name=getattr(step.fn, "__name__", type(step.fn).__name__),
+        target=marks[0].judge.device,
+        budget=budget.text,
+        budget_bytes=budget_bytes,
+        plain=_bytes(marked.measuring.as_written, level_bytes(marks, plain)),
+        planned=_bytes(found.memory, level_bytes(marks, found.choice)),
+        parameter_bytes=arguments.parameter_bytes,
+        gradient_bytes=arguments.gradient_bytes,
+        optimizer_bytes=arguments.optimizer_bytes,
+        batch_bytes=arguments.batch_bytes,
+        overhead=overhead(marks, found.choice),
+        marks=len(marks),
+        compiles=marked.measuring.compiles,
+        notes=tuple(notes),
+    )
+
+
+def _bytes(memory: CompiledMemory, level: int) -> StepBytes:
+    held = held_bytes(memory)
+    return StepBytes(
+        peak_bytes=memory.total_bytes,
+        argument_bytes=memory.argument_bytes,
+        result_bytes=memory.output_bytes - memory.alias_bytes,
+        donated_bytes=memory.alias_bytes,
+        temporary_bytes=memory.total_bytes - held,
+        activation_bytes=level,
+    )
+
+
+def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) -> Plan:
+    """The plan of one mark; its peaks are of the whole step."""
+    judge = mark.judge
+    held = report.planned.argument_bytes + report.planned.result_bytes
+    figures = Figures(
+        budget=report.budget,
+        budget_bytes=report.budget_bytes,
+        written_peak_bytes=report.plain.peak_bytes,
+        plain_peak_bytes=report.plain.peak_bytes,
+        predicted_peak_bytes=held + mark.above_arguments(schedule),
+        compiled_peak_bytes=report.planned.peak_bytes,
+        within_bytes=judge.predicted_bytes(schedule),
+    )
+    notes = [f"peaks and budget are of the whole step {report.name}, overhead and FLOPs of what is marked in it"]
+    return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
+
+
+def _below(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> BudgetError:
+    """The error of a budget that no schedules meet."""
+    mark, schedule = marks[0], found.choice[0]
+    graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(schedule))
+    held = f"From beginning to end the step holds {format_bytes(held_bytes(found.memory))}"
+    least, device = found.memory.total_bytes, mark.judge.device
+    return below_minimum(graph, timeline, least, budget_bytes, True, device, _ADVICE, held)

@@ -1,0 +1,54 @@
+"""Who runs the marked functions while a training step is traced.
+
+In: a runner, for as long as a step is traced. Out: that runner, for marked functions (``functions.PlanBook``) to ask.
+
+A mark is a function under ``rp.remat`` that was given neither a budget nor a strategy: ``rp.fit`` finds its schedule
+for the step around it. The context is one that ``jax.jit`` and the other caches of JAX are keyed by
+(``jax.make_user_context``), so that a function inside the step is traced again for every runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import jax
+
+from remat_plan.program import Traced
+
+
+class MarkRunner(Protocol):
+    """Runs marked functions; hashable, and one object for one way to run them."""
+
+    def run_mark(self, trace: Callable[[], Traced], request: Any) -> Any:
+        """Return what a call of a marked function returns.
+
+        Args:
+            trace: traces the call.
+            request: what the mark says of its plan (``search.candidates.Request``).
+        """
+        ...
+
+
+class _Inside:
+    """A mark in a mark is a part of it: the schedule of the outer one says what becomes of its values."""
+
+    def run_mark(self, trace: Callable[[], Traced], request: Any) -> Any:
+        raise AssertionError("a mark inside another is run as the plain function")
+
+
+INSIDE = _Inside()
+"""The runner while a marked function is traced."""
+
+_RUNNER: Any = jax.make_user_context(None)
+
+
+def runner() -> MarkRunner | None:
+    """The runner that marks are under; None outside a training step that is being fitted or run."""
+    return _RUNNER.value
+
+
+def running_marks(by: MarkRunner) -> AbstractContextManager[None]:
+    """A context in which marks are run by a runner."""
+    return _RUNNER(by)

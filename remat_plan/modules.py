@@ -1,0 +1,110 @@
+"""Flax NNX modules among the arguments of a function: functions of their state instead.
+
+In: functions, arguments. Out: the same functions, of pytrees; what they update is carried out and stored in the
+modules. Modules are here all objects of NNX that a function may update: optimizers, metrics and random streams too.
+
+Flax is imported where a module is met, not before.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_plan.graph.call import is_nnx_module
+
+_TAG = "remat_plan"
+
+Run = Callable[[Callable[..., Any], Sequence[Any]], Any]
+"""Runs a pure function on its arguments."""
+
+
+def holds_modules(args: Any) -> bool:
+    """Tell whether there is an NNX module anywhere in a pytree."""
+    return any(map(is_nnx_module, jax.tree.leaves(args, is_leaf=is_nnx_module)))
+
+
+def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    """Return ``f`` with a pure function of the modules' state run in its place.
+
+    The pure function returns the new state with the result, so that what ``f`` updates is updated once, whatever
+    ``run`` computes again.
+
+    Raises (when called):
+        TypeError: an argument is given by keyword that can be given in no other way.
+    """
+    from flax.nnx.transforms import general
+
+    pure = general.merge_inputs(f, ctxtag=_TAG)
+    split = general.split_inputs(lambda *args: run(pure, args), ctxtag=_TAG)
+
+    @functools.wraps(f)
+    def of_modules(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return split(*args)
+        bound = inspect.signature(f).bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(
+                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} can only be given by keyword, and modules are passed by "
+                "position: make it a positional argument."
+            )
+        return split(*bound.args)
+
+    return of_modules
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A function of modules (a training step) as one of their state, and the modules that it was given.
+
+    Attributes:
+        fn: the user's function.
+        graph: what the modules are beside their state; hashable.
+        places: which arguments hold modules.
+        modules: these arguments.
+        states: their state, one pytree for each.
+    """
+
+    fn: Callable[..., Any]
+    graph: Any
+    places: tuple[int, ...]
+    modules: tuple[Any, ...]
+    states: tuple[Any, ...]
+
+    @staticmethod
+    def of(fn: Callable[..., Any], args: Sequence[Any]) -> Functional:
+        """Split the modules in the arguments of a call; a module that two of them share stays one."""
+        from flax import nnx
+
+        places = tuple(i for i, a in enumerate(args) if holds_modules(a))
+        modules = tuple(args[i] for i in places)
+        graph, state = nnx.split(modules)
+        return Functional(fn, graph, places, modules, tuple(state.get(j, {}) for j in range(len(places))))
+
+    def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of ``pure`` for those of the call."""
+        states = dict(zip(self.places, self.states, strict=True))
+        return tuple(states.get(i, a) for i, a in enumerate(args))
+
+    def pure(self, *args: Any) -> tuple[tuple[Any, ...], Any]:
+        """Run the function on states in place of modules; return the new states, and what it returns."""
+        from flax import nnx
+
+        state = nnx.State({j: args[i] for j, i in enumerate(self.places)})
+        modules = nnx.merge(self.graph, state)
+        given = dict(zip(self.places, modules, strict=True))
+        result = self.fn(*[given.get(i, a) for i, a in enumerate(args)])
+        new = nnx.state(modules)
+        return tuple(new.get(j, {}) for j in range(len(self.places))), result
+
+    def store(self, states: Sequence[Any]) -> None:
+        """Put new states into the modules of the call."""
+        from flax import nnx
+
+        nnx.update(self.modules, nnx.State(dict(enumerate(states))))

@@ -1,0 +1,124 @@
+"""Plans for the programs that one function turns out to be.
+
+In: a function and a call of it, what plans are asked for. Out: what the call returns, run under its plan.
+
+A plan is made when a program is first traced, and kept by the program's fingerprint. Every call is traced, so that
+values that the function closes over may change, but what was planned and emitted for the same program is run again
+(``reuse``). Under ``jax.jit`` a step is traced once, like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_plan import _compat, marks
+from remat_plan.planned import make_plan
+from remat_plan.program import Program, Traced, trace_function, trace_loss
+from remat_plan.report.progress import Progress
+from remat_plan.results.plan import Plan
+from remat_plan.reuse import Emissions
+from remat_plan.rewrite.emit import as_array
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.judge import Judge
+from remat_plan.units import Budget
+from remat_plan.verify.step import PullbackStep
+from remat_plan.verify.targets import resolve
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a self-planning function was told.
+
+    Attributes:
+        budget: None where the strategy needs none.
+        request: what plans are asked for; ``argnums`` is empty for a function that is no loss.
+        target: the device that plans are for.
+        static_argnames: keyword arguments that are not traced.
+        prevent_cse: as in ``jax.checkpoint``, for the segments.
+        is_mark: whether neither a budget nor a strategy was given, so that a training step around it may plan.
+    """
+
+    budget: Budget | None
+    request: Request
+    target: str | None
+    static_argnames: tuple[str, ...] = ()
+    prevent_cse: bool = True
+    is_mark: bool = False
+
+
+class PlanBook:
+    """Plans for the programs that one function (or one module class) turns out to be.
+
+    Attributes:
+        options: what they are asked for.
+        plans: digests of programs to their plans.
+    """
+
+    def __init__(self, options: PlanOptions):
+        self.options = options
+        self.plans: dict[str, Plan] = {}
+        self.emissions = Emissions(self.schedule_of, options.request.existing, options.prevent_cse)
+
+    def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function under its plan; it is planned first if this program is new.
+
+        A mark in a training step that is fitted (``rp.fit``) has its plan from there.
+        """
+        runner = marks.runner() if self.options.is_mark else None
+        if runner is marks.INSIDE:
+            return fn(*args, **kwargs)
+        if runner is not None:
+            return runner.run_mark(functools.partial(self._trace_mark, fn, args, kwargs), self.options.request)
+        traced = self.trace(fn, args, kwargs)
+        if traced.has_gradient:
+            try:
+                return self.emissions(traced)
+            except (NotImplementedError, TypeError, ValueError):
+                if traced.is_loss or _has_vjp(traced):
+                    raise
+        # Nothing to plan, as there is no backward pass: JAX says so where one is asked for.
+        flat = _compat.as_function(traced.jaxpr)(*traced.call.leaves)
+        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in flat])
+
+    def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """Trace a call, of a loss or of any function."""
+        r = self.options.request
+        if r.argnums:
+            return trace_loss(fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums)
+        return trace_function(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
+
+    def _trace_mark(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """Trace a call of a mark; the marks in it are a part of it."""
+        with marks.running_marks(marks.INSIDE):
+            return self.trace(fn, args, kwargs)
+
+    def schedule_of(self, program: Program) -> Sequence[Any]:
+        """The schedule of a program's plan."""
+        return self.plan_for(program).schedule
+
+    def plan_for(self, program: Program) -> Plan:
+        """The plan of a traced program, made on first use."""
+        digest = program.fingerprint.digest
+        if digest not in self.plans:
+            started = time.perf_counter()
+            with Progress("remat_plan", None) as shown:
+                judge = Judge(program, resolve(self.options.target), shown)
+                candidates = Candidates(judge.rules, shown)
+                self.plans[digest] = make_plan(judge, candidates, self.options.budget, self.options.request, started)
+        return self.plans[digest]
+
+
+def _has_vjp(traced: Traced) -> bool:
+    """Tell whether JAX can differentiate a function in reverse mode (a ``while_loop``, for one, it cannot)."""
+    step = PullbackStep(_compat.as_function(traced.jaxpr), traced.call.differentiated)
+    try:
+        jax.eval_shape(step, *traced.call.structs, *traced.cotangents)
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return True

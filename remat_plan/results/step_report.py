@@ -1,0 +1,83 @@
+"""What a fitted training step needs, by what it is for: plain and planned.
+
+In: what the compiler counts of two steps, and what their arguments are. Out: ``StepReport``: printed, shown, drawn,
+stored as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from remat_plan.results.shown import Shown, renderer_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """Bytes on one device of one compiled training step.
+
+    Attributes:
+        peak_bytes: what the step needs: arguments, results that are not in donated memory, temporaries.
+        argument_bytes: its arguments, without those that it does not read.
+        result_bytes: results that are not in the memory of donated arguments.
+        donated_bytes: results that are.
+        temporary_bytes: all else that is alive at the peak.
+        activation_bytes: of these, what the marked functions need at their peak beside arguments and gradients;
+            predicted by the evaluator, without sharding.
+    """
+
+    peak_bytes: int
+    argument_bytes: int
+    result_bytes: int
+    donated_bytes: int
+    temporary_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StepReport(Shown):
+    """A training step before and after it was fitted.
+
+    Attributes:
+        name: of the user's function.
+        target: the device.
+        budget: as it was asked for.
+        budget_bytes: in bytes on one device.
+        plain, planned: the step as it was written, and as it was fitted, by the compiler.
+        parameter_bytes: of the model's parameters and state, on one device.
+        gradient_bytes: of their gradients.
+        optimizer_bytes: of the optimizer's state.
+        batch_bytes: of all other arguments.
+        overhead: recomputed seconds over plain seconds of the marked functions, by the evaluator.
+        marks: how many different programs are marked.
+        compiles: how often the step was compiled.
+        notes: what else is to be said.
+    """
+
+    name: str
+    target: str
+    budget: str
+    budget_bytes: int
+    plain: StepBytes
+    planned: StepBytes
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    batch_bytes: int
+    overhead: float
+    marks: int
+    compiles: int
+    notes: tuple[str, ...] = ()
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw what both steps need, by what it is for, with the budget (needs matplotlib)."""
+        return renderer_of(self).plot(self, ax)
+
+    def to_json(self) -> str:
+        """Return the figures as JSON text."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -1,0 +1,199 @@
+"""The schedules of all marks of a training step, for a budget of the step.
+
+In: ``Mark``s (what is known of each program by itself), a function that compiles the step under schedules for them, a
+budget. Out: ``Fitted``: schedules whose compiled step is within the budget, or those that are predicted to need least.
+
+Each mark is given the same *level*: bytes that its own gradient step may need, by the evaluator, beside its
+arguments. Of its schedules the fastest is taken that is predicted to stay within. The step needs what it holds all the
+time (arguments and results that are not donated, as the compiler counts them) and at its peak what the highest mark
+needs there; how many bytes a predicted byte comes out at is learned from what was compiled. So few compiles are needed,
+however large the step is: the one as written, and mostly two or three more.
+
+Limits: of marks that are alive at one time, such as two halves of one model, each has the same level, although an
+unequal share of the bytes may cost less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.choose import find_predicted
+from remat_plan.search.judge import Judge
+from remat_plan.verify.compile import CompiledMemory
+
+MOST_COMPILES = 5
+"""The step as written is one of them. Only where none of these fits, the schedules that need least are compiled too."""
+
+CLOSE = 0.03
+"""A step that leaves no more than this share of the budget unused is not improved."""
+
+_AIM = 0.995
+"""The share of the budget that is aimed at after a step came out above it: predictions are not that exact."""
+
+_NOTHING_TO_GAIN = 0.002
+"""Nor is a step improved that recomputes this share of the plain seconds, or less."""
+
+Choice = tuple[Schedule, ...]
+"""A schedule for each mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A marked program, what it costs, where its schedules come from."""
+
+    judge: Judge
+    candidates: Candidates
+    request: Request
+
+    def seconds(self, schedule: Schedule) -> float:
+        """Seconds of its gradient step, by the evaluator."""
+        return self.judge.timeline(self.known(schedule)).seconds
+
+    def price(self, schedule: Schedule) -> float:
+        """What its schedules are compared by; see ``Judge.price``."""
+        return self.judge.price(self.known(schedule))
+
+    def known(self, schedule: Schedule) -> Schedule:
+        """The schedule that the evaluator takes for one: as written is the plain one where nothing else is written."""
+        program = self.judge.program
+        return program.plain if is_written(schedule) and not program.has_own_remat else schedule
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of its arguments, which are arguments or values of the step."""
+        return self.judge.timeline(self.judge.program.plain).argument_bytes
+
+    def above_arguments(self, schedule: Schedule) -> int:
+        """What its gradient step needs beside its arguments at its peak, by the evaluator."""
+        return self.judge.predicted_bytes(self.known(schedule)) - self.argument_bytes
+
+    def fastest(self, level_bytes: int) -> Schedule:
+        """Its fastest schedule that is predicted to stay within a level, or the one that needs least."""
+        limit = level_bytes + self.argument_bytes
+        plain = self.judge.program.plain
+        if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
+            return plain
+        return find_predicted(self.judge, self.candidates, limit, self.request).schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a search came to.
+
+    Attributes:
+        choice: schedules, one for each mark; where none fits, those that are predicted to need least.
+        memory: of the compiled step.
+        fits: whether it is within the budget.
+    """
+
+    choice: Choice
+    memory: CompiledMemory
+    fits: bool
+
+
+@dataclass
+class Levels:
+    """A search for one step and one budget.
+
+    Attributes:
+        marks: the marked programs.
+        compile: compiles the step under a choice; asked for each choice once.
+        written: the step as it was written, compiled.
+        rate: compiled bytes that a predicted byte above the arguments comes out at; learned.
+    """
+
+    marks: Sequence[Mark]
+    compile: Callable[[Choice], CompiledMemory]
+    written: CompiledMemory
+    rate: float = 1.0
+    tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the step holds from its beginning to its end."""
+        return held_bytes(self.written)
+
+    def choice(self, level_bytes: int) -> Choice:
+        """The fastest schedules within a level."""
+        return tuple(mark.fastest(level_bytes) for mark in self.marks)
+
+    def search(self, budget_bytes: int) -> Fitted:
+        """Find the fastest choice whose compiled step is within a budget."""
+        goal = float(budget_bytes)
+        most = len(self.tried) + MOST_COMPILES - 1
+        while len(self.tried) < most:
+            choice = self.choice(int((goal - self.held_bytes) / self.rate))
+            if choice in self.tried:
+                choice = self._another(budget_bytes)
+                if choice is None:
+                    break
+            memory = self.measure(choice)
+            if self._is_done(choice, memory, budget_bytes):
+                break
+            goal = _AIM * budget_bytes if memory.total_bytes > budget_bytes else budget_bytes
+        best = self.best(budget_bytes)
+        if best is not None:
+            return Fitted(best, self.tried[best], True)
+        # What every search ends with that found nothing: its peak as a budget can be met.
+        least = self.choice(0)
+        memory = self.measure(least)
+        return Fitted(least, memory, memory.total_bytes <= budget_bytes)
+
+    def measure(self, choice: Choice) -> CompiledMemory:
+        """Compile a choice, and learn from it what predicted bytes come out at."""
+        if choice not in self.tried:
+            self.tried[choice] = self.compile(choice)
+        memory = self.tried[choice]
+        above = memory.total_bytes - self.held_bytes
+        self.rate = max(above / max(level_bytes(self.marks, choice), 1), 1e-3)
+        return memory
+
+    def best(self, budget_bytes: int) -> Choice | None:
+        """The fastest choice that was compiled and is within a budget."""
+        fitting = [c for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        return min(fitting, key=lambda choice: price(self.marks, choice), default=None)
+
+    def _is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
+        """Whether no other choice is worth a compile."""
+        close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= budget_bytes
+        return close or (memory.total_bytes <= budget_bytes and overhead(self.marks, choice) <= _NOTHING_TO_GAIN)
+
+    def _another(self, budget_bytes: int) -> Choice | None:
+        """A choice between those that fit and those that do not; None where there is no other.
+
+        The one that is aimed at was compiled: what predicted bytes come out at changes from one to the next.
+        """
+        over = [level_bytes(self.marks, c) for c, memory in self.tried.items() if memory.total_bytes > budget_bytes]
+        under = [level_bytes(self.marks, c) for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        if not over:
+            return None
+        low, high = max(under, default=0), min(over)
+        for level in ((low + high) // 2, high - 1):
+            if (choice := self.choice(level)) not in self.tried:
+                return choice
+        return None
+
+
+def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:
+    """The level of a choice: of the mark that needs most."""
+    return max(mark.above_arguments(s) for mark, s in zip(marks, choice, strict=True))
+
+
+def price(marks: Sequence[Mark], choice: Choice) -> float:
+    """What choices that fit are compared by; see ``Judge.price``."""
+    return sum(mark.price(s) for mark, s in zip(marks, choice, strict=True))
+
+
+def overhead(marks: Sequence[Mark], choice: Choice) -> float:
+    """Recomputed seconds over plain seconds of all marks, by the evaluator."""
+    plain = sum(mark.seconds(mark.judge.program.plain) for mark in marks)
+    made = sum(mark.seconds(s) for mark, s in zip(marks, choice, strict=True))
+    return max(made / plain - 1.0, 0.0) if plain else 0.0
+
+
+def held_bytes(memory: CompiledMemory) -> int:
+    """What a compiled step holds from its beginning to its end: arguments, and results that are not in their place."""
+    return memory.argument_bytes + memory.output_bytes - memory.alias_bytes

@@ -1,0 +1,108 @@
+"""The schedules of a training step for a budget, with the last word on its peak.
+
+In: a ``TrainingStep``, its ``Site``s with their ``Mark``s, a target, a budget. Out: ``Fitted``.
+
+As in ``search.confirm``: where a search compiles fast (TPUs that are not attached), what it comes to is compiled with
+default options, and the ratio of the two sets the goal of the next search.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from remat_plan.graph.schedule import WRITTEN
+from remat_plan.report.progress import Progress
+from remat_plan.training.levels import CLOSE, Choice, Fitted, Levels, Mark, level_bytes, overhead, price
+from remat_plan.training.sites import Site
+from remat_plan.training.step import TrainingStep
+from remat_plan.training.trial import Trial
+from remat_plan.verify.compile import CompiledMemory
+from remat_plan.verify.targets import Target
+
+_ROUNDS = 3
+"""So many searches are made at most where fast compiles are not the last word."""
+
+_AGREEMENT = 0.005
+"""The step as written stays unless another choice is predicted to be faster by this share."""
+
+
+class Measuring:
+    """A step, compiled under schedules for its marks; each once.
+
+    Attributes:
+        sites: what is marked.
+        compiles: how often the step was compiled.
+    """
+
+    def __init__(self, step: TrainingStep, sites: Sequence[Site], target: Target, progress: Progress):
+        self.step, self.sites, self.target, self.progress = step, tuple(sites), target, progress
+        self.fast = target.platform == "tpu" and not target.attached
+        self.compiles = 0
+        self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
+
+    def trial(self, choice: Choice) -> Trial:
+        """What runs the marks under a choice."""
+        return Trial(self.sites, choice)
+
+    def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
+        """What the compiled step needs; ``fast`` with little optimisation."""
+        key = choice, fast
+        if key not in self._known:
+            self.progress.say(f"compiling the step for {self.target.name} ({self.compiles + 1})")
+            self._known[key] = self.step.compile(self.trial(choice), self.target, fast)
+            self.compiles += 1
+        return self._known[key]
+
+    @property
+    def as_written(self) -> CompiledMemory:
+        """What the step needs as it was written."""
+        return self.compile(tuple(WRITTEN for _ in self.sites))
+
+
+def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
+    """Find the fastest schedules of a step whose marks are ``measuring.sites``."""
+    written: Choice = tuple(WRITTEN for _ in marks)
+    fitting = [written] if measuring.as_written.total_bytes <= budget_bytes else []
+    if not fitting or any(mark.judge.program.has_own_remat for mark in marks):
+        found = _search(measuring, marks, budget_bytes)
+        if found.fits:
+            fitting.append(found.choice)
+        elif not fitting:
+            return found
+    best = min(fitting, key=lambda choice: price(marks, choice))
+    if written in fitting and price(marks, best) > (1 - _AGREEMENT) * price(marks, written):
+        best = written
+    return Fitted(best, measuring.compile(best), True)
+
+
+def _search(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
+    """Search among the schedules of the planner, and have default options of the compiler say the last word."""
+    levels = Levels(marks, functools.partial(measuring.compile, fast=measuring.fast), measuring.as_written)
+    if measuring.step.spans_devices:
+        # What the evaluator counts may be spread over the devices, as the compiler sees fit.
+        temporary = measuring.as_written.total_bytes - levels.held_bytes
+        plain = tuple(mark.judge.program.plain for mark in marks)
+        levels.rate = min(1.0, temporary / max(level_bytes(marks, plain), 1))
+    found = levels.search(budget_bytes)
+    if not measuring.fast:
+        return found
+    goal, known = budget_bytes, []
+    for _ in range(_ROUNDS):
+        memory = measuring.compile(found.choice)
+        known.append(Fitted(found.choice, memory, memory.total_bytes <= budget_bytes))
+        if _is_close(marks, known[-1], budget_bytes) or not found.fits:
+            break
+        margin = 1.0 if known[-1].fits else 0.99
+        goal = int(budget_bytes * found.memory.total_bytes / memory.total_bytes * margin)
+        found = levels.search(goal)
+        if any(found.choice == other.choice for other in known):
+            break
+    within = [f for f in known if f.fits]
+    return min(within or known, key=lambda f: price(marks, f.choice) if within else f.memory.total_bytes)
+
+
+def _is_close(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> bool:
+    """Whether another search would find nothing better."""
+    close = found.memory.total_bytes >= (1 - CLOSE) * budget_bytes
+    return found.fits and (close or overhead(marks, found.choice) == 0.0)

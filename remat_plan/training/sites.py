@@ -1,0 +1,173 @@
+"""The marks of a training step: which programs they are, and what the step differentiates in them.
+
+In: a function that traces the step. Out: ``Site``s, one for each program that a mark turns out to be.
+
+Whether a gradient is taken of an input is not to be seen from inside a function. So the step is traced once with probes
+around its marks: functions that return what they are given, with a ``jax.custom_vjp`` whose rules are told which inputs
+carry tangents and which outputs are given cotangents. A step that differentiates forward through a mark cannot have
+them: then all inputs and outputs of floating point count, as in a function that is planned by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
+
+from remat_plan import _compat
+from remat_plan.graph.equal import Source, same_program
+from remat_plan.marks import MarkRunner
+from remat_plan.program import Program, Traced, make_program
+from remat_plan.search.candidates import Request
+
+MARKED = "remat_plan: argument of a mark"
+"""The name that inputs of marks have in the trace with probes."""
+
+
+@dataclass(eq=False)
+class Site:
+    """One program that is marked, wherever it is called.
+
+    Attributes:
+        traced: its first call. The arguments are shapes; arrays of the step that it closes over are tracers of a trace
+            that is over, of which only the types are read.
+        source: its jaxpr, to be compared with others.
+        request: what the mark says of its plan.
+        moved: which flat arguments a gradient is taken of, somewhere.
+        pulled: which flat outputs are given a cotangent, somewhere.
+        calls: how often it is traced in the step.
+    """
+
+    traced: Traced
+    source: Source
+    request: Request
+    moved: list[bool]
+    pulled: list[bool]
+    calls: int = 0
+
+    def described(self, traced: Traced) -> Traced:
+        """A call of this program with what is known of its derivative.
+
+        A program of which only the first output, a scalar, is given a cotangent is a loss.
+        """
+        call = replace(traced.call, differentiated=tuple(self.moved))
+        outputs = _compat.open_jaxpr(traced.jaxpr)[0].outvars
+        is_loss = self.pulled[0] and not any(self.pulled[1:]) and outputs[0].aval.shape == ()
+        avals = [v.aval for v in outputs if _compat.is_float(v.aval)]
+        cotangents = () if is_loss else tuple(map(_compat.struct, avals))
+        return replace(traced, call=call, is_loss=is_loss, cotangents=cotangents)
+
+    def program(self) -> Program:
+        """The graph of this program."""
+        return make_program(self.described(self.traced), self.request.existing)
+
+
+@dataclass(eq=False)
+class Discovery:
+    """Runs marks as plain functions and notes what they are.
+
+    Attributes:
+        probing: whether to put probes around them.
+        sites: what was found, in the order of the trace.
+    """
+
+    probing: bool
+    sites: list[Site] = field(default_factory=list)
+
+    def run_mark(self, trace: Callable[[], Traced], request: Request) -> Any:
+        """Run a marked call as the plain function, and note it."""
+        traced = trace()
+        site = find_site(self.sites, traced) or self._new_site(traced, request)
+        site.calls += 1
+        leaves = [checkpoint_name(x, MARKED) if _compat.is_float(jax.typeof(x)) else x for x in traced.call.leaves]
+        if self.probing:
+            leaves = _probe_inputs(leaves, site.moved)
+        outputs = _compat.as_function(traced.jaxpr)(*leaves)
+        if self.probing:
+            outputs = _probe_outputs(outputs, site.pulled)
+        return jax.tree.unflatten(traced.output_tree, outputs)
+
+    def _new_site(self, traced: Traced, request: Request) -> Site:
+        outputs = [v.aval for v in _compat.open_jaxpr(traced.jaxpr)[0].outvars]
+        known = [_compat.is_float(x) and not self.probing for x in traced.call.structs]
+        wanted = [_compat.is_float(x) and not self.probing for x in outputs]
+        kept = replace(traced, call=replace(traced.call, leaves=traced.call.structs))
+        self.sites.append(Site(kept, Source(traced.jaxpr), request, known, wanted))
+        return self.sites[-1]
+
+
+def find_site(sites: Sequence[Site], traced: Traced) -> Site | None:
+    """The site whose program a traced call is, if there is one."""
+    source = Source(traced.jaxpr)
+    same = (s for s in sites if len(s.moved) == len(traced.call.leaves) and same_program(s.source, source))
+    return next(same, None)
+
+
+def find_sites(trace: Callable[[MarkRunner], Any]) -> tuple[list[Site], Any]:
+    """Trace a step and return the marks in it that a gradient is taken through, and the trace.
+
+    Args:
+        trace: traces the step, its marks run by a runner, and returns the trace (``jax.jit(step).trace(...)``).
+    """
+    try:
+        found = Discovery(probing=True)
+        traced = trace(found)
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        found = Discovery(probing=False)
+        traced = trace(found)
+    return [site for site in found.sites if any(site.moved) and any(site.pulled)], traced
+
+
+def _probe_inputs(values: Sequence[Any], noted: list[bool]) -> list[Any]:
+    """Return values as they are; where a derivative is taken, note which carry tangents."""
+    places = [i for i, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
+
+    @jax.custom_vjp
+    def probe(*floats: Any) -> tuple[Any, ...]:
+        return floats
+
+    def forward(*floats: Any) -> tuple[tuple[Any, ...], None]:
+        for place, x in zip(places, floats, strict=True):
+            noted[place] = noted[place] or x.perturbed
+        return tuple(x.value for x in floats), None
+
+    probe.defvjp(forward, _pass_on, symbolic_zeros=True)
+    return _with(values, places, probe)
+
+
+def _probe_outputs(values: Sequence[Any], noted: list[bool]) -> list[Any]:
+    """Return values as they are; where a derivative is taken, note which are given cotangents."""
+    places = [i for i, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
+
+    @jax.custom_vjp
+    def probe(*floats: Any) -> tuple[Any, ...]:
+        return floats
+
+    def forward(*floats: Any) -> tuple[tuple[Any, ...], None]:
+        return tuple(x.value for x in floats), None
+
+    def backward(_: None, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        for place, ct in zip(places, cotangents, strict=True):
+            noted[place] = noted[place] or not isinstance(ct, SymbolicZero)
+        return _pass_on(None, cotangents)
+
+    probe.defvjp(forward, backward, symbolic_zeros=True)
+    return _with(values, places, probe)
+
+
+def _pass_on(_: None, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if isinstance(ct, SymbolicZero) else ct for ct in cotangents)
+
+
+def _with(values: Sequence[Any], places: Sequence[int], probe: Callable[..., tuple[Any, ...]]) -> list[Any]:
+    """Values, those at some places sent through a probe."""
+    new = list(values)
+    for place, x in zip(places, probe(*[values[i] for i in places]) if places else (), strict=True):
+        new[place] = x
+    return new
