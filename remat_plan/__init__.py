@@ -13,7 +13,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from remat_plan.accumulate import accumulate
 from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
+from remat_plan.batch import max_batch
 from remat_plan.compare import compare
 from remat_plan.fit import FittedStep, fit
 from remat_plan.functions import Planned, checkpoint, remat
@@ -36,11 +38,13 @@ __all__ = [
     "Mirror",
     "Plan",
     "Planned",
+    "accumulate",
     "analyze",
     "checkpoint",
     "compare",
     "compiler_options",
     "fit",
+    "max_batch",
     "plan",
     "register_strategy",
     "remat",

@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-from remat_plan.fitted import Found, fit_step
-from remat_plan.modules import Functional, holds_modules
+from remat_plan.fitted import Found, fit_step, make_step
+from remat_plan.modules import Functional
 from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
@@ -43,7 +43,7 @@ class FittedStep:
 
     def fit(self, args: Sequence[Any]) -> None:
         """Fit the step for arguments of some shapes, if that was not done."""
-        self._fitted(*self._pure(args))
+        self._fitted(*make_step(self.fn, args, self._told))
 
     @property
     def report(self) -> StepReport:
@@ -63,34 +63,26 @@ class FittedStep:
         return self.plans[0]
 
     def __call__(self, *args: Any) -> Any:
-        pure, values = self._pure(args)
-        found, jitted = self._fitted(pure, values)
-        result = found.step.result(found.trial, jitted(*found.step.dynamic(values)))
-        if pure is None:
+        step, function = make_step(self.fn, args, self._told)
+        found, jitted = self._fitted(step, function)
+        values = args if function is None else function.arguments(args)
+        result = found.step.result(found.trial, jitted(*step.dynamic(values)))
+        if function is None:
             return result
         states, result = result
-        pure.store(states)
+        function.store(states)
         return result
 
     def lower(self, *args: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
-        pure, values = self._pure(args)
-        found, jitted = self._fitted(pure, values)
-        return jitted.lower(*found.step.dynamic(values))
+        step, function = make_step(self.fn, args, self._told)
+        values = args if function is None else function.arguments(args)
+        return self._fitted(step, function)[1].lower(*step.dynamic(values))
 
-    def _pure(self, args: Sequence[Any]) -> tuple[Functional | None, Sequence[Any]]:
-        """The arguments, states in place of NNX modules; None where there are no modules."""
-        if not holds_modules(args):
-            return None, args
-        pure = Functional.of(self.fn, args)
-        return pure, pure.arguments(args)
-
-    def _fitted(self, pure: Functional | None, values: Sequence[Any]) -> tuple[Found, Any]:
-        fn = self.fn if pure is None else functools.wraps(self.fn)(functools.partial(Functional.pure, pure))
-        step = TrainingStep.of(fn, values, self._told)
+    def _fitted(self, step: TrainingStep, function: Functional | None) -> tuple[Found, Any]:
         leaves, tree = jax.tree.flatten(step.structs)
         shapes = tuple((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
-        key = None if pure is None else pure.graph, tree, shapes, step.splits
+        key = None if function is None else function.graph, tree, shapes, step.splits
         if key not in self._found:
             with self._progress as shown:
                 found = fit_step(step, self._budget, self._target, shown, time.perf_counter())

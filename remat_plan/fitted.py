@@ -5,11 +5,14 @@ In: a ``TrainingStep``, a budget, a target. Out: ``Found``, or ``BudgetError``. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from remat_plan import collector
 from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.modules import Functional, holds_modules
 from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
@@ -23,7 +26,7 @@ from remat_plan.training.inputs import sort_arguments
 from remat_plan.training.levels import Fitted, Mark, held_bytes, level_bytes, overhead
 from remat_plan.training.search import Measuring, search_step
 from remat_plan.training.sites import find_sites
-from remat_plan.training.step import TrainingStep
+from remat_plan.training.step import Settings, TrainingStep
 from remat_plan.training.trial import Trial
 from remat_plan.training.unmarked import no_mark
 from remat_plan.units import Budget, BudgetError, format_bytes
@@ -63,6 +66,15 @@ class Marked:
     marks: tuple[Mark, ...]
     measuring: Measuring
     trace: object
+
+
+def make_step(fn: Callable[..., Any], args: Sequence[Any], told: Settings) -> tuple[TrainingStep, Functional | None]:
+    """A user's step on its arguments; of one with NNX modules among them, the step of their state, and the modules."""
+    if not holds_modules(args):
+        return TrainingStep.of(fn, args, told), None
+    function = Functional.of(fn, args)
+    pure = functools.wraps(fn, updated=())(functools.partial(Functional.pure, function))
+    return TrainingStep.of(pure, function.arguments(args), told), function
 
 
 def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked:

@@ -1,4 +1,4 @@
-"""From ``PATH.py:FUNCTION`` to a loss function with its example arguments.
+"""From ``PATH.py:FUNCTION`` to a loss function, or a training step, with its example arguments.
 
 In: the text a user typed. Out: ``Problem``; ``InputError`` that tells what is so and what to do.
 
@@ -21,43 +21,84 @@ from typing import Any
 
 from remat_plan.cli.errors import InputError, user_error
 
-SHAPE = "(loss_fn, args) or (loss_fn, args, options)"
-
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What FUNCTION may say beside the loss function and its arguments; the meaning is that of ``rp.plan``."""
+class LossOptions:
+    """What FUNCTION may say beside a loss function and its arguments; the meaning is that of ``rp.plan``."""
 
     argnums: Any = 0
     has_aux: bool = False
     static_argnums: Any = ()
     kwargs: Mapping[str, Any] | None = None
 
-    def as_arguments(self) -> dict[str, Any]:
-        """Return them as keyword arguments."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What FUNCTION may say beside a training step and its arguments; the meaning is that of ``rp.fit``."""
+
+    donate_argnums: Any = ()
+    static_argnums: Any = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What FUNCTION is to return.
+
+    Attributes:
+        what: the first thing of it, in words.
+        name: the same, as an argument is called.
+        options: what may be said beside it and its arguments.
+        door: the function that these are for.
+        inputs: what FUNCTION itself is given, in words; "" for nothing.
+    """
+
+    what: str
+    name: str
+    options: type[LossOptions | StepOptions]
+    door: str
+    inputs: str = ""
+
+    @property
+    def shape(self) -> str:
+        """What is to be returned, as code."""
+        return f"({self.name}, args) or ({self.name}, args, options)"
+
+
+LOSS = Kind("loss function", "loss_fn", LossOptions, "remat_plan.plan")
+STEP = Kind("training step", "train_step", StepOptions, "remat_plan.fit")
+STEPS = Kind("training step", "train_step", StepOptions, "remat_plan.fit", "the number of examples in a batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A loss function, the arguments to plan it on, and how it is to be differentiated."""
+    """A function, the arguments to plan it on, and what else is to be said about it."""
 
-    loss_fn: Callable[..., Any]
+    fn: Callable[..., Any]
     args: tuple[Any, ...]
-    options: Options
+    options: LossOptions | StepOptions
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the options as keyword arguments."""
+        return {f.name: getattr(self.options, f.name) for f in fields(self.options)}
 
 
-def load(text: str) -> Problem:
-    """Import the file, call the function, check what it returns.
+def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
+    """Import the file, find the function; return one that calls it and checks what it returns.
 
     Args:
         text: ``PATH.py:FUNCTION``.
+        kind: what the function is to return.
 
     Raises:
-        InputError: no such file or function, the file or the function raises, or it returns something else.
+        InputError: no such file or function, or the file raises. What is returned raises it where the function raises,
+            or returns something else.
     """
     path, name = split(text)
-    return check(call(find(import_file(path), path, name), f"{path.name}:{name}"), f"{path.name}:{name}")
+    function = find(import_file(path), path, name, kind)
+    label = f"{path.name}:{name}"
+    return lambda *inputs: check(call(function, label, *inputs), label, kind)
 
 
 def split(text: str) -> tuple[Path, str]:
@@ -121,11 +162,11 @@ def _import_alone(name: str, path: Path) -> ModuleType:
     return module
 
 
-def find(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
-    """Return the function of that name, which must need no arguments.
+def find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[..., Any]:
+    """Return the function of that name, which must need no arguments, or the one that its kind is given.
 
     Raises:
-        InputError: there is none, or it needs arguments.
+        InputError: there is none, or it needs other arguments.
     """
     function = getattr(module, name, None)
     if function is None:
@@ -138,59 +179,60 @@ def find(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
     if not callable(function):
         raise InputError(
             f"{path.name}:{name} is not a function but {type(function).__name__}.",
-            f"Name a function that returns {SHAPE}.",
+            f"Name a function that returns {kind.shape}.",
         )
     try:
-        inspect.signature(function).bind()
+        inspect.signature(function).bind(*([1] if kind.inputs else []))
     except TypeError as error:
+        given, takes = (f"with {kind.inputs} alone", kind.inputs) if kind.inputs else ("without arguments", "none")
         raise InputError(
-            f"{path.name}:{name} cannot be called without arguments ({error}).",
-            f"FUNCTION takes none and returns {SHAPE}. If {name} is the loss function itself, "
-            f"add `def problem(): return {name}, (its, arguments)` and name that.",
+            f"{path.name}:{name} cannot be called {given} ({error}).",
+            f"FUNCTION takes {takes} and returns {kind.shape}. If {name} is the {kind.what} itself, "
+            f"add `def problem({'batch' if kind.inputs else ''}): return {name}, (its, arguments)` and name that.",
         ) from None
     except ValueError:  # a builtin without a signature
         pass
     return function
 
 
-def call(function: Callable[[], Any], label: str) -> Any:
+def call(function: Callable[..., Any], label: str, *inputs: Any) -> Any:
     """Call the user's function.
 
     Raises:
         InputError: it raises.
     """
     try:
-        return function()
+        return function(*inputs)
     except (Exception, SystemExit) as error:
         raise user_error(error, label, "It runs before anything is planned: mend it there.") from error
 
 
-def check(made: Any, label: str) -> Problem:
+def check(made: Any, label: str, kind: Kind) -> Problem:
     """Check what FUNCTION returned.
 
     Raises:
-        InputError: it is no loss function with arguments.
+        InputError: it is no function with arguments.
     """
     if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
-        raise InputError(f"{label} returned something else: {_tell(made)}.", f"It must return {SHAPE}.")
-    loss_fn, args, options = (*made, None)[:3]
-    if not callable(loss_fn):
+        raise InputError(f"{label} returned something else: {_tell(made)}.", f"It must return {kind.shape}.")
+    fn, args, options = (*made, None)[:3]
+    if not callable(fn):
         raise InputError(
-            f"the first thing that {label} returned is {_tell(loss_fn)}, not a function.", f"It must return {SHAPE}."
+            f"the first thing that {label} returned is {_tell(fn)}, not a function.", f"It must return {kind.shape}."
         )
     if not isinstance(args, (tuple, list)) or hasattr(args, "_fields"):
         raise InputError(
             f"the second thing that {label} returned is {_tell(args)}.",
-            "It must be a tuple of the loss function's arguments; of one argument: (params,).",
+            f"It must be a tuple of the {kind.what}'s arguments; of one argument: (params,).",
         )
-    known = [f.name for f in fields(Options)]
-    advice = f"It must be a dict with some of {', '.join(known)}; they mean what they mean in remat_plan.plan."
+    known = [f.name for f in fields(kind.options)]
+    advice = f"It must be a dict with some of {', '.join(known)}; they mean what they mean in {kind.door}."
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"the third thing that {label} returned is {_tell(options)}.", advice)
     unknown = sorted({str(key) for key in options or ()} - set(known))
     if unknown:
         raise InputError(f"the options that {label} returned have an unknown {unknown[0]!r}.", advice)
-    return Problem(loss_fn, tuple(args), Options(**(options or {})))
+    return Problem(fn, tuple(args), kind.options(**(options or {})))
 
 
 def _tell(thing: Any) -> str:

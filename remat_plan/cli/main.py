@@ -1,4 +1,4 @@
-"""The command line: ``remat-plan analyze|plan|tradeoff|compare PATH.py:FUNCTION``.
+"""The command line: ``remat-plan analyze|plan|fit|max-batch|tradeoff|compare PATH.py:FUNCTION``.
 
 In: arguments. Out: a report on stdout and in files; an exit code:
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import remat_plan as rp
 from remat_plan.cli.errors import InputError, own_frames, user_error
-from remat_plan.cli.load import Problem, load
+from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, LossOptions, Problem, load
 from remat_plan.cli.output import Outputs, Report
 from remat_plan.cli.parser import make_parser
 from remat_plan.results.comparison import Comparison
@@ -28,6 +28,9 @@ from remat_plan.units import BudgetError, parse_budget
 
 FINE, OVER_BUDGET, BAD_INPUT, FAILED = 0, 1, 2, 3
 COMPARED_BUDGETS = ("75%", "50%", "25%")
+
+Make = Callable[..., Problem]
+"""Calls the user's FUNCTION, of ``max-batch`` with a number of examples."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +69,9 @@ def _run(options: argparse.Namespace) -> int:
     outputs.check()
     _check_budgets(options)
     with contextlib.redirect_stdout(sys.stderr if options.json == "-" else sys.stdout):  # the user's file may print
-        problem = load(options.source)
-        report = _guarded(_COMMANDS[options.command], problem, options)
+        command, kind = _COMMANDS[options.command]
+        make = load(options.source, kind)
+        report = _guarded(command, make, make(*([options.multiple_of] if kind.inputs else [])), options)
     outputs.write(report, f"remat-plan {options.command} {options.source}")
     sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
     none_fits = isinstance(report, Comparison) and not any(row.plan for row in report.rows)
@@ -82,6 +86,8 @@ def _check_budgets(options: argparse.Namespace) -> None:
     """
     if options.command == "plan" and options.budget is None and options.strategy == "auto":
         raise InputError("plan needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device.")
+    if options.command in ("fit", "max-batch") and options.budget is None:
+        raise InputError(f"{options.command} needs a budget.", "Say --budget 24GB, or device.")
     budget = getattr(options, "budget", None)
     for text in budget if isinstance(budget, list) else [budget]:
         try:
@@ -91,15 +97,17 @@ def _check_budgets(options: argparse.Namespace) -> None:
             raise InputError(f"--{error}") from None
 
 
-def _guarded(command: Callable[..., Report], problem: Problem, options: argparse.Namespace) -> Report:
-    """Run a command; tell errors in the user's loss function from errors in what was asked.
+def _guarded(
+    command: Callable[..., Report], make: Callable[..., Problem], problem: Problem, options: argparse.Namespace
+) -> Report:
+    """Run a command; tell errors in the user's function from errors in what was asked.
 
     Raises:
         InputError: for both. BudgetError. Other exceptions: failures of this library.
     """
     try:
-        return command(problem, options)
-    except BudgetError:
+        return command(problem, options, make)
+    except (BudgetError, InputError):
         raise
     except (TypeError, ValueError, ImportError) as error:
         if not own_frames(error):  # remat_plan's own words about an argument
@@ -112,53 +120,72 @@ def _guarded(command: Callable[..., Report], problem: Problem, options: argparse
 
 
 def _loss_error(error: Exception, problem: Problem) -> InputError:
-    name = getattr(problem.loss_fn, "__name__", type(problem.loss_fn).__name__)
-    advice = "The loss function must run under jax.make_jaxpr(loss_fn)(*args); mend it there first."
+    name = getattr(problem.fn, "__name__", type(problem.fn).__name__)
+    what = "The loss function" if isinstance(problem.options, LossOptions) else "The training step"
+    advice = f"{what} must run under jax.make_jaxpr({name})(*args); mend it there first."
     return user_error(error, f"tracing {name}", advice)
 
 
-def _analyze(problem: Problem, options: argparse.Namespace) -> Report:
-    return rp.analyze(problem.loss_fn, *problem.args, **problem.options.as_arguments())
+def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
+    return rp.analyze(problem.fn, *problem.args, **problem.as_arguments())
 
 
-def _plan(problem: Problem, options: argparse.Namespace) -> Report:
+def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
     return rp.plan(
-        problem.loss_fn,
+        problem.fn,
         *problem.args,
         budget=options.budget,
         strategy=options.strategy,
         verify=options.verify,
         target=options.target,
-        **problem.options.as_arguments(),
+        **problem.as_arguments(),
     )
 
 
-def _tradeoff(problem: Problem, options: argparse.Namespace) -> Report:
+def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
     return rp.tradeoff(
-        problem.loss_fn,
+        problem.fn,
         *problem.args,
         target=options.target,
         points=options.points,
-        **problem.options.as_arguments(),
+        **problem.as_arguments(),
     )
 
 
-def _compare(problem: Problem, options: argparse.Namespace) -> Report:
+def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
+    step = rp.fit(problem.fn, *problem.args, budget=options.budget, target=options.target, **problem.as_arguments())
+    return step.report
+
+
+def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
+    return rp.max_batch(
+        problem.fn,
+        lambda batch: make(batch).args,
+        budget=options.budget,
+        multiple_of=options.multiple_of,
+        target=options.target,
+        **problem.as_arguments(),
+    )
+
+
+def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
     names = [row.name for row in rp.strategies()] if options.strategy == ["all"] else options.strategy
     return rp.compare(
-        problem.loss_fn,
+        problem.fn,
         *problem.args,
         budgets=options.budget or COMPARED_BUDGETS,
         strategies=names or ["auto"],
         verify=options.verify,
         target=options.target,
-        **problem.options.as_arguments(),
+        **problem.as_arguments(),
     )
 
 
-_COMMANDS: dict[str, Callable[[Problem, Any], Report]] = {
-    "analyze": _analyze,
-    "plan": _plan,
-    "tradeoff": _tradeoff,
-    "compare": _compare,
+_COMMANDS: dict[str, tuple[Callable[[Problem, Any, Make], Report], Kind]] = {
+    "analyze": (_analyze, LOSS),
+    "plan": (_plan, LOSS),
+    "fit": (_fit, STEP),
+    "max-batch": (_max_batch, STEPS),
+    "tradeoff": (_tradeoff, LOSS),
+    "compare": (_compare, LOSS),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Callable
 
 import remat_plan
 
@@ -28,7 +29,10 @@ arguments for it; shapes are enough, nothing is computed:
         params = [jax.ShapeDtypeStruct((256, 256), "float32")] * 12
         return loss_fn, (params, jax.ShapeDtypeStruct((4096, 256), "float32"))
 
-It may return a third thing, a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan."""
+It may return a third thing, a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan.
+
+For `fit` and `max-batch` it returns a whole training step instead, in which remat_plan.remat marks what may be
+recomputed; for `max-batch` it takes the number of examples in a batch."""
 
 _EXAMPLES = """\
 examples:
@@ -36,6 +40,8 @@ examples:
     remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the present peak
     remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
     remat-plan plan train.py:problem --budget 70% --target gpu:h100
+    remat-plan fit train.py:step --budget 24GB --target gpu:l4
+    remat-plan max-batch train.py:step_of --budget 24GB --target gpu:l4
     remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
     remat-plan compare train.py:problem --budget 75%,50%,25%
 
@@ -59,6 +65,32 @@ examples:
 
 exit code 1 says that the budget cannot be met; the message names the least that can."""
 
+_AFTER_FIT = """\
+PATH.py:FUNCTION returns the training step, its arguments and what jax.jit is told of it (donate_argnums,
+static_argnums, in_shardings, out_shardings):
+
+    def train_step(state, batch):
+        loss, grads = jax.value_and_grad(remat_plan.remat(loss_fn))(state.params, batch)
+        return state.apply_gradients(grads=grads), loss
+
+    def step():
+        return train_step, (state, batch), {"donate_argnums": 0}
+
+In a program: `train_step = remat_plan.fit(train_step, state, batch, budget="24GB", donate_argnums=0)`.
+
+exit code 1 says that the budget cannot be met; the message names the least that can."""
+
+_AFTER_MAX_BATCH = """\
+PATH.py:FUNCTION takes the number of examples in a batch and returns what it returns for `remat-plan fit`; shapes are
+enough:
+
+    def step_of(batch):
+        return train_step, (state, jax.ShapeDtypeStruct((batch, 1024), "int32")), {"donate_argnums": 0}
+
+examples:
+    remat-plan max-batch train.py:step_of --budget 24GB
+    remat-plan max-batch train.py:step_of --budget 80GB --target gpu:h100 --multiple-of 32"""
+
 _AFTER_COMPARE = """\
 One line for each strategy and budget. Options may be repeated, or take a list with commas.
 
@@ -75,15 +107,19 @@ def _texts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _count(text: str) -> int:
-    """A whole number from 2 on."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 2:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of 2 or more is needed")
-    return number
+def _count(least: int) -> Callable[[str], int]:
+    """A whole number from ``least`` on."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: a whole number of {least} or more is needed")
+        return number
+
+    return parse
 
 
 def _strategies() -> str:
@@ -101,20 +137,28 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"remat_plan {remat_plan.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, told: str, after: str) -> argparse.ArgumentParser:
+    def add(name: str, told: str, after: str, returns: str = "(loss_fn, args[, options])") -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=told, description=f"{told[0].upper()}{told[1:]}.", epilog=after, formatter_class=plain,
             allow_abbrev=False,
         )  # fmt: skip
-        command.add_argument("source", metavar="PATH.py:FUNCTION", help="returns (loss_fn, args[, options])")
+        command.add_argument("source", metavar="PATH.py:FUNCTION", help=f"returns {returns}")
         return command
 
     analyze = add("analyze", "what plain JAX keeps for the backward pass, by value; nothing is compiled", "")
     plan = add("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{_strategies()}")
+    step = "(train_step, args[, options])"
+    fit = add("fit", "what to recompute, to fit a whole training step in a budget", _AFTER_FIT, step)
+    largest = add("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step)
     tradeoff = add("tradeoff", "peak memory against overhead, the whole curve", "")
     compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
 
     plan.add_argument("--budget", metavar="B", help='bytes ("800MB", "8GiB"), a share of the present peak, "device"')
+    for command in (fit, largest):
+        command.add_argument("--budget", metavar="B", help='bytes on one device ("24GB", "8GiB"), or "device"')
+    largest.add_argument(
+        "--multiple-of", metavar="N", type=_count(1), default=8, help="what batches are multiples of (default: 8)"
+    )
     plan.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto); see below")
     compare.add_argument(
         "--budget", metavar="B,...", type=_texts, action="extend", default=[], help="budgets (default: 75%%,50%%,25%%)"
@@ -127,14 +171,14 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="strategies (default: auto); all of them: all",
     )
-    tradeoff.add_argument("--points", metavar="N", type=_count, default=16, help="how many schedules (default: 16)")
-    for command in (plan, tradeoff, compare):
+    tradeoff.add_argument("--points", metavar="N", type=_count(2), default=16, help="how many schedules (default: 16)")
+    for command in (plan, fit, largest, tradeoff, compare):
         command.add_argument("--target", metavar="T", help='a device that need not be here: "gpu:h100", "tpu:v5e:1x1"')
     for command in (plan, compare):
         command.add_argument(
             "--no-verify", dest="verify", action="store_false", help="predict only; do not compile (quick, less sure)"
         )
-    for command in (analyze, plan, tradeoff, compare):
+    for command in (analyze, plan, fit, largest, tradeoff, compare):
         command.add_argument("--json", metavar="FILE", help="write JSON; - for stdout, instead of the table")
         command.add_argument("--html", metavar="FILE", help="write a page that needs no network")
         command.add_argument("--plot", metavar="FILE", help="write a picture: .png, .svg, .pdf (needs matplotlib)")

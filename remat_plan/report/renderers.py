@@ -1,7 +1,7 @@
 """Which functions show which result; importing this module registers them.
 
-In: nothing. Out: a ``Renderer`` for ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison``, ``StepReport``. Imported
-with ``remat_plan``; rich and matplotlib are imported when something is drawn by them.
+In: nothing. Out: a ``Renderer`` for each type of ``results`` that is shown. Imported with ``remat_plan``; rich and
+matplotlib are imported when something is drawn by them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from remat_plan.report import html, plots, steps, tables, text
 from remat_plan.report.tables import Table
 from remat_plan.report.terminal import render
 from remat_plan.results.analysis import Analysis
+from remat_plan.results.batch_sizes import BatchSizes
 from remat_plan.results.comparison import Comparison
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
@@ -46,4 +47,8 @@ register(
 register(
     StepReport,
     _by_table(steps.step_line, steps.step_table, lambda r: html.table_html(steps.step_table(r)), steps.plot_step),
+)
+register(
+    BatchSizes,
+    _by_table(steps.batch_line, steps.batch_table, lambda s: html.table_html(steps.batch_table(s)), steps.plot_batches),
 )

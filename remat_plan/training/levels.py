@@ -101,20 +101,15 @@ class Levels:
     Attributes:
         marks: the marked programs.
         compile: compiles the step under a choice; asked for each choice once.
-        written: the step as it was written, compiled.
+        held_bytes: what the step holds from its beginning to its end.
         rate: compiled bytes that a predicted byte above the arguments comes out at; learned.
     """
 
     marks: Sequence[Mark]
     compile: Callable[[Choice], CompiledMemory]
-    written: CompiledMemory
+    held_bytes: int
     rate: float = 1.0
     tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
-
-    @property
-    def held_bytes(self) -> int:
-        """What the step holds from its beginning to its end."""
-        return held_bytes(self.written)
 
     def choice(self, level_bytes: int) -> Choice:
         """The fastest schedules within a level."""

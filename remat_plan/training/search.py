@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.progress import Progress
-from remat_plan.training.levels import CLOSE, Choice, Fitted, Levels, Mark, level_bytes, overhead, price
+from remat_plan.training.levels import CLOSE, Choice, Fitted, Levels, Mark, held_bytes, level_bytes, overhead, price
 from remat_plan.training.sites import Site
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
@@ -77,13 +77,20 @@ def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) 
 
 
 def _search(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
-    """Search among the schedules of the planner, and have default options of the compiler say the last word."""
-    levels = Levels(marks, functools.partial(measuring.compile, fast=measuring.fast), measuring.as_written)
+    """Search among the schedules of the planner."""
+    held = held_bytes(measuring.as_written)
+    levels = Levels(marks, functools.partial(measuring.compile, fast=measuring.fast), held)
     if measuring.step.spans_devices:
         # What the evaluator counts may be spread over the devices, as the compiler sees fit.
-        temporary = measuring.as_written.total_bytes - levels.held_bytes
         plain = tuple(mark.judge.program.plain for mark in marks)
+        temporary = measuring.as_written.total_bytes - held
         levels.rate = min(1.0, temporary / max(level_bytes(marks, plain), 1))
+    return confirmed(measuring, levels, budget_bytes)
+
+
+def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted:
+    """Search, with default options of the compiler having the last word."""
+    marks = levels.marks
     found = levels.search(budget_bytes)
     if not measuring.fast:
         return found

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from remat_plan.cli.errors import InputError
-from remat_plan.cli.load import check, load, split
+from remat_plan.cli.load import LOSS, STEPS, check, load, split
 
 
 def say(folder, text, name="own.py"):
@@ -17,10 +17,10 @@ def say(folder, text, name="own.py"):
 def test_a_file_is_loaded_with_its_neighbours(folder):
     problem = load(
         say(folder, "from train import problem\ndef f():\n    fn, args = problem()\n    return [fn, list(args)]\n")
-    )
-    assert problem.loss_fn.__name__ == "loss_fn"
+    )()
+    assert problem.fn.__name__ == "loss_fn"
     assert isinstance(problem.args, tuple)
-    assert problem.options.as_arguments() == {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None}
+    assert problem.as_arguments() == {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None}
 
 
 def test_a_file_in_a_package_may_import_its_siblings(folder):
@@ -30,12 +30,12 @@ def test_a_file_in_a_package_may_import_its_siblings(folder):
         (where / "__init__.py").write_text("")
     (inner / "other.py").write_text("FACTOR = 2.0\n")
     (inner / "own.py").write_text("from .other import FACTOR\ndef f():\n    return (lambda x: FACTOR * x), (1.0,)\n")
-    assert load("pack/inner/own.py:f").args == (1.0,)
+    assert load("pack/inner/own.py:f")().args == (1.0,)
 
 
 def test_a_file_may_have_the_name_of_a_module_that_is_there(folder):
     for name in ("json.py", "jax.py"):
-        assert load(say(folder, "def f():\n    return (lambda x: x), (1.0,)\n", name)).args == (1.0,)
+        assert load(say(folder, "def f():\n    return (lambda x: x), (1.0,)\n", name))().args == (1.0,)
     assert "dumps" in dir(sys.modules["json"])
 
 
@@ -44,7 +44,7 @@ def test_dataclasses_work_in_the_file(folder):
         "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
         "def f():\n    return (lambda x: x), (1.0,), {'kwargs': {}}\n"
     )
-    assert load(say(folder, text)).options.kwargs == {}
+    assert load(say(folder, text))().options.kwargs == {}
 
 
 @pytest.mark.parametrize("text", ["train", "train.py", "train.py:", ":f", "train.py:1", "train.py:a.b", ""])
@@ -82,13 +82,13 @@ def test_paths(folder):
 )
 def test_what_is_wrong_with_a_file(folder, text, told):
     with pytest.raises(InputError) as caught:
-        load(say(folder, text))
+        load(say(folder, text))()
     assert re.search(told, str(caught.value)), caught.value
 
 
 def test_long_messages_are_cut(folder):
     with pytest.raises(InputError) as caught:
-        load(say(folder, "def f(): raise ValueError('line\\n' * 500)"))
+        load(say(folder, "def f(): raise ValueError('line\\n' * 500)"))()
     assert len(str(caught.value).splitlines()) < 20
     assert "more lines" in str(caught.value)
 
@@ -108,5 +108,15 @@ def test_long_messages_are_cut(folder):
 )
 def test_what_is_wrong_with_what_the_function_returned(made, told):
     with pytest.raises(InputError) as caught:
-        check(made, "own.py:f")
+        check(made, "own.py:f", LOSS)
     assert told in str(caught.value)
+
+
+def test_a_function_of_the_batch_is_given_one(folder):
+    make = load(say(folder, "def f(batch):\n    return print, (batch,), {'donate_argnums': 0}\n"), STEPS)
+    assert make(16).args == (16,)
+    assert make(16).as_arguments()["donate_argnums"] == 0
+    with pytest.raises(InputError, match="cannot be called with the number of examples in a batch alone"):
+        load(say(folder, "def f(): pass", "none.py"), STEPS)
+    with pytest.raises(InputError, match=r"unknown 'argnums'\.\nIt must be a dict with some of donate_argnums, "):
+        load(say(folder, "def f(batch): return print, (1,), {'argnums': 0}", "other.py"), STEPS)(8)

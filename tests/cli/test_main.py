@@ -65,6 +65,52 @@ def test_tradeoff(run, folder):
     assert "<svg" in (folder / "curve.svg").read_text()
 
 
+STEP = """
+import jax, jax.numpy as jnp, remat_plan as rp
+
+def loss_fn(w, x):
+    for _ in range(8):
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+def train_step(w, x):
+    return w - jax.grad(rp.remat(loss_fn))(w, x)
+
+def step(batch=4096):
+    shape = lambda *s: jax.ShapeDtypeStruct(s, "float32")
+    return train_step, (shape(64, 64), shape(batch, 64)), {"donate_argnums": 0}
+
+def unmarked():
+    return (lambda w, x: w - jax.grad(loss_fn)(w, x)), step()[1]
+"""
+
+
+def test_fit_and_max_batch(run, folder):
+    (folder / "step.py").write_text(STEP)
+    files = "--json", "step.json", "--html", "step.html", "--plot", "step.png"
+    code, out, _ = run("fit", "step.py:step", "--budget", "60%", *files)
+    assert code == 0
+    report = json.loads((folder / "step.json").read_text())
+    assert report["planned"]["peak_bytes"] <= report["budget_bytes"] < report["plain"]["peak_bytes"]
+    assert "parameters and state of the model" in out
+    code, out, _ = run("max-batch", "step.py:step", "--budget", "2MB", "--multiple-of", "128", "--json", "sizes.json")
+    assert code == 0
+    batches = [row["batch"] for row in json.loads((folder / "sizes.json").read_text())["rows"]]
+    assert 0 < batches[0] < batches[-1]
+    assert all(str(batch) in out for batch in batches)
+
+
+def test_what_is_wrong_with_a_step(run, folder):
+    (folder / "step.py").write_text(STEP)
+    code, _, err = run("fit", "step.py:unmarked", "--budget", "60%")
+    assert code == 2
+    assert "no gradient is taken through a marked function" in err
+    assert run("fit", "step.py:step", "--budget", "1kB")[0] == 1
+    code, _, err = run("max-batch", "step.py:step")
+    assert code == 2
+    assert "max-batch needs a budget" in err
+
+
 def test_compare_has_a_line_for_each_budget(run, folder):
     code, out, _ = run(
         "compare", "train.py:problem", "--budget", "80%,70%", "--budget", "2%", "--strategy", "auto", "--no-verify",

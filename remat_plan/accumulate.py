@@ -1,0 +1,92 @@
+"""Gradient accumulation over microbatches: ``rp.accumulate``.
+
+In: a function of parameters and a batch that returns a loss and gradients. Out: the same function, run on the slices of
+a batch one after another. It lowers what recomputation cannot: the memory that one slice needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from remat_plan import _compat
+from remat_plan.modules import Functional, holds_modules
+
+
+def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
+    """Return ``value_and_grad`` run on the slices of a batch, its results averaged.
+
+    Args:
+        value_and_grad: ``f(params, *batch)``, such as ``jax.value_and_grad(loss_fn)``; what it returns may be any
+            pytree (with ``has_aux``, or gradients alone). Arrays in ``batch`` have the examples along their first axis.
+        microbatches: how many slices; it must divide the number of examples. Slice ``i`` has the examples ``i``,
+            ``i + microbatches`` and so on, so that a batch that is sharded along its first axis stays where it is.
+
+    Returns:
+        A function of the same arguments. Results of floating point are averaged over the slices (in their own dtype),
+        others (counts) added up. State of an NNX module in the first argument is carried from slice to slice.
+
+    Raises:
+        TypeError, ValueError: ``microbatches`` is no positive integer, or (when called) does not divide the batch.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> loss = lambda w, x: jnp.mean((x @ w) ** 2)
+        >>> w, x = jnp.ones((4, 2)), jnp.arange(32.0).reshape(8, 4)
+        >>> value, gradient = rp.accumulate(jax.value_and_grad(loss), 4)(w, x)
+        >>> bool(jnp.allclose(gradient, jax.grad(loss)(w, x)))
+        True
+    """
+    if not callable(value_and_grad):
+        raise TypeError(f"rp.accumulate needs a function, not {type(value_and_grad).__name__}.")
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+        raise TypeError(f"microbatches={microbatches!r}: give a positive integer.")
+    if microbatches < 1:
+        raise ValueError(f"microbatches={microbatches!r}: give a positive integer.")
+
+    @functools.wraps(value_and_grad, updated=())
+    def accumulated(params: Any, *batch: Any) -> Any:
+        slices = jax.tree.map(functools.partial(_sliced, count=microbatches), batch)
+        if not holds_modules(params):
+            return _run(lambda state, part: ((), value_and_grad(params, *part)), (), slices, microbatches)[1]
+        first = jax.tree.map(lambda x: x[0], slices)
+        function = Functional.of(value_and_grad, (params, *first))
+
+        def once(state: Any, part: Any) -> tuple[Any, Any]:
+            (new,), result = function.pure(state, *part)
+            return new, result
+
+        state, result = _run(once, function.states[0], slices, microbatches)
+        function.store((state,))
+        return result
+
+    return accumulated
+
+
+def _sliced(x: Any, count: int) -> Any:
+    """[B, ...] -> [count, B / count, ...], every ``count``-th example in one slice."""
+    if jnp.ndim(x) == 0 or x.shape[0] % count:
+        raise ValueError(
+            f"microbatches={count} does not divide the first axis of an array of the batch, of shape {jnp.shape(x)}."
+        )
+    return jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
+
+
+def _run(once: Callable[[Any, Any], tuple[Any, Any]], state: Any, slices: Any, count: int) -> tuple[Any, Any]:
+    """Run a function of state and slice on all slices; return the last state, and the results put together."""
+    part = jax.tree.map(lambda x: x[0], slices)
+    _, shapes = jax.eval_shape(once, state, part)
+
+    def add(carry: tuple[Any, Any], part: Any) -> tuple[tuple[Any, Any], None]:
+        state, total = carry
+        state, result = once(state, part)
+        return (state, jax.tree.map(jnp.add, total, result)), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (state, total), _ = lax.scan(add, (state, zeros), slices)
+    return state, jax.tree.map(lambda x: x / count if _compat.is_float(x) else x, total)

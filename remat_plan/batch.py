@@ -1,0 +1,104 @@
+"""The largest batch of a training step that fits: ``rp.max_batch``.
+
+In: a training step with marked functions in it, a function from batch sizes to its arguments, a budget. Out:
+``BatchSizes``. Only wiring: ``training.batches`` searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_plan import collector
+from remat_plan.fitted import find_marks, make_step
+from remat_plan.report.progress import Progress
+from remat_plan.results.batch_sizes import BatchSize, BatchSizes
+from remat_plan.training.batches import Batches, MarkedStep
+from remat_plan.training.step import Settings
+from remat_plan.units import parse_budget
+from remat_plan.verify.targets import resolve
+
+
+@collector.paused()
+def max_batch(
+    train_step: Callable[..., Any],
+    make_args: Callable[[int], Sequence[Any]],
+    *,
+    budget: int | str | float,
+    multiple_of: int = 8,
+    overheads: Sequence[float] = (0.1, 0.3),
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    target: str | None = None,
+    progress: bool | None = None,
+) -> BatchSizes:
+    """Find the largest batch with which a training step fits in a number of bytes, plain and planned.
+
+    Args:
+        train_step: the step, with marks, as ``fit`` takes it.
+        make_args: returns the arguments of the step for a number of examples, as arrays or (better, since nothing is
+            run) as ``jax.ShapeDtypeStruct``.
+        budget: bytes on one device, as in ``plan``; no share.
+        multiple_of: what batches are multiples of; also the smallest one.
+        overheads: limits on recomputed seconds over plain seconds (0.1 is ten per cent, predicted) to find the largest
+            batch for, beside that of the step as it is and the largest of all.
+        donate_argnums, static_argnums, in_shardings, out_shardings, target, progress: as in ``fit``.
+
+    Returns:
+        One row per limit; ``print`` it. ``.plain`` and ``.largest`` are the batch sizes of the step as it is and of the
+        largest. To run one, give its arguments to ``fit`` with the same budget.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong, or nothing is marked; the message says what to do.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def loss_fn(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.mean(x**2)
+        >>> def train_step(w, x):
+        ...     return w - jax.grad(rp.remat(loss_fn))(w, x)
+        >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
+        >>> found = rp.max_batch(train_step, lambda n: (f32(64, 64), f32(n, 64)), budget="1MB", multiple_of=64)
+        >>> 0 < found.plain < found.largest
+        True
+    """
+    if not callable(train_step) or not callable(make_args):
+        raise TypeError("rp.max_batch needs two functions: the training step, and one that makes its arguments.")
+    if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
+        raise ValueError(f"multiple_of={multiple_of!r}: give a positive integer.")
+    parsed, device = parse_budget(budget), resolve(target)
+    if parsed.fraction is not None:
+        raise ValueError(f"budget={budget!r}: a share of what? Each batch has a peak of its own; give bytes.")
+    budget_bytes = parsed.resolve(0, device.device_memory_bytes)
+
+    with Progress("remat_plan", progress) as shown:
+
+        def step_at(batch: int) -> MarkedStep:
+            shown.say(f"tracing the step with batch {batch}")
+            args = tuple(make_args(batch))
+            told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
+            marked = find_marks(make_step(train_step, args, told)[0], device, shown)
+            return MarkedStep(marked.marks, marked.measuring)
+
+        batches = Batches(step_at, multiple_of, budget_bytes)
+        plain = batches.as_written()
+        rows = [BatchSize(plain.batch, plain.peak_bytes, 0.0, 0.0)]
+        for limit in (*sorted(overheads), None):
+            found = batches.within(limit, rows[-1].batch)
+            if found.batch > rows[-1].batch:
+                rows.append(BatchSize(found.batch, found.peak_bytes, found.overhead, limit))
+            else:
+                rows.append(BatchSize(rows[-1].batch, rows[-1].peak_bytes, rows[-1].overhead, limit))
+    return BatchSizes(
+        name=getattr(train_step, "__name__", type(train_step).__name__),
+        target=device.platform if device.name == "default" else device.name,
+        budget=parsed.text,
+        budget_bytes=budget_bytes,
+        multiple_of=multiple_of,
+        rows=tuple(rows),
+        compiles=batches.compiles,
+    )

@@ -1,0 +1,171 @@
+"""The largest batch that fits, for a limit on overhead.
+
+In: a function from batch sizes to marked steps, a budget. Out: ``Largest``: a batch size, with its compiled peak.
+
+What a step holds, and what its marks need at a given overhead, grow with the batch along straight lines: two sizes that
+are predicted say where the budget is met, and the compiler says what a predicted byte comes out at. Each size that is
+named was compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remat_plan.training.levels import Choice, Levels, Mark, held_bytes, level_bytes, overhead
+from remat_plan.training.search import Measuring, confirmed
+from remat_plan.verify.compile import CompiledMemory
+
+_TRIES = 4
+"""So many batch sizes are compiled at most for one limit."""
+
+_LESS = 0.97
+"""After a batch that did not fit the next is no more than this share of it: what it missed may be the overhead."""
+
+_NO_MORE = 1.02
+"""A batch that is larger than one that fits by less than this is not tried."""
+
+_HALVINGS = 14
+"""Steps of the search for the least level within a limit; the level is within a 16,000th of the plain one then."""
+
+
+@dataclass(frozen=True)
+class MarkedStep:
+    """A step at one batch size: its marks, and how it is compiled."""
+
+    marks: tuple[Mark, ...]
+    measuring: Measuring
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """A batch size; 0 where none fits."""
+
+    batch: int
+    peak_bytes: int | None
+    overhead: float
+
+
+@dataclass
+class Batches:
+    """Steps of several batch sizes, each traced once.
+
+    Attributes:
+        step_at: makes the step of a batch size.
+        unit: what batch sizes are multiples of.
+        budget_bytes: what a step must be within.
+        rate: compiled bytes that a predicted byte above the arguments comes out at; learned.
+    """
+
+    step_at: Callable[[int], MarkedStep]
+    unit: int
+    budget_bytes: int
+    rate: float = 1.0
+    _steps: dict[int, MarkedStep] = field(default_factory=dict)
+
+    def step(self, batch: int) -> MarkedStep:
+        """The step of a batch size."""
+        if batch not in self._steps:
+            self._steps[batch] = self.step_at(batch)
+        return self._steps[batch]
+
+    @property
+    def compiles(self) -> int:
+        """How often steps were compiled."""
+        return sum(step.measuring.compiles for step in self._steps.values())
+
+    def as_written(self) -> Largest:
+        """The largest batch of the step as it was written."""
+        peaks = {b: self._written(b).total_bytes for b in (self.unit, 2 * self.unit)}
+        for _ in range(_TRIES):
+            low, high = sorted(peaks)[-2:]
+            guess = self._on_line(low, peaks[low], high, peaks[high])
+            over = [b for b, peak in peaks.items() if peak > self.budget_bytes]
+            guess = min([guess, *(b - self.unit for b in over)])
+            if guess in peaks or guess < self.unit:
+                break
+            peaks[guess] = self._written(guess).total_bytes
+        best = max((b for b, peak in peaks.items() if peak <= self.budget_bytes), default=0)
+        return Largest(best, peaks.get(best), 0.0)
+
+    def within(self, limit: float | None, start: int) -> Largest:
+        """The largest batch whose step fits with no more than some overhead (None: with any).
+
+        Args:
+            limit: the overhead.
+            start: a batch size that is known to fit, or 0.
+        """
+        first = max(start, self.unit)
+        needs = {b: level_within(self.step(b).marks, limit) for b in (first, 2 * first)}
+        best = Largest(0, None, 0.0)
+        over: list[int] = []
+        for _ in range(_TRIES):
+            guess = self._crossing(first, needs)
+            if over:
+                guess = min(guess, self._rounded(_LESS * min(over)))
+            if guess < self.unit or guess <= _NO_MORE * best.batch:
+                break
+            row = self._fitted(guess, limit)
+            if row is None:
+                over.append(guess)
+            else:
+                best = row
+        return best
+
+    def _fitted(self, batch: int, limit: float | None) -> Largest | None:
+        """The step of a batch size, fitted; None where it does not fit, or only with more overhead than allowed."""
+        step = self.step(batch)
+        levels = Levels(
+            step.marks, functools.partial(step.measuring.compile, fast=step.measuring.fast), self._held(batch)
+        )
+        levels.rate = self.rate
+        found = confirmed(step.measuring, levels, self.budget_bytes)
+        self.rate = levels.rate
+        made = overhead(step.marks, found.choice)
+        if not found.fits or (limit is not None and made > limit):
+            return None
+        return Largest(batch, found.memory.total_bytes, made)
+
+    def _crossing(self, first: int, needs: dict[int, int]) -> int:
+        """The batch size at which the budget is met, by what two sizes are predicted to need."""
+        peaks = [self._held(b) + self.rate * needs[b] for b in (first, 2 * first)]
+        return self._on_line(first, peaks[0], 2 * first, peaks[1])
+
+    def _on_line(self, one: int, peak: float, other: int, other_peak: float) -> int:
+        """The multiple at or below the place where a line through two sizes meets the budget."""
+        slope = (other_peak - peak) / (other - one)
+        if slope <= 0:
+            return 2 * max(one, other)
+        batch = one + (self.budget_bytes - peak) / slope
+        return self._rounded(batch)
+
+    def _rounded(self, batch: float) -> int:
+        """The multiple at or below a number."""
+        return int(batch // self.unit) * self.unit
+
+    def _written(self, batch: int) -> CompiledMemory:
+        return self.step(batch).measuring.as_written
+
+    def _held(self, batch: int) -> int:
+        """What the step of a batch size holds all the time, on the line through the two smallest."""
+        one, two = (held_bytes(self._written(b)) for b in (self.unit, 2 * self.unit))
+        return one + (two - one) * (batch - self.unit) // self.unit
+
+
+def level_within(marks: tuple[Mark, ...], limit: float | None) -> int:
+    """The least level at which marks recompute no more than a share of their plain seconds."""
+    plain: Choice = tuple(mark.judge.program.plain for mark in marks)
+    low, high = 0, level_bytes(marks, plain)
+    least = tuple(mark.fastest(0) for mark in marks)
+    if limit is None or overhead(marks, least) <= limit:
+        return level_bytes(marks, least)
+    for _ in range(_HALVINGS):
+        middle = (low + high) // 2
+        choice = tuple(mark.fastest(middle) for mark in marks)
+        low, high = (low, middle) if _is_within(marks, choice, middle, limit) else (middle, high)
+    return high
+
+
+def _is_within(marks: tuple[Mark, ...], choice: Choice, level: int, limit: float) -> bool:
+    return level_bytes(marks, choice) <= level and overhead(marks, choice) <= limit

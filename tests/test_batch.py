@@ -1,0 +1,105 @@
+"""The largest batches that fit: compiled, in order, and no larger one does."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import remat_plan as rp
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.targets import resolve
+
+WIDTH, UNIT = 64, 128
+
+
+def f32(*shape):
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def loss(params, x):
+    for w in params:
+        x = x + jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def step_with(wrap):
+    def train_step(params, x):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(wrap(loss))(params, x))
+
+    return train_step
+
+
+def make_args(batch):
+    return [f32(WIDTH, WIDTH)] * 10, f32(batch, WIDTH)
+
+
+@functools.cache
+def found(budget="8MB", **changes):
+    return rp.max_batch(step_with(rp.remat), make_args, budget=budget, multiple_of=UNIT, donate_argnums=0, **changes)
+
+
+def test_every_batch_fits_and_is_as_large_as_its_limit_allows():
+    sizes = found()
+    assert [row.limit for row in sizes.rows] == [0.0, 0.1, 0.3, None]
+    batches = [row.batch for row in sizes.rows]
+    assert batches == sorted(batches)
+    assert sizes.plain < sizes.largest
+    for row in sizes.rows:
+        assert row.batch % UNIT == 0
+        assert row.peak_bytes <= sizes.budget_bytes
+        assert row.limit is None or row.overhead <= row.limit
+
+
+def test_the_plain_batch_is_the_largest():
+    sizes = found()
+    plain = step_with(lambda f: f)
+    peaks = [
+        compile_memory(plain, make_args(n), resolve(None), donate_argnums=(0,)).total_bytes
+        for n in (sizes.plain, sizes.plain + UNIT)
+    ]
+    assert peaks[0] <= sizes.budget_bytes < peaks[1]
+
+
+def test_fit_reaches_the_largest_batch():
+    sizes = found()
+    args = make_args(sizes.largest)
+    report = rp.fit(step_with(rp.remat), *args, budget=sizes.budget_bytes, donate_argnums=0).report
+    assert report.planned.peak_bytes <= sizes.budget_bytes < report.plain.peak_bytes
+
+
+def test_few_compiles():
+    assert found().compiles <= 25
+
+
+def test_nothing_fits():
+    sizes = found("150kB", overheads=())
+    assert sizes.plain == sizes.largest == 0
+    assert "no more planned" in repr(sizes)
+
+
+def test_sizes_are_shown():
+    sizes = found()
+    text = str(sizes)
+    assert "none: the step as it is" in text
+    assert max(map(len, text.splitlines())) <= 110
+    assert f"{sizes.plain} plain; " in repr(sizes)
+    assert "<td" in sizes._repr_html_()
+    assert "batch" in sizes.plot().get_ylabel()
+    assert json.loads(sizes.to_json())["rows"][0]["batch"] == sizes.plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"budget": "50%"}, ValueError, "a share of what"),
+        ({"multiple_of": 0}, ValueError, "multiple_of=0: give a positive integer"),
+        ({"make_args": 8}, TypeError, r"rp\.max_batch needs two functions"),
+        ({"train_step": step_with(lambda f: f)}, ValueError, r"no gradient is taken through a marked function"),
+    ],
+)
+def test_bad_arguments(changes, error, text):
+    given = {"train_step": step_with(rp.remat), "make_args": make_args, "budget": "8MB", **changes}
+    with pytest.raises(error, match=text):
+        rp.max_batch(given.pop("train_step"), given.pop("make_args"), **given)
