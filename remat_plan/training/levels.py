@@ -33,6 +33,9 @@ CLOSE = 0.03
 _AIM = 0.995
 """The share of the budget that is aimed at after a step came out above it: predictions are not that exact."""
 
+_FLOOR = (0.0, 0.125, 0.25, 0.5)
+"""Where choices near the low end lie: shares of the way from the least level to the plain one, by factors."""
+
 _NOTHING_TO_GAIN = 0.002
 """Nor is a step improved that recomputes this share of the plain seconds, or less."""
 
@@ -115,27 +118,25 @@ class Levels:
         """The fastest schedules within a level."""
         return tuple(mark.fastest(level_bytes) for mark in self.marks)
 
-    def search(self, budget_bytes: int) -> Fitted:
-        """Find the fastest choice whose compiled step is within a budget."""
-        goal = float(budget_bytes)
-        most = len(self.tried) + MOST_COMPILES - 1
-        while len(self.tried) < most:
-            choice = self.choice(int((goal - self.held_bytes) / self.rate))
-            if choice in self.tried:
-                choice = self._another(budget_bytes)
-                if choice is None:
-                    break
-            memory = self.measure(choice)
-            if self._is_done(choice, memory, budget_bytes):
+    def search(self, budget_bytes: int, compiles: int = MOST_COMPILES - 1) -> Fitted:
+        """Find the fastest choice whose compiled step is within a budget; so many are compiled, if any fits."""
+        for _ in range(compiles):
+            choice = self._next(budget_bytes)
+            if choice is None or self._is_done(choice, self.measure(choice), budget_bytes):
                 break
-            goal = _AIM * budget_bytes if memory.total_bytes > budget_bytes else budget_bytes
         best = self.best(budget_bytes)
-        if best is not None:
-            return Fitted(best, self.tried[best], True)
-        # What every search ends with that found nothing: its peak as a budget can be met.
-        least = self.choice(0)
-        memory = self.measure(least)
-        return Fitted(least, memory, memory.total_bytes <= budget_bytes)
+        if best is None:
+            # What every search ends with that found nothing: the least peak of these can be met as a budget.
+            floor = self.floor()
+            best = min(floor, key=lambda choice: self.measure(choice).total_bytes)
+        return Fitted(best, self.tried[best], self.tried[best].total_bytes <= budget_bytes)
+
+    def floor(self) -> list[Choice]:
+        """Choices near the low end: what is predicted to need least is not always what the compiler needs least for."""
+        plain = level_bytes(self.marks, tuple(mark.judge.program.plain for mark in self.marks))
+        least = level_bytes(self.marks, self.choice(0))
+        levels = (int(least * (plain / max(least, 1)) ** share) for share in _FLOOR)
+        return list(dict.fromkeys(map(self.choice, levels)))
 
     def measure(self, choice: Choice) -> CompiledMemory:
         """Compile a choice, and learn from it what predicted bytes come out at."""
@@ -156,20 +157,23 @@ class Levels:
         close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= budget_bytes
         return close or (memory.total_bytes <= budget_bytes and overhead(self.marks, choice) <= _NOTHING_TO_GAIN)
 
-    def _another(self, budget_bytes: int) -> Choice | None:
-        """A choice between those that fit and those that do not; None where there is no other.
+    def _next(self, budget_bytes: int) -> Choice | None:
+        """The choice to compile next; None where none is left between those that fit and those that do not.
 
-        The one that is aimed at was compiled: what predicted bytes come out at changes from one to the next.
+        What predicted bytes come out at changes from one choice to the next, so what is aimed at may lie beyond what is
+        known to fit, or not to.
         """
-        over = [level_bytes(self.marks, c) for c, memory in self.tried.items() if memory.total_bytes > budget_bytes]
-        under = [level_bytes(self.marks, c) for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
-        if not over:
-            return None
-        low, high = max(under, default=0), min(over)
-        for level in ((low + high) // 2, high - 1):
-            if (choice := self.choice(level)) not in self.tried:
-                return choice
-        return None
+        levels = {c: level_bytes(self.marks, c) for c in self.tried}
+        under = [levels[c] for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        low = max(under, default=0)
+        over = [levels[c] for c, memory in self.tried.items() if memory.total_bytes > budget_bytes]
+        high = min((level for level in over if level > low), default=None)
+        aim = (_AIM if over else 1.0) * budget_bytes
+        level = int((aim - self.held_bytes) / self.rate)
+        proposed = [level] if high is None or low < level < high else []
+        if high is not None:
+            proposed += [(low + high) // 2, high - 1]
+        return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
 
 
 def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:

@@ -20,8 +20,8 @@ from remat_plan.training.trial import Trial
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
-_ROUNDS = 3
-"""So many searches are made at most where fast compiles are not the last word."""
+_AGAIN = 2
+"""So many choices are compiled fast in a second search, after default options came to another peak than fast ones."""
 
 _AGREEMENT = 0.005
 """The step as written stays unless another choice is predicted to be faster by this share."""
@@ -94,19 +94,21 @@ def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted
     found = levels.search(budget_bytes)
     if not measuring.fast:
         return found
-    goal, known = budget_bytes, []
-    for _ in range(_ROUNDS):
-        memory = measuring.compile(found.choice)
-        known.append(Fitted(found.choice, memory, memory.total_bytes <= budget_bytes))
-        if _is_close(marks, known[-1], budget_bytes) or not found.fits:
-            break
-        margin = 1.0 if known[-1].fits else 0.99
-        goal = int(budget_bytes * found.memory.total_bytes / memory.total_bytes * margin)
-        found = levels.search(goal)
-        if any(found.choice == other.choice for other in known):
-            break
+    known = [_with_default_options(measuring, found, budget_bytes)]
+    if found.fits and not _is_close(marks, known[0], budget_bytes):
+        margin = 1.0 if known[0].fits else 0.99
+        goal = int(budget_bytes * found.memory.total_bytes / known[0].memory.total_bytes * margin)
+        again = levels.search(goal, _AGAIN)
+        if again.choice != found.choice:
+            known.append(_with_default_options(measuring, again, budget_bytes))
     within = [f for f in known if f.fits]
     return min(within or known, key=lambda f: price(marks, f.choice) if within else f.memory.total_bytes)
+
+
+def _with_default_options(measuring: Measuring, found: Fitted, budget_bytes: int) -> Fitted:
+    """What was found with fast compiles, as it comes out without."""
+    memory = measuring.compile(found.choice)
+    return Fitted(found.choice, memory, memory.total_bytes <= budget_bytes)
 
 
 def _is_close(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> bool:
