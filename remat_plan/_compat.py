@@ -32,6 +32,7 @@ from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     jit_arguments,
     shard_map_arguments,
     shard_shape,
+    under_automatic_axes,
     varies,
     varying_axes,
 )

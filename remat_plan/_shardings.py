@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 
 def shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
     """Return the shape of one device's part; axes that are manual already (inside ``shard_map``) do not count."""
@@ -25,6 +27,12 @@ def shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
 def has_explicit_axes(sharding: Any) -> bool:
     """Tell whether a sharding is part of its value's type: on a mesh with explicit axes, named in it or not."""
     return any(kind.name == "Explicit" for kind in getattr(getattr(sharding, "mesh", None), "axis_types", ()))
+
+
+def under_automatic_axes() -> bool:
+    """Tell whether a mesh of several devices with automatic axes is set (``jax.set_mesh``)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.size > 1 and any(kind.name == "Auto" for kind in mesh.axis_types)
 
 
 def has_shardings(eqn: Any) -> bool:

@@ -22,7 +22,7 @@ from remat_plan.planned import make_plan
 from remat_plan.program import Program, Traced, trace_function, trace_loss
 from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
-from remat_plan.reuse import Emissions
+from remat_plan.reuse import Emissions, warn_where_undone
 from remat_plan.rewrite.emit import as_array
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
@@ -111,6 +111,7 @@ class PlanBook:
                 judge = Judge(program, resolve(self.options.target), shown)
                 candidates = Candidates(judge.rules, shown)
                 self.plans[digest] = make_plan(judge, candidates, self.options.budget, self.options.request, started)
+            warn_where_undone(self.plans[digest].schedule)
         return self.plans[digest]
 
 

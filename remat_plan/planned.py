@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remat_plan import collector
+from remat_plan import _compat, collector
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
@@ -23,13 +23,21 @@ from remat_plan.results.trace import reduce_timeline
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.curves import rank
-from remat_plan.search.judge import Judge
+from remat_plan.search.judge import Judge, is_spread
 from remat_plan.search.measure import Compiled, Predicted
 from remat_plan.units import Budget
 
 _NOT_VERIFIED = (
     "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled by itself, so "
     "peaks are predictions"
+)
+_SPREAD = (
+    "arguments lie on several devices along automatic axes: compiled peaks are of one device, predicted ones count all "
+    "devices together"
+)
+_MAYBE_SPREAD = (
+    "traced under a mesh with automatic axes, whose shardings cannot be seen here: all bytes count all devices "
+    "together; rp.fit, or rp.plan with sharded arguments, counts those of one device"
 )
 _LEFT_AS_WRITTEN = (
     "left as it was written, with jax.checkpoint regions of its own: it fits, and nothing that fits is predicted to be "
@@ -66,7 +74,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         compiled_peak_bytes=peak(schedule) if verify else None,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
     )
-    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *notes]
+    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *notes]
     return describe(judge, task, request, schedule, figures, notes, started)
 
 
@@ -165,6 +173,15 @@ def _choose(
         notes += [text] if gain > 0 else []
     notes += [f"{len(compiled)} schedules were compiled"] if compiled else []
     return schedule, [*notes, *_source_notes(candidates, request)]
+
+
+def _spread_notes(judge: Judge) -> list[str]:
+    """What is to be said of programs that the compiler spreads over devices as it sees fit."""
+    call = judge.program.call
+    if is_spread(call.structs):
+        return [_SPREAD]
+    traced = any(map(_compat.is_tracer, call.leaves))
+    return [_MAYBE_SPREAD] if traced and _compat.under_automatic_axes() else []
 
 
 def _source_notes(candidates: Candidates, request: Request) -> list[str]:

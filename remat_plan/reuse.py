@@ -13,6 +13,7 @@ Nothing is kept where a trace, or a custom derivative in it, closes over tracers
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,19 @@ _MOST = 64
 """How many emissions of one function are kept; the one not used for longest goes first."""
 
 Schedule = Sequence[Segment]
+
+
+def warn_where_undone(schedule: Schedule) -> None:
+    """Warn that a schedule saves nothing with default options: unrolled segments on XLA:CPU of an old jaxlib."""
+    unrolled = any(segment.checkpointed for segment in schedule)
+    if unrolled and _compat.drops_checkpoint_barriers() and jax.default_backend() == "cpu":
+        version = ".".join(map(str, _compat.jaxlib_version()))
+        warnings.warn(
+            f"XLA:CPU of jaxlib {version} undoes jax.checkpoint outside of loops, so that a plan saves nothing unless "
+            "the step is compiled with one option: jax.jit(step, compiler_options=remat_plan.compiler_options()). "
+            "rp.fit does that; jaxlib 0.11.1 and newer, and other devices, do not need it.",
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True, slots=True)

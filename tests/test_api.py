@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import functions
+from remat_plan import planbook
 from tests.helpers import assert_trees_close
 
 LAYERS, BATCH, WIDTH = 8, 512, 32
@@ -80,13 +80,13 @@ def test_nothing_is_computed():
 def plans_made(monkeypatch):
     """Counts the plans that are made."""
     made = []
-    original = functions.make_plan
+    original = planbook.make_plan
 
     def counting(*args, **kwargs):
         made.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(functions, "make_plan", counting)
+    monkeypatch.setattr(planbook, "make_plan", counting)
     return made
 
 

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "results": {"_compat", "graph", "cost", "planning", "program", "reuse"},
     "report": {"units", "graph", "cost", "results"},
     "search": {"_compat", "graph", "cost", "planning", "verify", "program", "report"},
-    "planned": {"units", "collector", "graph", "planning", "results", "search"},
+    "planned": {"_compat", "units", "collector", "graph", "planning", "results", "search"},
     "marks": {"program"},
     "modules": {"graph"},
     "training": {

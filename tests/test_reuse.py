@@ -1,12 +1,14 @@
 """What was planned and emitted is run again for the same program, and only for the same program."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import functions
+from remat_plan import _compat, planbook
 from remat_plan.rewrite.emit import Emitter
 from tests.helpers import assert_trees_close
 
@@ -25,7 +27,7 @@ def loss(w, x):
 def made(monkeypatch):
     """Counts plans and emissions."""
     counts = {"plans": 0, "emissions": 0}
-    plan, emit = functions.make_plan, Emitter.__init__
+    plan, emit = planbook.make_plan, Emitter.__init__
 
     def counting_plan(*args, **kwargs):
         counts["plans"] += 1
@@ -35,7 +37,7 @@ def made(monkeypatch):
         counts["emissions"] += 1
         return emit(self, *args, **kwargs)
 
-    monkeypatch.setattr(functions, "make_plan", counting_plan)
+    monkeypatch.setattr(planbook, "make_plan", counting_plan)
     monkeypatch.setattr(Emitter, "__init__", counting_emit)
     return counts
 
@@ -157,3 +159,37 @@ def test_few_emissions_are_kept(monkeypatch):
     assert len(planned.book.emissions.kept) == 2
     assert planned.book.emissions.made == 4
     assert len(planned.plans) == 3, "plans are small: they stay"
+
+
+@pytest.mark.parametrize("door", ["remat", "apply"])
+def test_a_plan_that_the_compiler_undoes_is_told_of_once(door, monkeypatch):
+    def loss(w, x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    args = jnp.eye(16), jnp.ones((64, 16))
+    plan = rp.plan(loss, *args, strategy="each_block", verify=False)
+    for undone in (True, False):
+        monkeypatch.setattr(_compat, "drops_checkpoint_barriers", lambda undone=undone: undone)
+        fn = plan.apply(loss) if door == "apply" else rp.remat(loss, strategy="each_block", verify=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                jax.grad(fn)(*args)
+        told = [str(w.message) for w in caught if "undoes jax.checkpoint" in str(w.message)]
+        assert len(told) == int(undone)
+        assert not told or "jax.jit(step, compiler_options=remat_plan.compiler_options())" in told[0]
+
+
+def test_loops_are_not_undone(monkeypatch):
+    monkeypatch.setattr(_compat, "drops_checkpoint_barriers", lambda: True)
+
+    def scanned(ws, x):
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0])
+
+    args = jnp.stack([jnp.eye(16)] * 8), jnp.ones((64, 16))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jax.grad(rp.remat(scanned, strategy="each_block", verify=False))(*args)
+    assert not [w for w in caught if "undoes" in str(w.message)]

@@ -20,7 +20,7 @@ from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import read_fingerprint, read_schedule
 from remat_plan.results.trace import MemoryTrace
-from remat_plan.reuse import Emissions
+from remat_plan.reuse import Emissions, warn_where_undone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,6 +153,7 @@ class Plan(Shown):
             ValueError: ``program`` is another one.
         """
         self.check(program)
+        warn_where_undone(self.schedule)
         return self.schedule
 
     def check(self, program: Program) -> None:

@@ -6,6 +6,7 @@ In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,6 +33,13 @@ the plain one."""
 def is_mapped(graph: Graph) -> bool:
     """Tell whether a program only has a meaning inside a map over named axes (collectives, varying values)."""
     return any(_compat.named_axes(op.eqn) for op in graph.ops) or any(_compat.varies(v.aval) for v in graph.values)
+
+
+def is_spread(structs: Sequence[Any]) -> bool:
+    """Tell whether arguments lie on several devices along axes that are no part of their types (automatic ones)."""
+    shardings = [getattr(x, "sharding", None) for x in structs]
+    automatic = [s for s in shardings if s is not None and not _compat.has_explicit_axes(s)]
+    return any(s.num_devices > 1 for s in automatic)
 
 
 class Judge:

@@ -1,0 +1,97 @@
+"""Training steps on eight devices of the host; run in a process of its own by ``test_sharded_steps.py``."""
+
+import contextlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import remat_plan as rp
+from tests.helpers import assert_trees_close
+
+WIDTH, LAYERS, ROWS = 128, 8, 16384
+ADAM = optax.adam(1e-3)
+
+
+def loss_with(constrain):
+    def loss(params, x):
+        for up, down in params:
+            x = x + constrain(jnp.tanh(x @ up)) @ down
+        return jnp.mean(x**2)
+
+    return loss
+
+
+def step_with(wrap, loss):
+    def train_step(state, x):
+        params, opt = state
+        value, grads = jax.value_and_grad(wrap(loss))(params, x)
+        updates, opt = ADAM.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), value
+
+    return train_step
+
+
+def start():
+    keys = jax.random.split(jax.random.key(0), 2 * LAYERS)
+    weights = [jax.random.normal(k, (WIDTH, WIDTH)) / WIDTH for k in keys]
+    return list(zip(weights[::2], weights[1::2], strict=True)), jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+
+
+# Shardings of a layer's two weights and of the batch: copies everywhere, FSDP, tensor parallel.
+LAYOUTS = {
+    "replicated": ((P(), P()), P("data")),
+    "fsdp": ((P("data"), P("data")), P("data")),
+    "tensor": ((P(None, "model"), P("model", None)), P("data")),
+}
+
+
+def run(layout, explicit, mesh_set):
+    shape = (4, 2) if layout == "tensor" else (8, 1)
+    mesh = jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Explicit if explicit else AxisType.Auto,) * 2)
+    specs, batch = LAYOUTS[layout]
+    params, x = start()
+    want = jax.jit(step_with(lambda f: f, loss_with(lambda h: h)))((params, ADAM.init(params)), x)
+    hidden = NamedSharding(mesh, P("data", "model")) if layout == "tensor" and not explicit else None
+    loss = loss_with(lambda h: h if hidden is None else jax.lax.with_sharding_constraint(h, hidden))
+    with jax.set_mesh(mesh) if mesh_set else contextlib.nullcontext():
+        put = [
+            tuple(jax.device_put(w, NamedSharding(mesh, s)) for w, s in zip(ws, specs, strict=True)) for ws in params
+        ]
+        args = (put, ADAM.init(put)), jax.device_put(x, NamedSharding(mesh, batch))
+        step = rp.fit(step_with(rp.remat, loss), *args, budget="70%")
+        got = step(*args)
+        text = step.lower(*args).as_text()
+    report = step.report
+    assert report.planned.peak_bytes <= report.budget_bytes < report.plain.peak_bytes, report
+    # Of one device: an eighth of the batch, and of the weights what the layout says.
+    assert report.plain.argument_bytes < (3 * 2 * LAYERS * WIDTH**2 + ROWS * WIDTH / shape[0]) * 4 + 1000
+    assert hidden is None or text.count("sharding_constraint") >= LAYERS or text.count("@Sharding") >= LAYERS
+    assert_trees_close(*(jax.tree.map(np.asarray, tree) for tree in (got, want)), 1e-3, 1e-5)
+    print(layout, explicit, mesh_set, report.plain.peak_bytes, report.planned.peak_bytes, report.compiles)
+
+
+def notes():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    params, x = start()
+    x = jax.device_put(x, NamedSharding(mesh, P("data")))
+    loss = loss_with(lambda h: h)
+    assert any("along automatic axes" in n for n in rp.plan(loss, params, x, budget="70%").notes)
+    with jax.set_mesh(mesh):
+        planned = rp.remat(loss, strategy="memory", verify=False)
+        jax.jit(jax.grad(planned)).lower(params, x)
+    (plan,) = planned.plans.values()
+    assert any("under a mesh with automatic axes" in n for n in plan.notes)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "notes":
+        notes()
+    else:
+        for case in sys.argv[1:]:
+            layout, kind, mesh_set = case.split(",")
+            run(layout, kind == "explicit", mesh_set == "set")
