@@ -88,7 +88,7 @@ def max_batch(
         plain = batches.as_written()
         rows = [BatchSize(plain.batch, plain.peak_bytes, 0.0, 0.0)]
         for limit in (*sorted(overheads), None):
-            found = batches.within(limit, rows[-1].batch)
+            found = batches.within(limit, max(plain.batch, multiple_of))
             if found.batch > rows[-1].batch:
                 rows.append(BatchSize(found.batch, found.peak_bytes, found.overhead, limit))
             else:

@@ -89,14 +89,13 @@ class Batches:
         best = max((b for b, peak in peaks.items() if peak <= self.budget_bytes), default=0)
         return Largest(best, peaks.get(best), 0.0)
 
-    def within(self, limit: float | None, start: int) -> Largest:
+    def within(self, limit: float | None, first: int) -> Largest:
         """The largest batch whose step fits with no more than some overhead (None: with any).
 
         Args:
             limit: the overhead.
-            start: a batch size that is known to fit, or 0.
+            first: a batch size; the line that predictions are on goes through it and its double.
         """
-        first = max(start, self.unit)
         needs = {b: level_within(self.step(b).marks, limit) for b in (first, 2 * first)}
         best = Largest(0, None, 0.0)
         over: list[int] = []
