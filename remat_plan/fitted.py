@@ -22,7 +22,7 @@ from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
-from remat_plan.training.inputs import sort_arguments
+from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.levels import Fitted, Mark, held_bytes, level_bytes, overhead
 from remat_plan.training.search import Measuring, search_step
 from remat_plan.training.sites import find_sites
@@ -32,6 +32,12 @@ from remat_plan.training.unmarked import no_mark
 from remat_plan.units import Budget, BudgetError, format_bytes
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
+
+_WORTH_SLICES = 0.1
+"""Above this overhead gradient accumulation is told of, where it would need none."""
+
+_MOST_SLICES = 16
+"""Into more slices than that no batch is advised to be cut: small matrix products are slow."""
 
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
 
@@ -118,6 +124,12 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
     arguments = sort_arguments(marked.trace, step.structs)
     plain = tuple(mark.judge.program.plain for mark in marks)
     notes = []
+    slices = _slices(marked.measuring.as_written, arguments, budget_bytes)
+    if slices and overhead(marks, found.choice) > _WORTH_SLICES:
+        notes.append(
+            f"gradient accumulation over {slices} slices of the batch, rp.accumulate(..., {slices}), is expected to "
+            "fit without recomputing anything"
+        )
     if all(map(is_written, found.choice)):
         notes.append("the budget is met by the step as it is")
     if step.spans_devices:
@@ -138,6 +150,18 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
         compiles=marked.measuring.compiles,
         notes=tuple(notes),
     )
+
+
+def _slices(written: CompiledMemory, arguments: Arguments, budget_bytes: int) -> int:
+    """Into how few slices the batch must be cut for the step to fit as it is; 0 for more than ``_MOST_SLICES``.
+
+    Gradients are there twice then, of a slice and their sum, and the batch once more, in slices.
+    """
+    held = held_bytes(written) + arguments.batch_bytes
+    gradients = arguments.gradient_bytes
+    activations = max(written.total_bytes - held_bytes(written) - gradients, 0)
+    counts = (2**power for power in range(1, _MOST_SLICES.bit_length()))
+    return next((n for n in counts if held + 2 * gradients + activations / n <= budget_bytes), 0)
 
 
 def _bytes(memory: CompiledMemory, level: int) -> StepBytes:

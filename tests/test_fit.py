@@ -107,6 +107,23 @@ def test_a_budget_above_the_peak_leaves_the_step_as_it_is():
     assert "as it is" in report.notes[0]
 
 
+def test_accumulation_is_told_of_where_it_would_be_cheaper():
+    assert not any("rp.accumulate" in note for note in fitted("80%").report.notes)
+    report = fitted("40%").report
+    assert report.overhead > 0.1
+    (note,) = [note for note in report.notes if "rp.accumulate" in note]
+    slices = int(note.split("over ")[1].split()[0])
+
+    def train_step(state, batch):
+        params, opt = state
+        value, grads = rp.accumulate(jax.value_and_grad(mean_loss), slices)(params, batch)
+        updates, opt = ADAM.update(grads, opt, params)
+        return (optax.apply_updates(params, updates), opt), value
+
+    sliced = compile_memory(train_step, (make_state(), make_batch()), resolve(None), donate_argnums=(0,))
+    assert sliced.total_bytes <= 1.1 * report.budget_bytes
+
+
 def test_the_least_budget_can_be_met():
     told = r"below the least compiled peak .* the step holds .*\(rp\.accumulate\)"
     with pytest.raises(rp.BudgetError, match=told) as caught:
