@@ -10,6 +10,7 @@ named was compiled.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,9 @@ _LESS = 0.97
 _NO_MORE = 1.02
 """A batch that is larger than one that fits by less than this is not tried."""
 
+_LEAST_RATE = 1e-3
+"""A predicted byte is taken to come out at no less; a program that is tiny may need nothing."""
+
 _HALVINGS = 14
 """Steps of the search for the least level within a limit; the level is within a 16,000th of the plain one then."""
 
@@ -40,7 +44,7 @@ class MarkedStep:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """A batch size; 0 where none fits."""
+    """A batch size, 0 where none fits; what its step needs, and its overhead."""
 
     batch: int
     peak_bytes: int | None
@@ -98,33 +102,48 @@ class Batches:
         """
         needs = {b: level_within(self.step(b).marks, limit) for b in (first, 2 * first)}
         best = Largest(0, None, 0.0)
-        over: list[int] = []
+        most: float = math.inf
         for _ in range(_TRIES):
-            guess = self._crossing(first, needs)
-            if over:
-                guess = min(guess, self._rounded(_LESS * min(over)))
+            guess = int(min(self._crossing(first, needs), most))
             if guess < self.unit or guess <= _NO_MORE * best.batch:
                 break
             row = self._fitted(guess, limit)
-            if row is None:
-                over.append(guess)
-            else:
+            if row.peak_bytes is not None and row.peak_bytes <= self.budget_bytes:
                 best = row
+            else:
+                most = self._rounded(min(_LESS * guess, self._in_proportion(row)))
         return best
 
-    def _fitted(self, batch: int, limit: float | None) -> Largest | None:
-        """The step of a batch size, fitted; None where it does not fit, or only with more overhead than allowed."""
-        step = self.step(batch)
-        levels = Levels(
-            step.marks, functools.partial(step.measuring.compile, fast=step.measuring.fast), self._held(batch)
-        )
-        levels.rate = self.rate
+    def _in_proportion(self, row: Largest) -> float:
+        """The batch size that fits if what a step does not hold whatever the batch is in proportion to it."""
+        if row.peak_bytes is None:
+            return math.inf
+        fixed = self._held(0)
+        return row.batch * (self.budget_bytes - fixed) / max(row.peak_bytes - fixed, 1)
+
+    def _fitted(self, batch: int, limit: float | None) -> Largest:
+        """The step of a batch size, fitted; the one with the least peak and allowed overhead where none fits.
+
+        There is no peak where none that was compiled has so little overhead.
+
+        What a predicted byte comes out at is learned from the choice that needs least of those that are allowed.
+        """
+        step, held = self.step(batch), self._held(batch)
+        compile_step = functools.partial(step.measuring.compile, fast=step.measuring.fast)
+        levels = Levels(step.marks, compile_step, held, self.rate)
         found = confirmed(step.measuring, levels, self.budget_bytes)
-        self.rate = levels.rate
-        made = overhead(step.marks, found.choice)
-        if not found.fits or (limit is not None and made > limit):
-            return None
-        return Largest(batch, found.memory.total_bytes, made)
+        allowed = {
+            choice: memory.total_bytes
+            for choice, memory in levels.tried.items()
+            if limit is None or overhead(step.marks, choice) <= limit
+        }
+        if not allowed:
+            return Largest(batch, None, 0.0)
+        least = min(allowed, key=allowed.__getitem__)
+        self.rate = max((allowed[least] - held) / max(level_bytes(step.marks, least), 1), _LEAST_RATE)
+        if found.fits and found.choice in allowed:
+            return Largest(batch, found.memory.total_bytes, overhead(step.marks, found.choice))
+        return Largest(batch, max(allowed[least], self.budget_bytes + 1), overhead(step.marks, least))
 
     def _crossing(self, first: int, needs: dict[int, int]) -> int:
         """The batch size at which the budget is met, by what two sizes are predicted to need."""
