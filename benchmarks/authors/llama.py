@@ -53,6 +53,7 @@ class Config:
     sequence: int
     dtype: DTypeLike = jnp.float32
     theta: float = 500_000.0
+    scan_axis: int = SCAN_AXIS
 
 
 CONFIGS = {
@@ -167,7 +168,11 @@ def batch_shapes(c: Any) -> dict[str, Any]:
 
 def make(size: str) -> Made:
     """The model at a size."""
-    c = pick(CONFIGS, size)
+    return make_of(pick(CONFIGS, size))
+
+
+def make_of(c: Config) -> Made:
+    """The model of a configuration."""
     layer = {
         "before_attention": f32(c.width),
         "attention": attention_params(c),
@@ -176,7 +181,7 @@ def make(size: str) -> Made:
     }
     params = {
         "embedding": f32(c.vocab, c.width),
-        "layers": stacked(c.layers, layer, SCAN_AXIS),
+        "layers": stacked(c.layers, layer, c.scan_axis),
         "norm": f32(c.width),
         "head": f32(c.width, c.vocab),
     }
@@ -186,7 +191,7 @@ def make(size: str) -> Made:
             step = wrap(lambda x, p: _layer(x, p, batch, c))
 
             def layers(x: jax.Array) -> jax.Array:
-                first = jax.tree.map(lambda p: jnp.moveaxis(p, SCAN_AXIS, 0), params["layers"])
+                first = jax.tree.map(lambda p: jnp.moveaxis(p, c.scan_axis, 0), params["layers"])
                 return lax.scan(lambda x, p: (step(x, p), None), x, first)[0]
 
             return language_model(params, batch, layers, c.dtype)
