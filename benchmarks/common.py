@@ -46,6 +46,7 @@ class Options:
         results: the folder to write to.
         size: of the models of ``benchmarks.authors``.
         policies: names of their policies; empty for all.
+        targets: devices to compile for; empty for the benchmark's own list.
     """
 
     models: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class Options:
     results: Path = RESULTS
     size: str = "small"
     policies: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def choose(self, default: Sequence[str]) -> tuple[str, ...]:
         """The models to run, in the order asked for, of those that a benchmark runs by default."""
@@ -140,6 +142,8 @@ class Report:
         intro: what the columns mean.
         columns: their heads.
         path: the folder.
+        tables: further tables, below this one in the same file.
+        top: for such a table, the report whose file it is in.
     """
 
     name: str
@@ -149,6 +153,13 @@ class Report:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     done: bool = False
+    tables: list[Report] = field(default_factory=list)
+    top: Report | None = None
+
+    def table(self, name: str, intro: str, columns: tuple[str, ...]) -> Report:
+        """Put another table below, in the same file; ``finish`` of this report finishes both."""
+        self.tables.append(Report(name, intro, columns, self.path, top=self))
+        return self.tables[-1]
 
     def add(self, *cells: Any) -> None:
         """Add a row, print it, write the file."""
@@ -167,6 +178,9 @@ class Report:
 
     def write(self) -> None:
         """Write the file as far as it goes."""
+        if self.top is not None:
+            self.top.write()
+            return
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / f"{self.name}.md").write_text(self.text(), encoding="utf-8")
 
@@ -175,8 +189,14 @@ class Report:
         lines = [f"# {self.name}", "", self.intro, "", versions(), ""]
         if not self.done:
             lines += ["**Not finished**: rows are missing, and facts are of what was there after the last model.", ""]
-        lines += [_row(self.columns), _row(["---"] * len(self.columns)), *map(_row, self.rows), ""]
-        return "\n".join([*lines, *(f"* {fact}" for fact in self.facts)]).rstrip() + "\n"
+        lines += self._lines()
+        for table in self.tables:
+            lines += ["", f"## {table.name}", "", table.intro, "", *table._lines()]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def _lines(self) -> list[str]:
+        head = [_row(self.columns), _row(["---"] * len(self.columns))]
+        return [*head, *map(_row, self.rows), "", *(f"* {fact}" for fact in self.facts)]
 
 
 def _row(cells: Sequence[str]) -> str:
