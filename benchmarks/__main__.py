@@ -15,6 +15,7 @@ _MODULES = {
     for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
+_MODULES |= {"fit": "benchmarks.fit"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -29,6 +30,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
   structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
   hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
+  fit            four whole training steps in budgets, and their largest batches, on CPU and H100    (--targets; hours;
+                 the H100 needs the extra cuda12)
 
 Nothing but `gradients` and `loops` runs a model: steps are compiled and their memory is read. No accelerator is used.
 
@@ -51,6 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=(), choices=sorted({*MODELS, *AUTHORS}), metavar="model",
                         help=f"only these: {', '.join(MODELS)}; of authors: {', '.join(AUTHORS)}")  # fmt: skip
     parser.add_argument("--size", choices=SIZES, default="small", help="of the models of authors (default small)")
+    parser.add_argument("--targets", nargs="+", default=(), metavar="target", help="of fit: only these")
     parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
@@ -59,7 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := set(given.names) - set(ALL):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
-    options = Options(tuple(given.models), given.quick, given.timeout, results, given.size, tuple(given.policies))
+    options = Options(
+        *(tuple(given.models), given.quick, given.timeout, results, given.size, tuple(given.policies)),
+        targets=tuple(given.targets),
+    )
     for name in given.names or ALL:
         print(f"\n== {name}", flush=True)
         importlib.import_module(_MODULES[name]).run(options)

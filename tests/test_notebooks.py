@@ -36,7 +36,7 @@ def test_it_runs(path):
 
 
 def test_all_are_there():
-    assert [p.name[:3] for p in NOTEBOOKS] == ["01_", "02_", "03_", "04_"]
+    assert [p.name[:3] for p in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_"]
     assert {p.name for p in NOTEBOOKS} >= QUICK
 
 
