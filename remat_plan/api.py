@@ -22,6 +22,7 @@ from remat_plan.report.progress import Progress
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
+from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.units import parse_budget
@@ -200,4 +201,5 @@ def compiler_options(target: str | None = None) -> dict[str, str]:
     Empty where none are needed. XLA:CPU up to jaxlib 0.11.0 drops the barriers of ``jax.checkpoint`` in unrolled
     code; plans are verified with these options.
     """
+    note_options_asked()
     return _compile.compiler_options(resolve(target))

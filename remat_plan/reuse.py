@@ -34,10 +34,19 @@ _MOST = 64
 Schedule = Sequence[Segment]
 
 
+_options_asked = False
+
+
+def note_options_asked() -> None:
+    """Note that the program asked for the compiler's options (``rp.compiler_options``): it need not be told of them."""
+    global _options_asked
+    _options_asked = True
+
+
 def warn_where_undone(schedule: Schedule) -> None:
     """Warn that a schedule saves nothing with default options: unrolled segments on XLA:CPU of an old jaxlib."""
     unrolled = any(segment.checkpointed for segment in schedule)
-    if unrolled and _compat.drops_checkpoint_barriers() and jax.default_backend() == "cpu":
+    if not _options_asked and unrolled and _compat.drops_checkpoint_barriers() and jax.default_backend() == "cpu":
         version = ".".join(map(str, _compat.jaxlib_version()))
         warnings.warn(
             f"XLA:CPU of jaxlib {version} undoes jax.checkpoint outside of loops, so that a plan saves nothing unless "

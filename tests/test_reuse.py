@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import _compat, planbook
+from remat_plan import _compat, planbook, reuse
 from remat_plan.rewrite.emit import Emitter
 from tests.helpers import assert_trees_close
 
@@ -170,15 +170,18 @@ def test_a_plan_that_the_compiler_undoes_is_told_of_once(door, monkeypatch):
 
     args = jnp.eye(16), jnp.ones((64, 16))
     plan = rp.plan(loss, *args, strategy="each_block", verify=False)
-    for undone in (True, False):
-        monkeypatch.setattr(_compat, "drops_checkpoint_barriers", lambda undone=undone: undone)
+    monkeypatch.setattr(reuse, "_options_asked", False)
+    for undone in (True, False, None):
+        if undone is None:
+            rp.compiler_options()  # who has asked for the options need not be told
+        monkeypatch.setattr(_compat, "drops_checkpoint_barriers", lambda undone=undone: undone is not False)
         fn = plan.apply(loss) if door == "apply" else rp.remat(loss, strategy="each_block", verify=False)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
                 jax.grad(fn)(*args)
         told = [str(w.message) for w in caught if "undoes jax.checkpoint" in str(w.message)]
-        assert len(told) == int(undone)
+        assert len(told) == int(undone is True)
         assert not told or "jax.jit(step, compiler_options=remat_plan.compiler_options())" in told[0]
 
 
