@@ -275,7 +275,7 @@ def in_processes_of_many_devices(code):
     """Run code with four host devices; it must print ``ok``."""
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:remat_plan", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-W", "ignore:remat_plan", "-W", "ignore:XLA", "-c", textwrap.dedent(code)],
         env={
             **os.environ,
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
