@@ -39,7 +39,7 @@ def plan(
     strategy: StrategyLike = "auto",
     must_save: Sequence[str] = (),
     must_recompute: Sequence[str] = (),
-    never_recompute: Sequence[str] = (),
+    never_recompute: Sequence[str] | None = None,
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -61,7 +61,8 @@ def plan(
             ``rp.Collection(names=...)``, ``rp.Mirror(counts=...)``; or an explicit schedule, such as ``plan.schedule``.
         must_save: ``checkpoint_name`` names of values that are never computed again.
         must_recompute: ``checkpoint_name`` names of values that are never kept for the backward pass.
-        never_recompute: names of primitives that never run again, such as ``"psum"`` or ``"dot_general"``.
+        never_recompute: names of primitives that never run again, such as ``"psum"`` or ``"dot_general"``. By default
+            the collectives of the program, where ``"auto"`` or ``"chain"`` searches; ``()`` lets them run again.
         verify: compile and correct until the compiled peak is within the budget; else trust the prediction.
         argnums, has_aux: as in ``jax.grad``.
         static_argnums: positions of arguments that are not traced.

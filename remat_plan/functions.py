@@ -42,7 +42,7 @@ class Planning(TypedDict, total=False):
     existing: str
     must_save: Sequence[str]
     must_recompute: Sequence[str]
-    never_recompute: Sequence[str]
+    never_recompute: Sequence[str] | None
 
 
 class Planned:
@@ -238,7 +238,7 @@ def make_request(
     existing = planning.get("existing", "replan")
     check_existing(existing)
     constraints = make_constraints(
-        planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute", ())
+        planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute")
     )
     static = positions(static_argnums, "static_argnums")
     return Request(row, planning.get("verify", True), argnums, has_aux, static, existing, constraints, settings)

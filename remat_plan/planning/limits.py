@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan import _compat
@@ -41,12 +41,22 @@ class Constraints:
     Attributes:
         must_save: ``checkpoint_name`` names of values that are never computed again.
         must_recompute: ``checkpoint_name`` names of values that are not kept for the backward pass.
-        never_recompute: names of primitives that never run again.
+        never_recompute: names of primitives that never run again; None for the collectives of the program, which keep
+            all devices waiting for each other.
     """
 
     must_save: tuple[str, ...] = ()
     must_recompute: tuple[str, ...] = ()
-    never_recompute: tuple[str, ...] = ()
+    never_recompute: tuple[str, ...] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing was asked for."""
+        return not (self.must_save or self.must_recompute or self.never_recompute)
+
+    def by_name(self) -> Constraints:
+        """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
+        return self if self.never_recompute is not None else replace(self, never_recompute=())
 
 
 NO_CONSTRAINTS = Constraints()
@@ -92,7 +102,7 @@ def make_constraints(must_save: Any, must_recompute: Any, never_recompute: Any) 
     """
     saved = name_list("must_save", must_save)
     again = name_list("must_recompute", must_recompute)
-    never = name_list("never_recompute", never_recompute)
+    never = None if never_recompute is None else name_list("never_recompute", never_recompute)
     if both := sorted(set(saved) & set(again)):
         raise ValueError(f"{both[0]!r} is in must_save and in must_recompute: leave it out of one of them.")
     return Constraints(saved, again, never)
@@ -199,33 +209,42 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
     Raises:
         ValueError: an unknown name or primitive, or constraints that contradict each other.
     """
-    if constraints == NO_CONSTRAINTS:
+    if constraints.never_recompute is None:
+        constraints = replace(constraints, never_recompute=collectives(graph))
+    if constraints.is_free:
         return NO_LIMITS
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
+    never = set(constraints.never_recompute or ())
     primitives = {op.primitive for region in all_regions(graph) for op in region.ops}
-    if unknown := sorted(set(constraints.never_recompute) - primitives):
+    if unknown := sorted(never - primitives):
         raise ValueError(
             f"never_recompute: the program has no primitive {unknown[0]!r}. It has: {', '.join(sorted(primitives))}."
         )
     saved = _meant(graph, set(constraints.must_save), {})
-    return _resolve(graph, constraints, saved, _meant(graph, set(constraints.must_recompute), {}))
+    return _resolve(graph, never, saved, _meant(graph, set(constraints.must_recompute), {}))
 
 
-def _resolve(graph: Graph, constraints: Constraints, saved: Meant, again: Meant) -> Limits:
+def collectives(graph: Graph) -> tuple[str, ...]:
+    """Return the primitives of a program, and of the regions inside it, that move data between devices."""
+    ops = (op for region in all_regions(graph) for op in region.ops)
+    return tuple(sorted({op.primitive for op in ops if _compat.communicates(op.eqn)}))
+
+
+def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant) -> Limits:
     """Return the limits of a region, given what the names stand for everywhere."""
     regions: dict[int, Limits] = {}
     holding, changed, handed_on = set(), set(), []
     for op, region, trips in _inside(graph):
         if id(region) not in regions:
-            regions[id(region)] = _resolve(region, constraints, saved, again)
+            regions[id(region)] = _resolve(region, never, saved, again)
             _check_not_carried(region, trips, regions[id(region)].forbidden | again[id(region)])
         inner = regions[id(region)]
         holding.update([op.index] if inner.fixed | inner.pinned else [])
         changed.update([op.index] if inner.forbidden or inner.changed else [])
         handed_on += [v for v, made in zip(op.outputs, region.outputs, strict=True) if made in inner.forbidden]
     fixed = {graph.values[v].producer for v in _made(graph, saved[id(graph)])}
-    fixed |= {op.index for op in graph.ops if op.primitive in constraints.never_recompute}
+    fixed |= {op.index for op in graph.ops if op.primitive in never}
     fixed -= free_ops(graph)
     pinned = {i for i in fixed if _must_stand_alone(graph, graph.ops[i])}
     forbidden = with_aliases(graph, _made(graph, [*again[id(graph)], *handed_on]))
@@ -233,8 +252,8 @@ def _resolve(graph: Graph, constraints: Constraints, saved: Meant, again: Meant)
         op = graph.ops[graph.values[v].producer]
         if op.index in fixed and op.primitive != "name":
             raise ValueError(
-                f"must_recompute={list(constraints.must_recompute)}: {op.primitive} {graph.values[v].text} would have "
-                "to run again, which must_save or never_recompute forbids."
+                f"must_recompute: {op.primitive} {graph.values[v].text} would have to run again, which must_save or "
+                "never_recompute forbids."
             )
     return Limits(
         frozenset(fixed - pinned),

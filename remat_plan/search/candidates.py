@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Schedule, as_is, emptied
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, resolve
+from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
@@ -67,9 +67,15 @@ class Candidates:
             ValueError: constraints that the program does not allow.
         """
         if request not in self._tasks:
-            rules = self.rules
-            self._tasks[request] = make_task(rules.graph, rules.hardware, request.constraints, request.settings)
+            rules, searches = self.rules, request.strategy.find is None
+            constraints = request.constraints if searches else request.constraints.by_name()
+            self._tasks[request] = make_task(rules.graph, rules.hardware, constraints, request.settings)
         return self._tasks[request]
+
+    def keeps_collectives(self, request: Request) -> bool:
+        """Whether collectives are kept from running again though nobody spoke of them."""
+        silent = request.constraints.never_recompute is None and request.strategy.find is None
+        return silent and bool(collectives(self.rules.graph))
 
     def may_stay_plain(self, request: Request) -> bool:
         """Whether a budget above the plain peak means that nothing is recomputed."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.report.shortfall import below_minimum
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
@@ -33,6 +32,7 @@ _NOTHING_TO_GAIN = 0.005
 """Nor is one improved that recomputes this share of the plain seconds, or less."""
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
+_COLLECTIVES_ADVICE = "never_recompute=() (collectives may run again then), "
 
 
 def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
@@ -68,6 +68,7 @@ def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, 
     graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
     named = candidates.named(request)
     advice = _ADVICE if named is not None and len(named.schedules) == 1 else ""
+    advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
 
 
@@ -85,7 +86,7 @@ def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -
 
 def may_stay_written(judge: Judge, request: Request) -> bool:
     """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
-    free = request.strategy.name == "auto" and request.constraints == NO_CONSTRAINTS
+    free = request.strategy.name == "auto" and request.constraints.is_free
     return free and judge.program.has_own_remat
 
 

@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
+import remat_plan as rp
 from remat_plan.cost.builder import Rules
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, known_names, make_constraints, named_values, resolve
@@ -124,7 +127,6 @@ def test_a_loop_that_never_runs_again_stays_outside_segments():
                 assert not segment.checkpointed or not inside
 
 
-@pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")
 def test_a_collective_is_not_repeated():
     def loss(w, x):
         for _ in range(4):
@@ -138,13 +140,35 @@ def test_a_collective_is_not_repeated():
         judge = Judge(program, place("cpu"), Progress("test", False))
         name = next(op.primitive for op in program.graph.ops if op.primitive.startswith("psum"))
         counts["plain"] = runs(judge, program.plain, name)
-        for key, constraints in (("free", NO_CONSTRAINTS), ("kept", make_constraints((), (), [name]))):
+        for key, constraints in (("free", make_constraints((), (), ())), ("kept", NO_CONSTRAINTS)):
             every = [s for strategy in ("memory", "auto") for s in schedules(strategy, constraints, judge)]
             counts[key] = max(runs(judge, s, name) for s in every)
         return jnp.zeros(())
 
     jax.vmap(look, (None, 0), axis_name="i")(jnp.ones((8, 8)), jnp.ones((2, 64, 8)))
     assert counts["kept"] == counts["plain"] < counts["free"]
+
+
+def test_collectives_are_kept_unless_allowed():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+
+    def layers(w, x):
+        for _ in range(6):
+            x = x + jnp.tanh(lax.psum(jax.nn.gelu(x @ w), "i"))
+        return lax.pmean(jnp.sum(x**2), "i")
+
+    loss = jax.shard_map(layers, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+    args = jnp.ones((64, 64)) / 64, jnp.ones((4096, 64))
+
+    def sums(fn):
+        return str(jax.make_jaxpr(jax.grad(fn))(*args)).count(" psum")
+
+    kept = rp.plan(loss, *args, budget="65%", verify=False)
+    allowed = rp.plan(loss, *args, budget="40%", verify=False, never_recompute=())
+    by_name = rp.plan(loss, *args, strategy="each_block", verify=False)
+    assert sums(kept.apply(loss)) <= sums(loss) < min(sums(plan.apply(loss)) for plan in (allowed, by_name))
+    with pytest.raises(rp.BudgetError, match=r"never_recompute=\(\) \(collectives may run again then\)"):
+        rp.plan(loss, *args, budget="40%", verify=False)
 
 
 @pytest.mark.parametrize(
