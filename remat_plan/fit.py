@@ -13,9 +13,11 @@ from typing import Any
 
 import jax
 
-from remat_plan.fitted import Found, fit_step, make_step
+from remat_plan.fitted import Found, fit_step, make_step, measure_step
 from remat_plan.modules import Functional
 from remat_plan.report.progress import Progress
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.measuring import ROUNDS
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
 from remat_plan.training.step import Settings, TrainingStep
@@ -78,6 +80,19 @@ class FittedStep:
         step, function = make_step(self.fn, args, self._told)
         values = args if function is None else function.arguments(args)
         return self._fitted(step, function)[1].lower(*step.dynamic(values))
+
+    def measure(self, *args: Any, rounds: int = ROUNDS) -> Measurement:
+        """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
+
+        ``args`` stay as they are: what is donated is copied, while the clock stands. Overheads are of the whole step.
+
+        Raises:
+            TypeError: an argument is a shape without values.
+            ValueError: the step was fitted for a device that is not attached.
+        """
+        step, function = make_step(self.fn, args, self._told)
+        found, jitted = self._fitted(step, function)
+        return measure_step(found, jitted, args if function is None else function.arguments(args), rounds)
 
     def _fitted(self, step: TrainingStep, function: Functional | None) -> tuple[Found, Any]:
         leaves, tree = jax.tree.flatten(step.structs)

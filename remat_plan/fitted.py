@@ -10,14 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from remat_plan import collector
-from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.clock.steps import attached, check_arrays
+from remat_plan.clock.turns import Run, time_in_turns
+from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
 from remat_plan.modules import Functional, holds_modules
 from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import below_minimum
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.measuring import check_rounds, peaks_of
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
@@ -117,6 +124,24 @@ def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progr
         _plan(mark, mark.known(schedule), report, started) for mark, schedule in zip(marks, found.choice, strict=True)
     )
     return Found(step, measuring.trial(found.choice), report, plans)
+
+
+def measure_step(found: Found, jitted: Any, args: Sequence[Any], rounds: int) -> Measurement:
+    """Run the step as written and the fitted step in turns on arrays; see ``fit.FittedStep.measure``."""
+    check_rounds(rounds)
+    step, report = found.step, found.report
+    target = attached(report.target, "this step")
+    values = step.dynamic(args)
+    check_arrays(jax.tree.leaves(values), "step.measure")
+
+    def arguments() -> list[Any]:
+        donated = step.settings.donate_argnums
+        return [jax.tree.map(jnp.copy, v) if i in donated else v for i, v in enumerate(values)]
+
+    written = step.jitted(Trial(found.trial.sites, [WRITTEN] * len(found.trial.sites)))
+    runs = Run(written, arguments), Run(jitted, arguments)
+    peaks = peaks_of(runs, target)
+    return Measurement.of(f"step {report.name}", *time_in_turns(runs, rounds), report.overhead, target, peaks)
 
 
 def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:

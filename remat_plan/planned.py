@@ -145,6 +145,7 @@ def describe(
         existing=request.existing,
         notes=tuple(notes),
         planning_seconds=time.perf_counter() - started,
+        function=program.call.fn,
     )
 
 

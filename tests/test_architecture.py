@@ -34,9 +34,10 @@ MAY_IMPORT = {
     "structures": {"_compat", "graph", "cost", "solve", "loops", "rewrite"},
     "planning": {"_compat", "units", "graph", "cost", "solve", "loops"},
     "verify": {"_compat"},
+    "clock": {"verify"},
     "program": {"_compat", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "rewrite", "program"},
-    "results": {"_compat", "graph", "cost", "planning", "program", "reuse"},
+    "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse"},
     "report": {"units", "graph", "cost", "results"},
     "search": {"_compat", "graph", "cost", "planning", "verify", "program", "report"},
     "planned": {"_compat", "units", "collector", "graph", "planning", "results", "search"},
@@ -46,7 +47,7 @@ MAY_IMPORT = {
         *("_compat", "units", "graph", "verify", "report", "program", "reuse", "search", "marks"),
     },
     "fitted": {
-        *("units", "collector", "graph", "planning", "verify", "results", "report", "search"),
+        *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),
         *("modules", "planned", "training"),
     },
     "planbook": {

@@ -1,4 +1,4 @@
-"""The command line: ``remat-plan analyze|plan|fit|max-batch|tradeoff|compare PATH.py:FUNCTION``.
+"""The command line: ``remat-plan analyze|plan|measure|fit|max-batch|tradeoff|compare PATH.py:FUNCTION``.
 
 In: arguments. Out: a report on stdout and in files; an exit code:
 
@@ -23,6 +23,8 @@ from remat_plan.cli.errors import InputError, own_frames, user_error
 from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, LossOptions, Problem, load
 from remat_plan.cli.output import Outputs, Report
 from remat_plan.cli.parser import make_parser
+from remat_plan.clock.steps import with_values
+from remat_plan.report.text import summary_line
 from remat_plan.results.comparison import Comparison
 from remat_plan.units import BudgetError, parse_budget
 
@@ -84,8 +86,8 @@ def _check_budgets(options: argparse.Namespace) -> None:
     Raises:
         InputError: with the text of the parser of budgets.
     """
-    if options.command == "plan" and options.budget is None and options.strategy == "auto":
-        raise InputError("plan needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device.")
+    if options.command in ("plan", "measure") and options.budget is None and options.strategy == "auto":
+        raise InputError(f"{options.command} needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device.")
     if options.command in ("fit", "max-batch") and options.budget is None:
         raise InputError(f"{options.command} needs a budget.", "Say --budget 24GB, or device.")
     budget = getattr(options, "budget", None)
@@ -130,7 +132,7 @@ def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
     return rp.analyze(problem.fn, *problem.args, **problem.as_arguments())
 
 
-def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
+def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
     return rp.plan(
         problem.fn,
         *problem.args,
@@ -140,6 +142,14 @@ def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
         target=options.target,
         **problem.as_arguments(),
     )
+
+
+def _measure(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
+    plan = _plan(problem, options, make)
+    print(f"remat-plan: {summary_line(plan)}", file=sys.stderr)
+    told = problem.options
+    kwargs = told.kwargs if isinstance(told, LossOptions) else None
+    return plan.measure(*map(with_values, problem.args), kwargs=with_values(kwargs), rounds=options.rounds)
 
 
 def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
@@ -184,6 +194,7 @@ def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
 _COMMANDS: dict[str, tuple[Callable[[Problem, Any, Make], Report], Kind]] = {
     "analyze": (_analyze, LOSS),
     "plan": (_plan, LOSS),
+    "measure": (_measure, LOSS),
     "fit": (_fit, STEP),
     "max-batch": (_max_batch, STEPS),
     "tradeoff": (_tradeoff, LOSS),

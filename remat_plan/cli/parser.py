@@ -40,6 +40,7 @@ examples:
     remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the present peak
     remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
     remat-plan plan train.py:problem --budget 70% --target gpu:h100
+    remat-plan measure train.py:problem --budget 60%         seconds of the plain and the planned step, run in turns
     remat-plan fit train.py:step --budget 24GB --target gpu:l4
     remat-plan max-batch train.py:step_of --budget 24GB --target gpu:l4
     remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
@@ -64,6 +65,16 @@ examples:
     remat-plan plan train.py:problem --budget device --target gpu:a100  what an A100 has
 
 exit code 1 says that the budget cannot be met; the message names the least that can."""
+
+_AFTER_MEASURE = """\
+Plans as `remat-plan plan` does, then runs the plain and the planned gradient step in turns on the device that is here,
+and tells the seconds of both. Arguments that are shapes only are filled with random numbers (integers with 0).
+
+examples:
+    remat-plan measure train.py:problem --budget 60%
+    remat-plan measure train.py:problem --budget 60% --rounds 40
+
+exit code 1 says that the budget cannot be met."""
 
 _AFTER_FIT = """\
 PATH.py:FUNCTION returns the training step, its arguments and what jax.jit is told of it (donate_argnums,
@@ -147,19 +158,26 @@ def make_parser() -> argparse.ArgumentParser:
 
     analyze = add("analyze", "what plain JAX keeps for the backward pass, by value; nothing is compiled", "")
     plan = add("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{_strategies()}")
+    measure = add("measure", "plan, then run the plain and the planned step in turns", _AFTER_MEASURE)
     step = "(train_step, args[, options])"
     fit = add("fit", "what to recompute, to fit a whole training step in a budget", _AFTER_FIT, step)
     largest = add("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step)
     tradeoff = add("tradeoff", "peak memory against overhead, the whole curve", "")
     compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
 
-    plan.add_argument("--budget", metavar="B", help='bytes ("800MB", "8GiB"), a share of the present peak, "device"')
+    for command in (plan, measure):
+        told = 'bytes ("800MB", "8GiB"), a share of the present peak, "device"'
+        command.add_argument("--budget", metavar="B", help=told)
+        command.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto)")
+    measure.add_argument(
+        "--rounds", metavar="N", type=_count(1), default=15, help="how often both steps run (default: 15)"
+    )
+    measure.set_defaults(target=None)  # on what is here
     for command in (fit, largest):
         command.add_argument("--budget", metavar="B", help='bytes on one device ("24GB", "8GiB"), or "device"')
     largest.add_argument(
         "--multiple-of", metavar="N", type=_count(1), default=8, help="what batches are multiples of (default: 8)"
     )
-    plan.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto); see below")
     compare.add_argument(
         "--budget", metavar="B,...", type=_texts, action="extend", default=[], help="budgets (default: 75%%,50%%,25%%)"
     )
@@ -174,11 +192,11 @@ def make_parser() -> argparse.ArgumentParser:
     tradeoff.add_argument("--points", metavar="N", type=_count(2), default=16, help="how many schedules (default: 16)")
     for command in (plan, fit, largest, tradeoff, compare):
         command.add_argument("--target", metavar="T", help='a device that need not be here: "gpu:h100", "tpu:v5e:1x1"')
-    for command in (plan, compare):
+    for command in (plan, measure, compare):
         command.add_argument(
             "--no-verify", dest="verify", action="store_false", help="predict only; do not compile (quick, less sure)"
         )
-    for command in (analyze, plan, fit, largest, tradeoff, compare):
+    for command in (analyze, plan, measure, fit, largest, tradeoff, compare):
         command.add_argument("--json", metavar="FILE", help="write JSON; - for stdout, instead of the table")
         command.add_argument("--html", metavar="FILE", help="write a page that needs no network")
         command.add_argument("--plot", metavar="FILE", help="write a picture: .png, .svg, .pdf (needs matplotlib)")

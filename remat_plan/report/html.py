@@ -53,6 +53,8 @@ _NUMBERS = (
     "budget",
     "as written",
     "planned",
+    "seconds",
+    "spread",
 )
 _COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
 """One for each strategy, in turn; all can be told from white and from black."""

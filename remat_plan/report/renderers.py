@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat_plan.report import html, plots, steps, tables, text
+from remat_plan.report import html, measured, plots, steps, tables, text
 from remat_plan.report.tables import Table
 from remat_plan.report.terminal import render
 from remat_plan.results.analysis import Analysis
 from remat_plan.results.batch_sizes import BatchSizes
 from remat_plan.results.comparison import Comparison
+from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
 from remat_plan.results.step_report import StepReport
@@ -51,4 +52,13 @@ register(
 register(
     BatchSizes,
     _by_table(steps.batch_line, steps.batch_table, lambda s: html.table_html(steps.batch_table(s)), steps.plot_batches),
+)
+register(
+    Measurement,
+    _by_table(
+        measured.measurement_line,
+        measured.measurement_table,
+        lambda m: html.table_html(measured.measurement_table(m)),
+        measured.plot_measurement,
+    ),
 )

@@ -16,6 +16,8 @@ from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_written
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
 from remat_plan.results.decisions import Decision, count_segments
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.measuring import ROUNDS, measure_plan
 from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import read_fingerprint, read_schedule
@@ -58,6 +60,8 @@ class Plan(Shown):
         written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
             None where it has no regions of its own.
         planning_seconds: how long it took (not part of the plan's identity).
+        function: the function that was planned, for ``measure``; None where the plan was read from a file or unpickled
+            (not part of the plan's identity, and not stored).
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -94,6 +98,7 @@ class Plan(Shown):
     written_overhead: float | None = None
     written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
+    function: Callable[..., Any] | None = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -139,6 +144,40 @@ class Plan(Shown):
             return emissions(self.trace(fn, args, kwargs))
 
         return planned
+
+    def measure(
+        self,
+        *args: Any,
+        fn: Callable[..., Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        rounds: int = ROUNDS,
+    ) -> Measurement:
+        """Run the plain and the planned gradient step in turns on the attached device, and return their seconds.
+
+        Args:
+            *args: arrays of the planned shapes, as in ``rp.plan``.
+            fn: the function; needed where the plan was read from a file.
+            kwargs: its keyword arguments.
+            rounds: how often each of both runs, after one run to compile and one to warm up.
+
+        Returns:
+            Medians and spread of the seconds, the overhead with an interval, peak bytes where the device tells.
+
+        Raises:
+            TypeError: an argument is a shape without values.
+            ValueError: the plan is for a device that is not attached, or for another program; it has no function.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, remat_plan as rp
+            >>> loss = lambda w, x: jnp.sum(jax.lax.fori_loop(0, 8, lambda _, x: jnp.tanh(x @ w), x))
+            >>> w, x = jnp.ones((64, 64)) / 64, jnp.ones((512, 64))
+            >>> rp.plan(loss, w, x, budget="60%").measure(w, x, rounds=3).plain.seconds > 0
+            True
+        """
+        return measure_plan(self, self.function if fn is None else fn, args, kwargs or {}, rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "function": None}  # functions often cannot be pickled
 
     def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Trace a call as the one was traced that was planned."""

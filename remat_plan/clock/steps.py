@@ -1,0 +1,96 @@
+"""Gradient steps that run: of a traced call on its own arrays, on a device that is attached.
+
+In: flat gradient steps (``verify.step``), their arguments, a ``Target``. Out: ``Run``s to be timed.
+
+Steps are jitted with the options under which plans are verified, and arguments are on the device before the clock runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from remat_plan.clock.turns import Run
+from remat_plan.verify.compile import compiler_options
+from remat_plan.verify.targets import Target, resolve
+
+
+def attached(name: str, what: str) -> Target:
+    """Return the target of a name, on which things are to be run.
+
+    Args:
+        name: of a target.
+        what: what is to be run there, in words.
+
+    Raises:
+        ValueError: it is not attached; the message says so.
+    """
+    if ":" not in name:
+        try:
+            return resolve(name)
+        except ValueError:
+            pass
+    raise ValueError(
+        f"{what} is for {name}, which is not attached to this process, so nothing can be run on it. What the compiler "
+        "itself expects there is plan.compiled_overhead; to measure, plan for a device that is here (target=None)."
+    )
+
+
+def run_of(step: Callable[..., Any], values: Sequence[Any], target: Target) -> Run:
+    """Return a flat step on values as a ``Run``.
+
+    Raises:
+        TypeError: a value is a shape only.
+    """
+    given = tuple([_on_device(value, target) for value in values])
+    options = compiler_options(target)
+    return Run(jax.jit(step, compiler_options=options or None), lambda: given)
+
+
+def check_arrays(leaves: Sequence[Any], door: str) -> None:
+    """Raise ``TypeError`` where arguments are shapes only.
+
+    Args:
+        leaves: the arguments.
+        door: what they were given to.
+    """
+    shapes = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct)]
+    if shapes:
+        first = f"{shapes[0].dtype}[{','.join(map(str, shapes[0].shape))}]"
+        raise TypeError(
+            f"{door} runs the step, and {len(shapes)} of its arguments are shapes without values, the first "
+            f"ShapeDtypeStruct {first}. Give arrays, for example "
+            "jax.tree.map(lambda s: jax.numpy.ones(s.shape, s.dtype), shapes)."
+        )
+
+
+def with_values(tree: Any) -> Any:
+    """Return a tree whose ``ShapeDtypeStruct``s are arrays: small random numbers, integers and all else zeros.
+
+    >>> with_values(jax.ShapeDtypeStruct((2, 2), "int32")).tolist()
+    [[0, 0], [0, 0]]
+    """
+
+    def filled(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return 0.1 * jax.random.normal(jax.random.key(0), leaf.shape, leaf.dtype)
+
+    return jax.tree.map(filled, tree)
+
+
+def ones(shapes: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
+    """Return arrays of ones, the cotangents of a step that is no loss."""
+    return [jnp.ones(shape.shape, shape.dtype) for shape in shapes]
+
+
+def _on_device(value: Any, target: Target) -> Any:
+    """A value where it is run; what is spread over several devices stays where it is."""
+    if isinstance(value, jax.Array) and value.sharding.num_devices > 1:
+        return value
+    return jax.device_put(value, target.device)
