@@ -1,0 +1,177 @@
+"""What one kernel of a compiled module reads, writes and computes.
+
+In: an instruction of a ``Module``, a fusion or one by itself. Out: ``Traffic``: bytes at its border, FLOPs inside.
+
+Inside a fusion nothing is written to memory, and only those elements are computed that the result needs. So elements
+are counted from the result back to the parameters: a slice wants as many as it has, an update in place none of what it
+leaves as it is, a reduction all that it sums. A step of a loop that reads one layer of stacked residuals is charged with
+one layer.
+
+Limits: an element that is read twice in one kernel is read from memory once. An update of a parameter is taken to be in
+place. Caches between kernels are not known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from remat_plan.compiled.hlo import Array, Computation, Instruction, Module
+from remat_plan.compiled.operations import library_flops, matrix_flops, vector_flops
+
+_SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+_UPDATED_WITH = {"dynamic-update-slice": 1, "scatter": 2}
+"""Operations that may write a part of their first operand in place, and which operand is the part."""
+_RENAMES = frozenset({"bitcast", "reshape"})
+
+
+class Traffic(NamedTuple):
+    """What one run of one kernel does.
+
+    Attributes:
+        moved_bytes: read and written.
+        matrix_flops, vector_flops: of products and convolutions, of all else.
+        is_opaque: whether it is a library call of which no more than its bytes is known.
+    """
+
+    moved_bytes: float
+    matrix_flops: float
+    vector_flops: float
+    is_opaque: bool = False
+
+
+def traffic(module: Module, inside: Computation, found: Instruction) -> Traffic:
+    """What a kernel reads, writes and computes; ``inside`` is the computation that it is in."""
+    callee = module.called(found, "calls") if found.opcode in ("fusion", "fusion-start") else []
+    return _fusion(module, callee[0]) if callee else _single(inside, found)
+
+
+def _fusion(module: Module, body: Computation) -> Traffic:
+    wanted = _wanted(body)
+    moved = sum(_written_bytes(body, output) for output in _outputs(body))
+    matrix = vector = 0.0
+    for found in body.instructions.values():
+        if not (elements := wanted.get(found.name, 0.0)):
+            continue
+        if found.opcode == "parameter":
+            moved += elements * _item_bytes(found)
+        elif found.opcode == "fusion":
+            inner = [_fusion(module, callee) for callee in module.called(found, "calls")]
+            matrix += sum(part.matrix_flops for part in inner)
+            vector += sum(part.vector_flops for part in inner)
+        else:
+            matrix += matrix_flops(body, found)
+            vector += vector_flops(found, elements, _read_elements(body, found, elements))
+    return Traffic(moved, matrix, vector)
+
+
+def _single(inside: Computation, found: Instruction) -> Traffic:
+    """An instruction that is a kernel by itself; what it updates it updates in place."""
+    elements = float(_updated(inside, found) if found.opcode in _UPDATED_WITH else found.size)
+    operands = [inside.instructions[name] for name in found.operands if name in inside.instructions]
+    reads = [_wanted_of(inside, found, index, elements, True) for index in range(len(operands))]
+    read = sum(n * _item_bytes(operand) for n, operand in zip(reads, operands, strict=True))
+    matrix = matrix_flops(inside, found)
+    is_opaque = found.opcode == "custom-call" and library_flops(inside, found) is None
+    return Traffic(
+        read + _result_bytes(inside, found),
+        matrix,
+        vector_flops(found, elements, _read_elements(inside, found, elements)),
+        is_opaque,
+    )
+
+
+def _result_bytes(inside: Computation, found: Instruction) -> float:
+    """Bytes that an instruction by itself writes."""
+    arrays = found.arrays
+    if found.opcode in _UPDATED_WITH:
+        return _updated(inside, found) * _item_bytes(found)
+    if found.opcode.endswith("-start") and found.opcode != "all-reduce-start":
+        arrays = arrays[len(found.operands) :]  # the operands come first; of a copy, what is as large
+    elif found.opcode == "custom-call" and len(arrays) > 1 and _is_workspace(arrays[-1]):
+        arrays = arrays[:-1]
+    return sum(array.bytes for array in arrays)
+
+
+def _is_workspace(array: Array) -> bool:
+    """Whether a result of a library call is the memory it works in: single bytes in a row, the last result."""
+    return array.kind in ("u", "s") and array.item_bytes == 1 and len(array.shape) == 1
+
+
+def _outputs(body: Computation) -> list[Instruction]:
+    """What a fusion returns."""
+    if body.root.opcode != "tuple":
+        return [body.root]
+    return [body.instructions[name] for name in body.root.operands if name in body.instructions]
+
+
+def _wanted(body: Computation) -> dict[str, float]:
+    """So many elements of each instruction are needed for the results of a fusion."""
+    wanted: dict[str, float] = {}
+    updates: set[str] = set()
+    for output in _outputs(body):
+        updated = _in_place(body, output)
+        wanted[output.name] = float(output.size if updated is None else _updated(body, updated))
+        updates |= {updated.name} if updated is not None else set()
+    for found in reversed(body.instructions.values()):
+        elements = wanted.get(found.name, 0.0)
+        if not elements or found is body.root and found.opcode == "tuple":
+            continue
+        for index, name in enumerate(found.operands):
+            if (operand := body.instructions.get(name)) is not None:
+                more = _wanted_of(body, found, index, elements, found.name in updates)
+                wanted[name] = min(float(operand.size), wanted.get(name, 0.0) + more)
+    return wanted
+
+
+def _wanted_of(inside: Computation, found: Instruction, index: int, elements: float, in_place: bool) -> float:
+    """So many elements of an operand are needed for so many of an operation's result."""
+    operand = inside.operand(found, index)
+    size = float(operand.size) if operand is not None else 0.0
+    if found.opcode in _SLICES:
+        return min(size, elements) if index == 0 else size
+    if found.opcode in _UPDATED_WITH:
+        if index:
+            return size
+        if not in_place:
+            return min(size, elements)
+        return 0.0 if found.opcode == "dynamic-update-slice" else float(_updated(inside, found))
+    if size <= found.size:
+        return min(size, elements)
+    return size * min(1.0, elements / max(found.size, 1))
+
+
+def _in_place(body: Computation, found: Instruction) -> Instruction | None:
+    """The update that a result is, if it writes a part of a parameter; None for all else."""
+    while found.opcode in _RENAMES and (source := body.operand(found, 0)) is not None:
+        found = source
+    if found.opcode not in _UPDATED_WITH:
+        return None
+    target = body.operand(found, 0)
+    while target is not None and target.opcode in _RENAMES:
+        target = body.operand(target, 0)
+    return found if target is not None and target.opcode == "parameter" else None
+
+
+def _updated(inside: Computation, found: Instruction) -> int:
+    """Elements that an update writes."""
+    part = inside.operand(found, _UPDATED_WITH[found.opcode])
+    return found.size if part is None else part.size
+
+
+def _written_bytes(body: Computation, output: Instruction) -> float:
+    """Bytes of a result of a fusion that are written; none of a parameter that is handed on."""
+    if output.opcode == "parameter":
+        return 0.0
+    updated = _in_place(body, output)
+    return output.bytes if updated is None else _updated(body, updated) * _item_bytes(output)
+
+
+def _read_elements(inside: Computation, found: Instruction, elements: float) -> float:
+    """Elements of the operands that an operation combines: of half of them, the others are what it starts with."""
+    count = max(1, len(found.operands) // 2) if found.opcode == "reduce" else len(found.operands)
+    first = 2 if found.opcode == "scatter" else 0
+    return sum(_wanted_of(inside, found, index, elements, True) for index in range(first, count))
+
+
+def _item_bytes(found: Instruction) -> float:
+    return found.bytes / found.size if found.size else 0.0
