@@ -4,7 +4,7 @@ In: an ``Instruction`` and its ``Computation``. Out: FLOPs; a multiply-add is tw
 in ``cost.rules``.
 
 Of library calls (cuBLAS, cuDNN, oneDNN) products and convolutions are known by their shapes, attention by what its
-config says of its scores.
+config says of its scores; a Pallas kernel for a TPU says itself what it costs, where its author does.
 
 Limits: padding counts as work in convolutions. What other library calls compute is not known.
 """
@@ -28,6 +28,7 @@ _TRANSCENDENTAL = frozenset(
 _TRANSCENDENTAL_FLOPS = 8.0
 """FLOPs of one such function; vector units take several operations for it."""
 
+_TOLD = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _SCORES = re.compile(r'"intermediate_tensor_shape":\{[^}]*"dimensions":\[([^\]]*)\]')
 _ATTENTION_PRODUCTS = {"Backward": 5, "": 2}
 """Products of (queries x keys x head size) in a call of attention: of its backward pass, of its forward pass."""
@@ -49,6 +50,8 @@ def library_flops(inside: Computation, found: Instruction) -> float | None:
     """FLOPs of a library call; None of what is none, and of one that is not known."""
     if found.opcode != "custom-call":
         return None
+    if told := _TOLD.search(found.attributes):
+        return float(told.group(1))
     target = found.word("custom_call_target")
     if "matmul" in target or "gemm" in target:
         return _product(_array(inside, found, 0), _array(inside, found, 1), found.arrays)

@@ -3,9 +3,9 @@
 In: an instruction of a ``Module``, a fusion or one by itself. Out: ``Traffic``: bytes at its border, FLOPs inside.
 
 Inside a fusion nothing is written to memory, and only those elements are computed that the result needs. So elements
-are counted from the result back to the parameters: a slice wants as many as it has, an update in place none of what it
-leaves as it is, a reduction all that it sums. A step of a loop that reads one layer of stacked residuals is charged with
-one layer.
+are counted from the result back to the parameters: a slice wants as many as it has, an update in place none of what
+it leaves as it is, a reduction all that it sums. A step of a loop that reads one layer of stacked residuals is charged
+with one layer.
 
 Limits: an element that is read twice in one kernel is read from memory once. An update of a parameter is taken to be in
 place. Caches between kernels are not known.
@@ -114,7 +114,7 @@ def _wanted(body: Computation) -> dict[str, float]:
         updates |= {updated.name} if updated is not None else set()
     for found in reversed(body.instructions.values()):
         elements = wanted.get(found.name, 0.0)
-        if not elements or found is body.root and found.opcode == "tuple":
+        if not elements or (found is body.root and found.opcode == "tuple"):
             continue
         for index, name in enumerate(found.operands):
             if (operand := body.instructions.get(name)) is not None:

@@ -28,9 +28,9 @@ Constants = Mapping[int, int]
 
 
 class _Number(NamedTuple):
-    """``carried[index] + offset``; without an index the number itself."""
+    """``carried[place] + offset``; without a place the number itself."""
 
-    index: int | None
+    place: int | None
     offset: int
 
 
@@ -57,13 +57,13 @@ def trip_count(module: Module, inside: Computation, loop: Instruction, around: C
     counter, bound, direction = found
     starts = _starts(module, inside, loop, around)
     constants = _unchanged(module, body[0], starts)
-    limit = bound.offset if bound.index is None else _plus(constants.get(bound.index), bound.offset)
-    if counter.index is None or limit is None or counter.index not in starts:
+    limit = bound.offset if bound.place is None else _plus(constants.get(bound.place), bound.offset)
+    if counter.place is None or limit is None or counter.place not in starts:
         return None
-    step = _next(module, body[0], counter.index)
-    if step is None or step.index != counter.index or not step.offset:
+    step = _next(module, body[0], counter.place)
+    if step is None or step.place != counter.place or not step.offset:
         return None
-    return _count(starts[counter.index] + counter.offset, limit, step.offset, direction)
+    return _count(starts[counter.place] + counter.offset, limit, step.offset, direction)
 
 
 def constants_of(module: Module, inside: Computation, loop: Instruction, around: Constants) -> Constants:
@@ -99,7 +99,7 @@ def _comparison(module: Module, condition: Computation) -> tuple[_Number, _Numbe
     direction = compare.word("direction")
     if left is None or right is None:
         return None
-    if left.index is not None:
+    if left.place is not None:
         return left, right, direction
     return right, left, {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE"}.get(direction, direction)
 
@@ -189,6 +189,6 @@ def _follow(module: Module, owner: Computation, name: str, parameter: _Parameter
 
 
 def _sum(left: _Number, right: _Number, sign: int) -> _Number | None:
-    if right.index is None:
-        return _Number(left.index, left.offset + sign * right.offset)
-    return _Number(right.index, left.offset + right.offset) if left.index is None and sign == 1 else None
+    if right.place is None:
+        return _Number(left.place, left.offset + sign * right.offset)
+    return _Number(right.place, left.offset + right.offset) if left.place is None and sign == 1 else None
