@@ -106,7 +106,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
-    measuring = Measuring(step, [site for _, site in pairs], target, progress)
+    measuring = Measuring(step, [site for _, site in pairs], target, pairs[0][0].judge.hardware, progress)
     return Marked(tuple(mark for mark, _ in pairs), measuring, trace)
 
 
@@ -171,10 +171,18 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
         optimizer_bytes=arguments.optimizer_bytes,
         batch_bytes=arguments.batch_bytes,
         overhead=overhead(marks, found.choice),
+        compiled_overhead=_compiled_overhead(marked.measuring.as_written, found.memory),
         marks=len(marks),
         compiles=marked.measuring.compiles,
         notes=tuple(notes),
     )
+
+
+def _compiled_overhead(written: CompiledMemory, planned: CompiledMemory) -> float | None:
+    """Seconds of the fitted step over those of the step as written, less one; None where a module does not tell."""
+    if not written.seconds or planned.seconds is None:
+        return None
+    return planned.seconds / written.seconds - 1.0
 
 
 def _slices(written: CompiledMemory, arguments: Arguments, budget_bytes: int) -> int:
@@ -212,9 +220,11 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
         plain_peak_bytes=report.plain.peak_bytes,
         predicted_peak_bytes=held + mark.above_arguments(schedule),
         compiled_peak_bytes=report.planned.peak_bytes,
+        compiled_overhead=report.compiled_overhead,
         within_bytes=judge.predicted_bytes(schedule),
     )
-    notes = [f"peaks and budget are of the whole step {report.name}, overhead and FLOPs of what is marked in it"]
+    whole = f"peaks, budget and compiled overhead are of the whole step {report.name}"
+    notes = [f"{whole}, overhead and FLOPs of what is marked in it"]
     return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 

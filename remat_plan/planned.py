@@ -72,6 +72,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         plain_peak_bytes=plain,
         predicted_peak_bytes=judge.predicted_bytes(schedule),
         compiled_peak_bytes=peak(schedule) if verify else None,
+        compiled_overhead=judge.compiled_overhead(schedule) if verify else None,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
     )
     notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *notes]
@@ -80,7 +81,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Budget and peaks of a plan; attributes as of ``Plan``.
+    """Budget, peaks and compiled overhead of a plan; attributes as of ``Plan``.
 
     Attributes:
         within_bytes: what the lower bound on overhead is for.
@@ -92,6 +93,7 @@ class Figures:
     plain_peak_bytes: int
     predicted_peak_bytes: int
     compiled_peak_bytes: int | None
+    compiled_overhead: float | None
     within_bytes: int
 
 
@@ -111,7 +113,7 @@ def describe(
         task: what its strategy was given.
         request: what was asked for.
         schedule: what was chosen.
-        figures: its budget and its peaks.
+        figures: its budget, its peaks, its overhead as compiled.
         notes: what else is to be said.
         started: when planning began (``time.perf_counter``).
     """
@@ -131,6 +133,7 @@ def describe(
         predicted_peak_bytes=figures.predicted_peak_bytes,
         compiled_peak_bytes=figures.compiled_peak_bytes,
         overhead=overhead,
+        compiled_overhead=figures.compiled_overhead,
         lower_bound=min(least_overhead(task.graph, task.cuts, judge.hardware, before, figures.within_bytes), overhead),
         program=program.fingerprint,
         schedule=schedule,

@@ -24,6 +24,7 @@ def test_rows_are_the_plans_that_each_would_be_by_itself(verify):
     for row, budget in zip(found.rows, ["80%", "65%"], strict=True):
         alone = rp.plan(loss, *SHAPES, budget=budget, verify=verify)
         assert row.plan.to_json() == alone.to_json()
+        assert (row.plan.compiled_overhead is not None) is verify
         assert row.peak_bytes == (alone.compiled_peak_bytes if verify else alone.predicted_peak_bytes)
         assert found.written_peak_bytes == alone.written_peak_bytes
 
@@ -58,6 +59,7 @@ def test_json_has_whole_plans():
     found = rp.compare(loss, *SHAPES, budgets=["70%", "1%"], verify=False)
     data = json.loads(found.to_json())
     assert (data["kind"], data["target"], data["verified"]) == ("comparison", "cpu", False)
+    assert [row["compiled_overhead"] for row in data["rows"]] == [None, None]
     first, second = data["rows"]
     assert rp.Plan.from_json(json.dumps(first["plan"])) == found.rows[0].plan
     assert second["plan"] is None

@@ -103,7 +103,7 @@ def test_more_memory_costs_no_more():
 def test_a_budget_above_the_peak_leaves_the_step_as_it_is():
     report = fitted("120%").report
     assert report.planned == report.plain
-    assert report.overhead == 0.0
+    assert report.overhead == report.compiled_overhead == 0.0
     assert "as it is" in report.notes[0]
 
 
@@ -111,6 +111,7 @@ def test_accumulation_is_told_of_where_it_would_be_cheaper():
     assert not any("rp.accumulate" in note for note in fitted("80%").report.notes)
     report = fitted("40%").report
     assert report.overhead > 0.1
+    assert report.compiled_overhead not in (None, 0.0)
     (note,) = [note for note in report.notes if "rp.accumulate" in note]
     slices = int(note.split("over ")[1].split()[0])
 

@@ -49,6 +49,7 @@ _NUMBERS = (
     "of plain",
     "of written",
     "overhead",
+    "compiled",
     "FLOPs",
     "budget",
     "as written",
@@ -166,13 +167,13 @@ def comparison_html(comparison: Comparison) -> str:
     written = comparison.written_peak_bytes
     rows = []
     for row in comparison.rows:
-        strategy, budget, peak, share, overhead, flops, remark = comparison_cells(comparison, row)
+        strategy, budget, peak, share, overhead, compiled, flops, remark = comparison_cells(comparison, row)
         bar = _cell("") if row.peak_bytes is None else _bar(row.peak_bytes, written, f"{row.peak_bytes} bytes")
         told = f'<td title="{escape(row.problem)}">{escape(remark)}</td>'
-        numbers = [_number(peak), bar, _number(share), _number(overhead), _number(flops)]
+        numbers = [_number(peak), bar, _number(share), _number(overhead), _number(compiled), _number(flops)]
         rows.append([_cell(escape(strategy)), _number(budget), *numbers, told])
     of = share_header(comparison.has_own_remat)
-    header = ["strategy", "budget", "peak", "", of, "overhead", "FLOPs", ""]
+    header = ["strategy", "budget", "peak", "", of, "overhead", "compiled", "FLOPs", ""]
     notes = [f'<div class="small">{escape(text)}</div>' for text in comparison.footnotes]
     chart = _scatter(comparison) if any(row.plan is not None for row in comparison.rows) else []
     return _fragment(

@@ -39,18 +39,19 @@ def comparison_title(comparison: Comparison, counted: str) -> str:
 
 
 def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, ...]:
-    """Strategy, budget, peak, its share of the peak as written, overhead, FLOPs over plain, remark."""
+    """Strategy, budget, peak, its share of the peak as written, both overheads, FLOPs over plain, remark."""
     budget = row.budget or "-"
     if row.plan is None or row.peak_bytes is None:
         least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
-        return (row.strategy, budget, "-", "-", "-", "-", least)
+        return (row.strategy, budget, "-", "-", "-", "-", "-", least)
     plan = row.plan
     share = row.peak_bytes / max(comparison.written_peak_bytes, 1)
     flops = f"{plan.step_flops / plan.plain_flops:.1%}" if plan.plain_flops else "-"
+    compiled = "-" if plan.compiled_overhead is None else f"{plan.compiled_overhead:.1%}"
     remark = "left as written" if plan.is_written else ""
     if plan.is_identity:
         remark = "its own jax.checkpoint left out" if plan.has_own_remat else "left as it is"
     return (
         *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
-        *(f"{plan.overhead:.1%}", flops, remark),
+        *(f"{plan.overhead:.1%}", compiled, flops, remark),
     )

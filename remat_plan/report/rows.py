@@ -103,11 +103,17 @@ def plan_facts(plan: Plan) -> list[Fact]:
     return [
         *facts,
         Fact("overhead", "", plan.overhead, "recomputed seconds over seconds of the plain step (predicted)"),
+        *compiled_facts(plan.compiled_overhead, "the same, by the modules that XLA made of both"),
         *_written_facts(plan),
         Fact("gap", "", plan.gap, f"at most this much above what any schedule within {within} needs"),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
         Fact("FLOPs, planned", format_flops(plan.step_flops), flops),
     ]
+
+
+def compiled_facts(overhead: float | None, remark: str) -> list[Fact]:
+    """The compiled overhead, where there is one."""
+    return [] if overhead is None else [Fact("compiled overhead", "", overhead, remark)]
 
 
 def _written_facts(plan: Plan) -> list[Fact]:

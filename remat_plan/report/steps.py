@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from remat_plan.report.plots import AFTER, BEFORE, BUDGET, OWNED, finish, new_axes
-from remat_plan.report.rows import Fact, number_of
+from remat_plan.report.rows import Fact, compiled_facts, number_of
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
 from remat_plan.results.step_report import StepReport
@@ -65,6 +65,7 @@ def _facts(report: StepReport) -> list[Fact]:
             f"compiled; {format_bytes(spare)} to spare; {number_of(report.compiles, 'compile')}",
         ),
         Fact("overhead", "", report.overhead, "recomputed seconds over seconds of what is marked (predicted)"),
+        *compiled_facts(report.compiled_overhead, "seconds of the whole step, by the modules that XLA made"),
     ]
 
 

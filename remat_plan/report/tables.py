@@ -188,6 +188,7 @@ def comparison_table(comparison: Comparison) -> Table:
         Column("peak", ">"),
         Column(share_header(comparison.has_own_remat), ">"),
         Column("overhead", ">"),
+        Column("compiled", ">"),
         Column("FLOPs", ">"),
         Column("", "<", flexible=True),
     )

@@ -77,7 +77,8 @@ class Comparison(Shown):
     def footnotes(self) -> tuple[str, ...]:
         """What to know about the figures."""
         word = "compiled" if self.verified else "predicted"
-        return (f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted.",)
+        told = f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."
+        return (told, "Compiled overhead is of the modules that XLA made.") if self.verified else (told,)
 
     def to_json(self) -> str:
         """Return the comparison as JSON text; each row has its whole plan, readable by ``Plan.from_json``."""
@@ -87,6 +88,7 @@ class Comparison(Shown):
                 "budget": row.budget,
                 "peak_bytes": row.peak_bytes,
                 "overhead": None if row.plan is None else row.plan.overhead,
+                "compiled_overhead": None if row.plan is None else row.plan.compiled_overhead,
                 "minimum_bytes": row.minimum_bytes,
                 "problem": row.problem,
                 "plan": None if row.plan is None else json.loads(row.plan.to_json()),

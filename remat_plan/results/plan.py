@@ -27,7 +27,7 @@ from remat_plan.reuse import Emissions, warn_where_undone
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMAT = 2
+FORMAT = 3
 """Number of the form of stored plans: one more with each change that an older version could not read."""
 
 NO_BUDGET = "none"
@@ -50,6 +50,9 @@ class Plan(Shown):
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
         overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
+        compiled_overhead: seconds of the planned step over seconds of the plain step, less one, by the modules that XLA
+            made of both: the compiler's own cycles on a TPU, a roofline over the kernels elsewhere. Negative where
+            recomputing is faster; None with ``verify=False`` or where the modules do not tell.
         lower_bound: overhead that no schedule within this budget (without one: this peak) can go below.
         fingerprint: identity of the program.
         schedule: the segments.
@@ -82,6 +85,7 @@ class Plan(Shown):
     predicted_peak_bytes: int
     compiled_peak_bytes: int | None
     overhead: float
+    compiled_overhead: float | None
     lower_bound: float
     program: Fingerprint
     schedule: tuple[Segment, ...]
@@ -265,6 +269,7 @@ def _read(fields: Fields) -> Plan:
         predicted_peak_bytes=fields.count("predicted_peak_bytes"),
         compiled_peak_bytes=fields.count_or_none("compiled_peak_bytes"),
         overhead=fields.number("overhead"),
+        compiled_overhead=fields.change_or_none("compiled_overhead"),
         lower_bound=fields.number("lower_bound"),
         program=program,
         schedule=read_schedule(fields, "schedule", len(program.equations)),

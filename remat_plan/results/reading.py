@@ -84,16 +84,15 @@ class Fields:
 
     def number(self, name: str) -> float:
         """A finite number of at least 0."""
-        found, place = self.any(name), self.at(name)
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise ValueError(f"{place} is {kind_of(found)}, not a number")
-        if not isfinite(found) or found < 0:
-            raise ValueError(f"{place} is {found}, not a finite number of at least 0")
-        return float(found)
+        return check_number(self.any(name), self.at(name), 0)
 
     def number_or_none(self, name: str) -> float | None:
         """A finite number of at least 0, or null."""
         return None if self.any(name) is None else self.number(name)
+
+    def change_or_none(self, name: str) -> float | None:
+        """A finite number of at least -1, or null: by which share something grows."""
+        return None if self.any(name) is None else check_number(self.any(name), self.at(name), -1)
 
     def span(self, name: str) -> tuple[int, int]:
         """Two integers of at least 0, as a list."""
@@ -134,6 +133,15 @@ def check_type(found: Any, kind: type, place: str, words: str) -> Any:
     if not isinstance(found, kind):
         raise ValueError(f"{place} is {kind_of(found)}, not {words}")
     return found
+
+
+def check_number(found: Any, place: str, least: int) -> float:
+    """Return a finite number of at least ``least``, or raise ``ValueError``."""
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise ValueError(f"{place} is {kind_of(found)}, not a number")
+    if not isfinite(found) or found < least:
+        raise ValueError(f"{place} is {found}, not a finite number of at least {least}")
+    return float(found)
 
 
 def check_whole(found: Any, place: str) -> int:

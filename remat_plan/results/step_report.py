@@ -54,6 +54,8 @@ class StepReport(Shown):
         optimizer_bytes: of the optimizer's state.
         batch_bytes: of all other arguments.
         overhead: recomputed seconds over plain seconds of the marked functions, by the evaluator.
+        compiled_overhead: seconds of the whole step as fitted over those of the step as written, less one, by the
+            modules that XLA made of both (see ``Plan.compiled_overhead``); None where they do not tell.
         marks: how many different programs are marked.
         compiles: how often the step was compiled.
         notes: what else is to be said.
@@ -70,6 +72,7 @@ class StepReport(Shown):
     optimizer_bytes: int
     batch_bytes: int
     overhead: float
+    compiled_overhead: float | None
     marks: int
     compiles: int
     notes: tuple[str, ...] = ()

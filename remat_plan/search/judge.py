@@ -1,6 +1,7 @@
 """What a schedule of one program costs on one target: predicted, traced, compiled.
 
-In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak bytes by XLA; each is found once.
+In: ``Program``, ``Target``, schedules. Out: ``Timeline`` by the evaluator, peak bytes and seconds by XLA; each is found
+once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
 from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.report.progress import Progress
-from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
@@ -58,7 +59,7 @@ class Judge:
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
-        self._compiled: dict[tuple[Schedule, bool], int] = {}
+        self._compiled: dict[tuple[Schedule, bool], CompiledMemory] = {}
         self.asked: list[tuple[Schedule, bool]] = []
         self.compile_seconds: dict[tuple[Schedule, bool], float] = {}
         constants = [c for _, c in program.graph.constants]
@@ -112,13 +113,34 @@ class Judge:
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
+        return self._compile(schedule, fast).total_bytes
+
+    def compiled_seconds(self, schedule: Schedule) -> float | None:
+        """Seconds of a schedule's step by the module that XLA makes of it; None where that does not tell.
+
+        Compiled with default options, as ``compiled_bytes`` is without ``fast``: whichever asks second finds it done.
+        """
+        return self._compile(schedule, False).seconds
+
+    def compiled_overhead(self, schedule: Schedule) -> float | None:
+        """Seconds of a schedule's step over those of the plain one, less one, both as compiled with default options.
+
+        Negative where recomputing is faster. None where a module does not tell, or the plain step is one that the
+        compiler refuses (a TPU's memory). A plan that is verified has compiled both already.
+        """
+        plain = self.compiled_seconds(self.unplanned)
+        planned = self.compiled_seconds(schedule) if plain else None
+        return planned / plain - 1.0 if plain and planned is not None else None
+
+    def _compile(self, schedule: Schedule, fast: bool) -> CompiledMemory:
         key = schedule, fast
         self.asked.append(key)
         if key not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
             started = time.perf_counter()
-            memory = compile_memory(self.step(schedule), self.structs, self.target, fast=fast)
-            self._compiled[key], self.compile_seconds[key] = memory.total_bytes, time.perf_counter() - started
+            step = self.step(schedule)
+            self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
+            self.compile_seconds[key] = time.perf_counter() - started
         return self._compiled[key]
 
     @property

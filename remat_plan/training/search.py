@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.progress import Progress
 from remat_plan.training.levels import CLOSE, Choice, Fitted, Levels, Mark, held_bytes, level_bytes, overhead, price
@@ -35,8 +36,11 @@ class Measuring:
         compiles: how often the step was compiled.
     """
 
-    def __init__(self, step: TrainingStep, sites: Sequence[Site], target: Target, progress: Progress):
+    def __init__(
+        self, step: TrainingStep, sites: Sequence[Site], target: Target, hardware: Hardware, progress: Progress
+    ):
         self.step, self.sites, self.target, self.progress = step, tuple(sites), target, progress
+        self.hardware = hardware
         self.fast = target.platform == "tpu" and not target.attached
         self.compiles = 0
         self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
@@ -50,7 +54,7 @@ class Measuring:
         key = choice, fast
         if key not in self._known:
             self.progress.say(f"compiling the step for {self.target.name} ({self.compiles + 1})")
-            self._known[key] = self.step.compile(self.trial(choice), self.target, fast)
+            self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
             self.compiles += 1
         return self._known[key]
 

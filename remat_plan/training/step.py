@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax.sharding import Sharding
 
+from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.call import is_traced, normalize_argnums, positions, struct_of
 from remat_plan.marks import MarkRunner, running_marks
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compiler_options
@@ -158,9 +159,10 @@ class TrainingStep:
         """Trace the step, its marks run by a runner."""
         return self.jitted(runner, shardings=False).trace(*self.structs)
 
-    def compile(self, runner: MarkRunner, target: Target, fast: bool) -> CompiledMemory:
-        """Compile the step for a target and return what memory it needs."""
-        return compile_memory(self.jitted(runner, target, shardings=False), self.structs, target, fast=fast)
+    def compile(self, runner: MarkRunner, target: Target, fast: bool, hardware: Hardware) -> CompiledMemory:
+        """Compile the step for a target with such rates and return what memory it needs, and its seconds."""
+        step = self.jitted(runner, target, shardings=False)
+        return compile_memory(step, self.structs, target, fast=fast, hardware=hardware)
 
     def result(self, runner: MarkRunner, arrays: Any) -> Any:
         """What the user's step returns, of what the jitted one did."""

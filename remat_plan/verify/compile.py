@@ -1,7 +1,8 @@
-"""Compile a function for a target and read what memory it needs.
+"""Compile a function for a target and read what memory it needs, and how long it takes.
 
-In: a function, avals of its arguments, a ``Target``.
-Out: ``CompiledMemory``, every number from XLA's ``memory_analysis()``, per device.
+In: a function, avals of its arguments, a ``Target``; the rates of its device, where seconds are wanted.
+Out: ``CompiledMemory``, per device: bytes from XLA's ``memory_analysis()``, seconds from the text of the module
+(``compiled.seconds``).
 
 The peak is arguments + outputs - aliased + temporaries on the device, and the program's constants. Read from:
 
@@ -32,6 +33,8 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from remat_plan import _compat
+from remat_plan.compiled.seconds import compiled_seconds
+from remat_plan.cost.hardware import Hardware
 from remat_plan.verify.place import device_bytes, place, platforms_of
 from remat_plan.verify.targets import Target, resolve
 
@@ -62,6 +65,7 @@ class CompiledMemory:
         host_temp_bytes: temporaries in host memory, that is, what was offloaded.
         compile_seconds: time spent in XLA, lowering excluded.
         flops: XLA's count for the program, a loop's body counted once; None where the backend gives none.
+        seconds: of one run, as the text of the module tells; None where it was not asked for, or does not tell.
         over_device_memory: True when ``total_bytes`` is more than the target has. Where the compiler refused
             the program for that reason (TPU), ``total_bytes`` is what it said it needs, to 10 MiB; arguments
             and outputs are then those of the function, and ``temp_bytes`` is the rest.
@@ -75,6 +79,7 @@ class CompiledMemory:
     host_temp_bytes: int
     compile_seconds: float
     flops: float | None
+    seconds: float | None = None
     over_device_memory: bool = False
 
 
@@ -105,6 +110,7 @@ def compile_memory(
     fast: bool = False,
     donate_argnums: int | tuple[int, ...] = (),
     compiler_options: Mapping[str, Any] | None = None,
+    hardware: Hardware | None = None,
 ) -> CompiledMemory:
     """Compile ``jax.jit(fn)`` for a target and return what memory it needs. Nothing is run.
 
@@ -122,6 +128,8 @@ def compile_memory(
         donate_argnums: as in ``jax.jit``.
         compiler_options: more options for XLA; they win over those of ``compiler_options(target)``, which are
             always used.
+        hardware: rates of the device, for the seconds of the module; None: they are not read. Nor are they of a
+            ``fast`` compile, whose kernels are not those that will run.
 
     Raises:
         MemoryError: the compiler ran out of device memory and did not say how much it wanted. (Where it did
@@ -137,11 +145,12 @@ def compile_memory(
     options = _options(target, fast, compiler_options)
     is_jitted = hasattr(fn, "trace") and donate_argnums == ()
     jitted = fn if is_jitted else jax.jit(fn, donate_argnums=donate_argnums)
-    memory, platforms = _compile(jitted, avals, target, options)
+    rates = None if fast and target.platform == "tpu" else hardware
+    memory, platforms = _compile(jitted, avals, target, options, rates)
     if platforms - {target.platform} and not target.attached:
         # No argument is used, so that no sharding told XLA where to go, and it took the default device.
         there = jax.jit(jitted, out_shardings=SingleDeviceSharding(target.device))
-        memory, platforms = _compile(there, avals, target, options)
+        memory, platforms = _compile(there, avals, target, options, rates)
     if platforms - {target.platform}:
         raise RuntimeError(
             f"Asked for target {target.name!r}, but XLA compiled for {', '.join(sorted(platforms))}. Give "
@@ -160,7 +169,7 @@ def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict
 
 
 def _compile(
-    jitted: Any, avals: tuple[Any, ...], target: Target, options: dict[str, Any]
+    jitted: Any, avals: tuple[Any, ...], target: Target, options: dict[str, Any], hardware: Hardware | None
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
     traced = jitted.trace(*avals)
@@ -185,9 +194,17 @@ def _compile(
         host_temp_bytes=stats.host_temp_size_in_bytes,
         compile_seconds=seconds,
         flops=_flops(compiled.cost_analysis()),
+        seconds=None if hardware is None else _seconds(compiled, target, hardware),
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)
+
+
+def _seconds(compiled: Any, target: Target, hardware: Hardware) -> float | None:
+    """What one run takes, by the text of the compiled module; backends need not have one."""
+    text = compiled.as_text()
+    found = compiled_seconds(text, target.platform, hardware) if text else None
+    return None if found is None else found.seconds
 
 
 def _total_bytes(stats: Any, platform: str, traced: Any) -> int:

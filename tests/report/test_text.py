@@ -52,6 +52,13 @@ def test_the_compiled_peak_is_shown_when_it_was_compiled(plan, verified):
     assert "5 kB above the budget" in line_of(str(over), "compiled peak")
 
 
+def test_the_compiled_overhead_is_shown_where_there_is_one(plan, verified):
+    assert "compiled overhead" not in str(plan)
+    assert f"{verified.compiled_overhead:.1%}" in line_of(str(verified), "compiled overhead")
+    faster = dataclasses.replace(verified, compiled_overhead=-0.125)
+    assert "-12.5%" in line_of(str(faster), "compiled overhead")
+
+
 def test_seconds_are_shown_where_they_are_known(plan):
     assert f"made in {plan.planning_seconds:.1f} s" in str(plan)
     assert "made in" not in str(rp.Plan.from_json(plan.to_json()))

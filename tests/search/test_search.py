@@ -191,6 +191,17 @@ def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     assert all(measure.expected_bytes(s) <= 1.03 * plan.budget_bytes for s, _ in judge.asked)
 
 
+def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
+    judge = judge_of(scanned_rnn, *RNN)
+    plan = plan_by(judge, "50%")
+    before = len(compiles)
+    assert plan.compiled_overhead == judge.compiled_overhead(plan.schedule)
+    assert judge.compiled_overhead(judge.unplanned) == 0.0
+    assert len(compiles) == before
+    planned, plain = judge.compiled_seconds(plan.schedule), judge.compiled_seconds(judge.unplanned)
+    assert plan.compiled_overhead == planned / plain - 1
+
+
 def halves(judge):
     """Two schedules of one program: plain in one part, and in two."""
     count = len(judge.program.graph.ops)

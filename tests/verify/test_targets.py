@@ -18,6 +18,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from remat_plan import _compat
+from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify import compile as compile_module
 from remat_plan.verify import targets
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compiler_options
@@ -224,6 +225,10 @@ def test_cpu_numbers_add_up() -> None:
     assert not memory.over_device_memory
     assert memory.flops is not None
     assert memory.flops > 6 * 3 * 2 * 2048 * 256 * 256
+    assert memory.seconds is None
+    rates = Hardware("toy", 1.0, 1e30, 1e30)
+    timed = compile_memory(jax.grad(layers(6, 1)), (w, x), resolve("cpu"), hardware=rates)
+    assert timed.seconds == pytest.approx(22 * 2 * 2048 * 256 * 256)  # 6 forward, 5 of them again, 6 + 5 backward
 
 
 @pytest.mark.parametrize(
@@ -364,8 +369,9 @@ def test_tpu_memory_fast_and_default() -> None:
     target = resolve("tpu:v5e:1x1")
     avals = (aval(2048, 2048, dtype=jnp.bfloat16), aval(32768, 2048, dtype=jnp.bfloat16))
     step = jax.grad(layers(8, 1))
-    confirmed = compile_memory(step, avals, target)
-    quick = compile_memory(step, avals, target, fast=True)
+    rates = hardware_for(target.name, target.platform)
+    confirmed = compile_memory(step, avals, target, hardware=rates)
+    quick = compile_memory(step, avals, target, fast=True, hardware=rates)
     assert confirmed.argument_bytes == 136 * MIB
     assert confirmed.output_bytes == 8 * MIB
     assert 9 * 128 * MIB < confirmed.total_bytes < 11 * 128 * MIB  # 8 layers' carries and the arguments
@@ -373,6 +379,9 @@ def test_tpu_memory_fast_and_default() -> None:
     assert -0.025 < quick.total_bytes / confirmed.total_bytes - 1 < 0.15
     assert confirmed.flops is not None
     assert confirmed.flops > 0
+    assert confirmed.seconds is not None
+    assert 0.9 < confirmed.seconds * 1.97e14 / confirmed.flops < 2  # the peak rate of a v5e, and element-wise work
+    assert quick.seconds is None
 
 
 @needs_libtpu
