@@ -15,7 +15,7 @@ _MODULES = {
     for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
-_MODULES |= {"fit": "benchmarks.fit"}
+_MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -32,8 +32,10 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
   fit            four whole training steps in budgets, and their largest batches, on CPU and H100    (--targets; hours;
                  the H100 needs the extra cuda12)
+  devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)
 
-Nothing but `gradients` and `loops` runs a model: steps are compiled and their memory is read. No accelerator is used.
+Nothing but `gradients`, `loops` and `devices` runs a model: steps are compiled and their memory is read. No accelerator
+is used.
 
 examples:
   python -m benchmarks                          everything, in that order

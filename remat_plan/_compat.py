@@ -276,16 +276,6 @@ def named_axes(eqn: Any) -> tuple[str, ...]:
     return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, _NamedAxisEffect)))
 
 
-_SILENT_OVER_AXES = frozenset({"axis_index", "axis_size", "pvary", "pcast", "pbroadcast", "core_call"})
-"""Primitives that speak of an axis and move nothing along it."""
-
-
-def communicates(eqn: Any) -> bool:
-    """Tell whether an equation moves data between devices as it stands: a collective, or a change of sharding."""
-    name = eqn.primitive.name
-    return name == "reshard" or (bool(named_axes(eqn)) and name not in _SILENT_OVER_AXES and not sub_jaxprs(eqn.params))
-
-
 def has_effects(eqn: Any) -> bool:
     """Tell whether an equation must run exactly once. Collectives need not: they only speak of an axis."""
     return any(not isinstance(e, _NamedAxisEffect) for e in eqn.effects)

@@ -23,7 +23,8 @@ from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.reuse import note_options_asked
-from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.candidates import MEMORY, TIME, Candidates, Request
+from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
@@ -47,6 +48,7 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
     existing: str = "replan",
+    goal: str = MEMORY,
     progress: bool | None = None,
 ) -> Plan:
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
@@ -70,6 +72,9 @@ def plan(
         target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
         existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
             written where nothing that fits is predicted to be faster; ``"keep"`` plans around them.
+        goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever it
+            needs: by the clock where ``args`` are arrays and the device is attached, else by what the compiler says of
+            its kernels. It takes no budget, and the function stays as it is unless another schedule is surely faster.
         progress: show what is going on after two seconds; by default when stderr is a terminal.
 
     Returns:
@@ -93,13 +98,18 @@ def plan(
     started = time.perf_counter()
     row, settings = resolve_strategy(strategy)
     constraints = make_constraints(must_save, must_recompute, never_recompute)
-    check_budget(row, settings, budget is not None)
+    if goal == TIME:
+        check_time(row, budget, verify)
+    elif goal != MEMORY:
+        raise ValueError(f"goal={goal!r}: say {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
+    else:
+        check_budget(row, settings, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
     device = resolve(target)
     static = positions(static_argnums, "static_argnums")
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
-        request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
+        request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
         judge = Judge(program, device, shown)
         return make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
 

@@ -141,7 +141,8 @@ def measure_step(found: Found, jitted: Any, args: Sequence[Any], rounds: int) ->
     written = step.jitted(Trial(found.trial.sites, [WRITTEN] * len(found.trial.sites)))
     runs = Run(written, arguments), Run(jitted, arguments)
     peaks = peaks_of(runs, target)
-    return Measurement.of(f"step {report.name}", *time_in_turns(runs, rounds), report.overhead, target, peaks)
+    plain, planned = time_in_turns(runs, rounds)
+    return Measurement.of(f"step {report.name}", plain, planned, report.overhead, target, peaks)
 
 
 def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:

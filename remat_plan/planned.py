@@ -9,22 +9,26 @@ Only wiring: ``search`` finds the schedule, ``results`` says what it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from remat_plan import _compat, collector
+from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.results.decisions import decide
-from remat_plan.results.plan import NO_BUDGET, Plan
+from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
 from remat_plan.results.trace import reduce_timeline
-from remat_plan.search.candidates import Candidates, Request
+from remat_plan.results.tried import Search, Tried
+from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.curves import rank
+from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread
 from remat_plan.search.measure import Compiled, Predicted
+from remat_plan.search.seconds import by_clock, by_compiler, can_run
 from remat_plan.units import Budget
 
 _NOT_VERIFIED = (
@@ -51,20 +55,21 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
 
     ``started`` is when planning began (``time.perf_counter``).
     """
-    check_budget(request.strategy, request.settings, budget is not None)
+    if request.goal != TIME:
+        check_budget(request.strategy, request.settings, budget is not None)
     task = candidates.task(request)
     verify = request.verify and not judge.mapped
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
     judge.progress.say("measuring the function as it is")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
-    if budget is None:
-        budget_bytes = None
-        named = candidates.named(request)
-        assert named is not None, "a strategy that searches by itself needs a budget"
-        schedule, notes = rank(named.schedules, judge).schedules[0], _source_notes(candidates, request)
+    budget_bytes = None if budget is None else budget.resolve(baseline, judge.target.device_memory_bytes)
+    if request.goal == TIME:
+        chosen = _fastest(judge, candidates, request)
+    elif budget_bytes is None:
+        chosen = _without_budget(judge, candidates, request)
     else:
-        budget_bytes = budget.resolve(baseline, judge.target.device_memory_bytes)
-        schedule, notes = _choose(judge, candidates, budget_bytes, request, verify)
+        chosen = _choose(judge, candidates, budget_bytes, request, verify)
+    schedule = chosen.schedule
     figures = Figures(
         budget=budget.text if budget is not None else NO_BUDGET,
         budget_bytes=budget_bytes,
@@ -75,8 +80,55 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         compiled_overhead=judge.compiled_overhead(schedule) if verify else None,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
     )
-    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *notes]
-    return describe(judge, task, request, schedule, figures, notes, started)
+    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *chosen.notes]
+    search = chosen.log(judge, budget_bytes)
+    return describe(judge, task, request, schedule, figures, notes, started, search)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a search came to.
+
+    Attributes:
+        schedule: the one to use.
+        notes: what is to be said about it.
+        peaks: compiled, of the schedules that were tried.
+        clocked: of those that were run, their seconds over those of the plain step.
+    """
+
+    schedule: Schedule
+    notes: Sequence[str]
+    peaks: Mapping[Schedule, int] = field(default_factory=dict)
+    clocked: Mapping[Schedule, Ratio | None] = field(default_factory=dict)
+
+    def log(self, judge: Judge, budget_bytes: int | None) -> Search:
+        """The schedules that were tried, by peak."""
+        rows = []
+        for schedule, peak in sorted(self.peaks.items(), key=lambda row: row[1]):
+            clocked = self.clocked.get(schedule)
+            rows.append(
+                Tried(
+                    what=_in_words(judge, schedule),
+                    predicted_peak_bytes=judge.predicted_bytes(schedule),
+                    compiled_peak_bytes=peak,
+                    overhead=judge.overhead(schedule),
+                    compiled_overhead=judge.compiled_overhead(schedule),
+                    measured_overhead=None if clocked is None else clocked.value - 1,
+                    fits=budget_bytes is None or peak <= budget_bytes,
+                    chosen=schedule == self.schedule,
+                )
+            )
+        return Search(tuple(rows))
+
+
+def _in_words(judge: Judge, schedule: Schedule) -> str:
+    """A schedule in a few words."""
+    if is_written(schedule):
+        return "as written"
+    if schedule in (judge.unplanned, judge.program.plain):
+        return "plain"
+    again = sum(segment.checkpointed for segment in schedule)
+    return f"{again} of {len(schedule)} segments run again" if again else "structures planned inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +157,7 @@ def describe(
     figures: Figures,
     notes: Sequence[str],
     started: float,
+    search: Search = NO_SEARCH,
 ) -> Plan:
     """Say what a schedule is, as a plan.
 
@@ -116,6 +169,7 @@ def describe(
         figures: its budget, its peaks, its overhead as compiled.
         notes: what else is to be said.
         started: when planning began (``time.perf_counter``).
+        search: its log.
     """
     program = judge.program
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
@@ -149,13 +203,12 @@ def describe(
         notes=tuple(notes),
         planning_seconds=time.perf_counter() - started,
         function=program.call.fn,
+        search=search,
     )
 
 
-def _choose(
-    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, verify: bool
-) -> tuple[Schedule, list[str]]:
-    """The schedule for a budget, and what is to be said about it."""
+def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, verify: bool) -> Chosen:
+    """The schedule for a budget."""
     program = judge.program
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
     plain = [program.plain] if candidates.may_stay_plain(request) else []
@@ -165,7 +218,7 @@ def _choose(
         own = "the function's own jax.checkpoint regions are left out"
         left = own if program.has_own_remat else "the function is left as it is"
         met = f"the budget is met without recomputing anything: {left}"
-        return schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met]
+        return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met])
     measure = Compiled(judge, [*plain, *written]) if verify else Predicted(judge)
     begun = len(judge.asked)
     schedule = find_confirmed(measure, candidates, budget_bytes, request)
@@ -175,8 +228,39 @@ def _choose(
         gain = 1 - judge.timeline(schedule).seconds / judge.timeline(program.written).seconds
         text = f"the function as written is within the budget too; this plan is predicted to be {gain:.1%} faster"
         notes += [text] if gain > 0 else []
-    notes += [f"{len(compiled)} schedules were compiled"] if compiled else []
-    return schedule, [*notes, *_source_notes(candidates, request)]
+    notes += [f"{len(compiled)} schedules were compiled (print(plan.search))"] if compiled else []
+    peaks = measure.peaks if isinstance(measure, Compiled) else {}
+    return Chosen(schedule, [*notes, *_source_notes(candidates, request)], peaks)
+
+
+def _without_budget(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
+    """The preferred schedule of a strategy that can do without a budget."""
+    named = candidates.named(request)
+    assert named is not None, "a strategy that searches by itself needs a budget"
+    return Chosen(rank(named.schedules, judge).schedules[0], _source_notes(candidates, request))
+
+
+def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
+    """The fastest schedule: by the clock where the step can be run, else by the compiler."""
+    clock = can_run(judge)
+    source = by_clock(judge) if clock else by_compiler(judge)
+    told: dict[Schedule, Ratio | None] = {}
+
+    def seconds(schedules: Sequence[Schedule]) -> Sequence[Ratio | None]:
+        told.update(zip(schedules, source(schedules), strict=True))
+        return [told[s] for s in schedules]
+
+    schedule = find_fastest(judge, candidates, request, seconds)
+    known = {s: ratio for s, ratio in told.items() if ratio is not None}
+    notes = [_fastest_note(known.get(schedule), len(known), "the clock" if clock else "the compiler")]
+    return Chosen(schedule, notes, {s: judge.compiled_bytes(s) for s in told}, known if clock else {})
+
+
+def _fastest_note(ratio: Ratio | None, count: int, whose: str) -> str:
+    """What is to be said of the fastest schedule."""
+    if ratio is None:
+        return "seconds of the compiled step are not known for this target, so the function is left as it is"
+    return f"the fastest of {count} schedules by {whose}: {ratio.value:.3f} of the plain step's seconds"
 
 
 def _spread_notes(judge: Judge) -> list[str]:

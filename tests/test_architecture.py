@@ -40,8 +40,8 @@ MAY_IMPORT = {
     "reuse": {"_compat", "graph", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse"},
     "report": {"units", "graph", "cost", "results"},
-    "search": {"_compat", "graph", "cost", "planning", "verify", "program", "report"},
-    "planned": {"_compat", "units", "collector", "graph", "planning", "results", "search"},
+    "search": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "report"},
+    "planned": {"_compat", "units", "collector", "graph", "planning", "clock", "results", "search"},
     "marks": {"program"},
     "modules": {"graph"},
     "training": {

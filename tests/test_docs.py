@@ -49,7 +49,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 QUICK = [pytest.param(p, marks=pytest.mark.slow if p.name == "faq.md" else ()) for p in PAGES]
-"""Of the longer pages README.md, choosing.md, loops.md and structures.md are there."""
+"""Of the longer pages guide.md, choosing.md, loops.md and structures.md are there."""
 
 
 @pytest.mark.parametrize("page", QUICK, ids=lambda page: page.name)
@@ -79,7 +79,7 @@ def test_few_blocks_are_never_run():
 
 def test_the_output_shown_has_the_lines_of_a_plan(capsys):
     """Figures differ between machines and versions; what they are called does not."""
-    page = ROOT / "README.md"
+    page = ROOT / "docs/guide.md"
     shown = re.search(r"^```text\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     assert shown is not None
     first = blocks(page)[0]

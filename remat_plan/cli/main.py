@@ -87,7 +87,9 @@ def _check_budgets(options: argparse.Namespace) -> None:
         InputError: with the text of the parser of budgets.
     """
     if options.command in ("plan", "measure") and options.budget is None and options.strategy == "auto":
-        raise InputError(f"{options.command} needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device.")
+        raise InputError(
+            f"{options.command} needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device."
+        )
     if options.command in ("fit", "max-batch") and options.budget is None:
         raise InputError(f"{options.command} needs a budget.", "Say --budget 24GB, or device.")
     budget = getattr(options, "budget", None)

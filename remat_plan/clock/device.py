@@ -14,7 +14,7 @@ from remat_plan.verify.targets import Device
 
 
 def device_name(device: Device) -> str:
-    """Return what a device is called: of a GPU or TPU as JAX has it, of a CPU the model and the number of processors."""
+    """Return what a device is called: a GPU or TPU as JAX has it, a CPU by its model and number of processors."""
     return _processor() if device.platform == "cpu" else str(device.device_kind)
 
 

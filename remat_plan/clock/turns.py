@@ -1,7 +1,7 @@
 """Programs timed in turns, so that what else a machine does falls on all of them alike.
 
-In: ``Run``s, a number of rounds. Out: ``Samples``: seconds of each run in each round; ``Ratio``: how much longer one run
-takes than another, from the pairs of one round.
+In: ``Run``s, a number of rounds. Out: ``Samples``: seconds of each run in each round; ``Ratio``: how much longer one
+run takes than another, from the pairs of one round.
 
 Every round runs each program once, in an order that turns from round to round; programs that take less than
 ``LEAST_SECONDS`` are called several times a round. Each call is waited for. Arguments are made, and results dropped,

@@ -166,6 +166,18 @@ def jaxpr_flops(jaxpr: Any) -> float:
     return sum(eqn_flops(eqn) for eqn in inner.eqns)
 
 
+_SILENT_OVER_AXES = frozenset({"axis_index", "axis_size", "pvary", "pcast", "pbroadcast", "core_call"})
+"""Primitives that speak of an axis and move nothing along it."""
+
+
+def communicates(eqn: Any) -> bool:
+    """Tell whether an equation moves data between devices as it stands: a collective, or a change of sharding."""
+    name = eqn.primitive.name
+    return name == "reshard" or (
+        bool(_compat.named_axes(eqn)) and name not in _SILENT_OVER_AXES and not _compat.sub_jaxprs(eqn.params)
+    )
+
+
 def eqn_flops(eqn: Any) -> float:
     """Return the FLOPs of one equation (a multiply-add is two).
 
@@ -194,6 +206,6 @@ def eqn_flops(eqn: Any) -> float:
         return jaxpr_flops(inner)
     if kind == Kind.REGION:
         return region_flops(eqn)
-    if not _compat.communicates(eqn):  # what links between devices carry is not known; that it is expensive is
+    if not communicates(eqn):  # what links between devices carry is not known; that it is expensive is
         warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be expensive.")
     return 10.0 * (out + sum(size(v) for v in eqn.invars))

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.cost.rules import Kind, communicates, kind_of
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
@@ -228,7 +228,7 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
 def collectives(graph: Graph) -> tuple[str, ...]:
     """Return the primitives of a program, and of the regions inside it, that move data between devices."""
     ops = (op for region in all_regions(graph) for op in region.ops)
-    return tuple(sorted({op.primitive for op in ops if _compat.communicates(op.eqn)}))
+    return tuple(sorted({op.primitive for op in ops if communicates(op.eqn)}))
 
 
 def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant) -> Limits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat_plan.report import html, measured, plots, steps, tables, text
+from remat_plan.report import html, measured, plots, searched, steps, tables, text
 from remat_plan.report.tables import Table
 from remat_plan.report.terminal import render
 from remat_plan.results.analysis import Analysis
@@ -20,6 +20,7 @@ from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
 from remat_plan.results.step_report import StepReport
 from remat_plan.results.tradeoff import Tradeoff
+from remat_plan.results.tried import Search
 
 
 def _by_table(
@@ -60,5 +61,14 @@ register(
         measured.measurement_table,
         lambda m: html.table_html(measured.measurement_table(m)),
         measured.plot_measurement,
+    ),
+)
+register(
+    Search,
+    _by_table(
+        searched.search_line,
+        searched.search_table,
+        lambda s: html.table_html(searched.search_table(s)),
+        searched.plot_search,
     ),
 )

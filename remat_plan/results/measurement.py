@@ -77,14 +77,17 @@ class Measurement(Shown):
     ) -> Measurement:
         """Put together what was timed; ``peaks`` are of the plain and the planned step."""
         ratio = Ratio.of(plain.seconds, planned.seconds)
-        both = [
+        before, after = (
             StepSeconds(s.median_seconds, s.spread_seconds, peak)
             for s, peak in zip((plain, planned), peaks, strict=True)
-        ]
+        )
         return Measurement(
             name,
-            *both,
-            *(ratio.value - 1, ratio.low - 1, ratio.high - 1),
+            before,
+            after,
+            overhead=ratio.value - 1,
+            overhead_low=ratio.low - 1,
+            overhead_high=ratio.high - 1,
             predicted_overhead=predicted_overhead,
             rounds=len(plain.seconds),
             calls=(plain.calls, planned.calls),

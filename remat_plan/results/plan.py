@@ -22,6 +22,7 @@ from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import read_fingerprint, read_schedule
 from remat_plan.results.trace import MemoryTrace
+from remat_plan.results.tried import Search, Tried
 from remat_plan.reuse import Emissions, warn_where_undone
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 """Number of the form of stored plans: one more with each change that an older version could not read."""
+
+NO_SEARCH = Search()
+"""The log of a plan that nothing was searched for."""
 
 NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
@@ -65,6 +69,7 @@ class Plan(Shown):
         planning_seconds: how long it took (not part of the plan's identity).
         function: the function that was planned, for ``measure``; None where the plan was read from a file or unpickled
             (not part of the plan's identity, and not stored).
+        search: the schedules that were compiled on the way, with their peaks and overheads; ``print`` it.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -103,6 +108,7 @@ class Plan(Shown):
     written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
     function: Callable[..., Any] | None = field(default=None, compare=False)
+    search: Search = NO_SEARCH
 
     @property
     def fingerprint(self) -> str:
@@ -217,6 +223,7 @@ class Plan(Shown):
         """Return the plan as JSON text, equal for equal programs, budgets and devices."""
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.compare}
         data["format"] = FORMAT
+        data["search"] = self.search.to_data()
         data["program"] = dataclasses.asdict(self.program)
         data["schedule"] = [s.to_data() for s in self.schedule]
         data["decisions"] = [d.to_data() for d in self.decisions]
@@ -285,6 +292,7 @@ def _read(fields: Fields) -> Plan:
         notes=fields.texts("notes"),
         written_overhead=fields.number_or_none("written_overhead"),
         written_flops=fields.number_or_none("written_flops"),
+        search=Search(tuple(read_objects(fields, "search", Tried.from_data))),
     )
     fields.finish()
     told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)

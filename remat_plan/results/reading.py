@@ -90,9 +90,13 @@ class Fields:
         """A finite number of at least 0, or null."""
         return None if self.any(name) is None else self.number(name)
 
+    def change(self, name: str) -> float:
+        """A finite number of at least -1: by which share something grows."""
+        return check_number(self.any(name), self.at(name), -1)
+
     def change_or_none(self, name: str) -> float | None:
-        """A finite number of at least -1, or null: by which share something grows."""
-        return None if self.any(name) is None else check_number(self.any(name), self.at(name), -1)
+        """The same, or null."""
+        return None if self.any(name) is None else self.change(name)
 
     def span(self, name: str) -> tuple[int, int]:
         """Two integers of at least 0, as a list."""

@@ -29,6 +29,10 @@ _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
 
 
+MEMORY, TIME = "memory", "time"
+"""What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a plan was asked for, beside the budget and the device; arguments of ``api.plan``."""
@@ -41,6 +45,7 @@ class Request:
     existing: str
     constraints: Constraints = NO_CONSTRAINTS
     settings: Settings = NO_SETTINGS
+    goal: str = MEMORY
 
 
 class Candidates:

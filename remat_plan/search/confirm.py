@@ -14,8 +14,9 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.report.shortfall import below_minimum
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
-from remat_plan.search.judge import Judge
+from remat_plan.search.judge import UNMERGED, Judge
 from remat_plan.search.measure import Compiled, Measure
+from remat_plan.search.seconds import by_compiler, faster_by
 
 _ROUNDS = 4
 """So many searches are made for one budget at most: after fewer, what fast compiles are far off may be missed."""
@@ -63,13 +64,21 @@ def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, 
             break  # the search heard the last word, and its least is far above
         goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
     if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
-        return fastest(judge, fitting)
+        return _quickest(measure, fastest(judge, fitting), budget_bytes)
     least = min(peaks, key=peaks.__getitem__)
     graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
     named = candidates.named(request)
     advice = _ADVICE if named is not None and len(named.schedules) == 1 else ""
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
+
+
+def _quickest(measure: Measure, found: Schedule, budget_bytes: int) -> Schedule:
+    """Of what the search compiled and what fits, the fastest by the compiler; ``found`` unless it is surely faster."""
+    if not isinstance(measure, Compiled):
+        return found
+    fitting = [s for s, peak in measure.peaks.items() if peak <= budget_bytes and s != UNMERGED]
+    return faster_by(by_compiler(measure.judge), found, fitting)
 
 
 def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:

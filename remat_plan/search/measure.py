@@ -68,13 +68,15 @@ class Compiled:
     def __init__(self, judge: Judge, known: Sequence[Schedule] = ()):
         self.judge, self.fast = judge, judge.fast
         self.least_off = inf  # the least compiled peak over its prediction
+        self.peaks: dict[Schedule, int] = {}  # compiled with the options that count
         self.speakers: dict[tuple[int, float], Schedule] = {}  # by predicted peak and seconds
         for schedule in known:
             self.speaker(schedule)
 
     def peak(self, schedule: Schedule) -> int:
         """The compiled peak."""
-        return self.judge.compiled_bytes(schedule)
+        self.peaks[schedule] = self.judge.compiled_bytes(schedule)
+        return self.peaks[schedule]
 
     def ask(self, schedule: Schedule, budget_bytes: int = 0) -> Outcome:
         """Compile a schedule, or the one that speaks for it, and return the one compiled and its peak.
@@ -83,11 +85,15 @@ class Compiled:
         alone.
         """
         speaker, predicted = self.speaker(schedule), self.judge.predicted_bytes(schedule)
-        peak = self.judge.compiled_bytes(speaker, self.fast)
+        peak = self._searched(speaker)
         self.least_off = min(self.least_off, peak / max(predicted, 1))
         if speaker != schedule and predicted <= budget_bytes < peak:
-            return Outcome(schedule, self.judge.compiled_bytes(schedule, self.fast))
+            return Outcome(schedule, self._searched(schedule))
         return Outcome(speaker, peak)
+
+    def _searched(self, schedule: Schedule) -> int:
+        """The compiled peak that a search goes by."""
+        return self.judge.compiled_bytes(schedule, True) if self.fast else self.peak(schedule)
 
     def speaker(self, schedule: Schedule) -> Schedule:
         """The schedule that speaks for this one from now on: itself, if it is the first of its kind."""

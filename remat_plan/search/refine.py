@@ -66,17 +66,21 @@ def _faster_neighbour(
     judge: Judge, chosen: Schedule, curves: Sequence[Curve], judged: Sequence[Schedule], target_bytes: float
 ) -> Schedule | None:
     """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
-    points = {curve.schedule(point) for curve in curves for point in _spread_points(len(curve.limits))}
+    points = {curve.schedule(point) for curve in curves for point in spread_points(len(curve.limits), _CURVE_POINTS)}
     known = [s for s in (*points, *judged) if _is_worth_a_compile(judge, s, chosen)]
     above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
     return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
 
 
-def _spread_points(count: int) -> list[int]:
-    """Return points of a curve, equally far apart, both ends among them."""
-    if count <= _CURVE_POINTS:
+def spread_points(count: int, most: int) -> list[int]:
+    """Return points of a curve, equally far apart, both ends among them; ``most`` of them at most.
+
+    >>> spread_points(9, 3)
+    [0, 4, 8]
+    """
+    if count <= most:
         return list(range(count))
-    return sorted({round(i * (count - 1) / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def _step_towards(judge: Judge, low: Schedule, high: Schedule | None, target_bytes: float) -> Schedule | None:

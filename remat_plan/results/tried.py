@@ -1,0 +1,84 @@
+"""What a search tried: each schedule with its peak and its seconds, by the evaluator, the compiler, the clock.
+
+In: figures of schedules that were compiled. Out: ``Tried`` rows of ``Search``: printed, shown, stored with the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from remat_plan.results.reading import Fields
+from remat_plan.results.shown import Shown, renderer_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A schedule that a search compiled.
+
+    Attributes:
+        what: the schedule in a few words.
+        predicted_peak_bytes, compiled_peak_bytes: of its gradient step.
+        overhead: predicted, as ``Plan.overhead``.
+        compiled_overhead: by the compiler's own figures, as ``Plan.compiled_overhead``; None where it gives none.
+        measured_overhead: by the clock; None where it was not run.
+        fits: whether its peak is within the budget; True without one.
+        chosen: whether it is the plan.
+    """
+
+    what: str
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int
+    overhead: float
+    compiled_overhead: float | None
+    measured_overhead: float | None
+    fits: bool
+    chosen: bool
+
+    @staticmethod
+    def from_data(fields: Fields) -> Tried:
+        """Read back what ``Search.to_data`` returned.
+
+        Raises:
+            ValueError: a field is wrong; the message names it.
+        """
+        return Tried(
+            fields.text("what"),
+            fields.count("predicted_peak_bytes"),
+            fields.count("compiled_peak_bytes"),
+            fields.change("overhead"),
+            fields.change_or_none("compiled_overhead"),
+            fields.change_or_none("measured_overhead"),
+            fields.flag("fits"),
+            fields.flag("chosen"),
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Search(Shown):
+    """The log of a search: ``plan.search``.
+
+    Attributes:
+        rows: in the order of compiled peaks.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> loss = lambda w, x: jnp.sum(jax.lax.fori_loop(0, 8, lambda _, x: jnp.tanh(x @ w), x))
+        >>> shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
+        >>> plan = rp.plan(loss, *shapes, budget="60%")
+        >>> [row.compiled_peak_bytes == plan.compiled_peak_bytes for row in plan.search.rows if row.chosen]
+        [True]
+    """
+
+    rows: tuple[Tried, ...] = ()
+
+    def to_data(self) -> list[dict[str, Any]]:
+        """Return plain data for JSON."""
+        return [asdict(row) for row in self.rows]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw overheads against peaks, predicted and compiled (needs matplotlib)."""
+        return renderer_of(self).plot(self, ax)

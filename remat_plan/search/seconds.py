@@ -1,0 +1,76 @@
+"""Whose word on seconds a search goes by in the end: the compiler's, or the clock's.
+
+In: a ``Judge``, schedules. Out: for each the ratio of its seconds to those of the plain step.
+
+The evaluator chooses what is compiled, the compiler has the last word on peaks, and of what fits the schedule that it
+says is fastest is taken. A clock asks for arrays and a device that is attached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.clock.steps import ones, run_of
+from remat_plan.clock.turns import Ratio, time_in_turns
+from remat_plan.graph.schedule import Schedule
+from remat_plan.search.judge import Judge
+
+Seconds = Callable[[Sequence[Schedule]], Sequence[Ratio | None]]
+"""Of schedules the ratio of their seconds to those of the plain step, with an interval; None where it is not known."""
+
+SURE = 0.01
+"""A schedule takes the place of another that was predicted to be faster if it saves this share of its seconds."""
+
+_CLOCK_ROUNDS = (5, 15)
+"""So often at least and at most each schedule is run by the clock."""
+
+_CLOCK_SECONDS = 40.0
+"""So long all of them are run together, unless the least rounds take longer."""
+
+
+def by_compiler(judge: Judge) -> Seconds:
+    """By the compiled modules; see ``Judge.compiled_overhead``."""
+
+    def ratios(schedules: Sequence[Schedule]) -> list[Ratio | None]:
+        found = [judge.compiled_overhead(s) for s in schedules]
+        return [None if overhead is None else Ratio(1 + overhead, 1 + overhead, 1 + overhead) for overhead in found]
+
+    return ratios
+
+
+def by_clock(judge: Judge) -> Seconds:
+    """By running the step on the arrays that the program was traced with, in turns with the plain one."""
+
+    def ratios(schedules: Sequence[Schedule]) -> list[Ratio | None]:
+        values = [*judge.program.call.leaves, *ones(judge.program.cotangents)]
+        judge.progress.say("running candidates")
+        runs = [run_of(judge.step(s), values, judge.target) for s in (judge.unplanned, *schedules)]
+        least, most = _CLOCK_ROUNDS
+        once = sum(run.seconds()[0] for run in runs for _ in range(2)) / 2  # the first of both compiles
+        rounds = max(least, min(most, int(_CLOCK_SECONDS / max(once, 1e-9))))
+        plain, *others = time_in_turns(runs, rounds)
+        return [Ratio.of(plain.seconds, other.seconds) for other in others]
+
+    return ratios
+
+
+def can_run(judge: Judge) -> bool:
+    """Whether the step can be run: on an attached device, on arrays that hold values."""
+    leaves: Sequence[Any] = judge.program.call.leaves
+    values = not any(isinstance(x, jax.ShapeDtypeStruct) or _compat.is_tracer(x) for x in leaves)
+    return judge.target.attached and values and not judge.promoted and not judge.mapped
+
+
+def faster_by(seconds: Seconds, best: Schedule, others: Iterable[Schedule]) -> Schedule:
+    """Return of some schedules the fastest; ``best`` unless another is surely faster."""
+    every = [best, *dict.fromkeys(s for s in others if s != best)]
+    own, *ratios = seconds(every)
+    if own is None:
+        return best
+    known = [(ratio, s) for ratio, s in zip(ratios, every[1:], strict=True) if ratio is not None]
+    sure = [(ratio.value, n, s) for n, (ratio, s) in enumerate(known) if ratio.high < (1 - SURE) * own.value]
+    return min(sure)[2] if sure else best
