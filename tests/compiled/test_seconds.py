@@ -51,6 +51,19 @@ def test_seconds_are_the_roofline_of_each_kernel():
     assert product.seconds == pytest.approx(2 * N**3)
 
 
+def test_bytes_are_those_that_xla_counts():
+    def loss(ws, x):
+        for w in ws:
+            x = x + jax.nn.gelu((x - jnp.mean(x, -1, keepdims=True)) @ w)
+        return jnp.mean(jax.nn.logsumexp(x, -1))
+
+    step = jax.jit(jax.value_and_grad(loss)).lower([aval(N, N)] * 4, aval(8 * N, N)).compile()
+    analysis = step.cost_analysis()
+    told = analysis[0] if isinstance(analysis, list) else analysis
+    found = compiled_seconds(step.as_text(), "cpu", UNIT)
+    assert found.moved_bytes == pytest.approx(told["bytes accessed"], rel=0.03)
+
+
 @pytest.mark.parametrize("length", [3, 7])
 def test_a_scan_counts_its_steps_and_reads_one_slice_in_each(length):
     def scanned(ws, x):
