@@ -201,10 +201,13 @@ def _compile(
 
 
 def _seconds(compiled: Any, target: Target, hardware: Hardware) -> float | None:
-    """What one run takes, by the text of the compiled module; backends need not have one."""
+    """What one run takes, by the text of the compiled module; backends need not have one.
+
+    With a loop of unknown length it may be anything.
+    """
     text = compiled.as_text()
     found = compiled_seconds(text, target.platform, hardware) if text else None
-    return None if found is None else found.seconds
+    return None if found is None or found.unknown_loops else found.seconds
 
 
 def _total_bytes(stats: Any, platform: str, traced: Any) -> int:

@@ -202,6 +202,12 @@ def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
     assert plan.compiled_overhead == planned / plain - 1
 
 
+def test_a_loop_of_unknown_length_has_no_seconds():
+    plan = rp.plan(scanned_rnn, *RNN, strategy=rp.Binomial(slots=8))
+    assert plan.compiled_peak_bytes is not None
+    assert plan.compiled_overhead is None
+
+
 def halves(judge):
     """Two schedules of one program: plain in one part, and in two."""
     count = len(judge.program.graph.ops)
