@@ -56,8 +56,8 @@ class Plan(Shown):
         overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
         compiled_overhead: seconds of the planned step over seconds of the plain step, less one, by the modules that XLA
             made of both: the compiler's own cycles on a TPU, a roofline over the kernels elsewhere. Negative where
-            recomputing is faster; None with ``verify=False`` or where the modules do not tell, as
-            of a loop of unknown length.
+            recomputing is faster; None with ``verify=False``, and where the modules do not tell (a loop of unknown
+            length, say).
         lower_bound: overhead that no schedule within this budget (without one: this peak) can go below.
         fingerprint: identity of the program.
         schedule: the segments.

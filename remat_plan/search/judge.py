@@ -126,7 +126,8 @@ class Judge:
         """Seconds of a schedule's step over those of the plain one, less one, both as compiled with default options.
 
         Negative where recomputing is faster. None where a module does not tell (of a loop of unknown length, say), or
-        the plain step is one that the compiler refuses (a TPU's memory). A plan that is verified has compiled both already.
+        the plain step is one that the compiler refuses (a TPU's memory). A plan that is verified has
+        compiled both already.
         """
         plain = self.compiled_seconds(self.unplanned)
         planned = self.compiled_seconds(schedule) if plain else None
