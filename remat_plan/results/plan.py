@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_written
+from remat_plan.graph.valid import check_schedule
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
 from remat_plan.results.decisions import Decision, count_segments
 from remat_plan.results.measurement import Measurement
@@ -200,9 +201,15 @@ class Plan(Shown):
         """The schedule, for the program that was planned.
 
         Raises:
-            ValueError: ``program`` is another one.
+            ValueError: ``program`` is another one; or the schedule, read from a file, cannot run it.
         """
         self.check(program)
+        try:
+            check_schedule(program.graph, self.schedule)
+        except ValueError as error:
+            raise ValueError(
+                f"this plan was damaged after it was made: {error}. Plan again with rp.plan(...)."
+            ) from None
         warn_where_undone(self.schedule)
         return self.schedule
 

@@ -10,8 +10,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeVar
+from unicodedata import category
 
 _MISSING = object()
+
+LARGEST = 2**63 - 1
+"""No integer beyond it is read: more bytes, steps or equations there are nowhere, and arithmetic on it may overflow."""
+
+_UNPRINTABLE = ("Cc", "Cs")
+"""Classes of characters that are in no text we write, line ends and tabs apart: what controls a terminal, and halves of
+surrogate pairs, which cannot be printed."""
 
 T = TypeVar("T")
 
@@ -49,14 +57,14 @@ class Fields:
 
     def text(self, name: str, among: Collection[str] = ()) -> str:
         """A string; one of some, where they are given."""
-        found = check_type(self.any(name), str, self.at(name), "a string")
+        found = check_text(self.any(name), self.at(name))
         if among and found not in among:
             raise ValueError(f"{self.at(name)} is {found!r}, not one of {', '.join(map(repr, among))}")
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings."""
-        return tuple(check_type(item, str, place, "a string") for item, place in self.items(name))
+        return tuple(check_text(item, place) for item, place in self.items(name))
 
     def flag(self, name: str, default: Any = _MISSING) -> bool:
         """True or false."""
@@ -143,15 +151,27 @@ def check_number(found: Any, place: str, least: int) -> float:
     """Return a finite number of at least ``least``, or raise ``ValueError``."""
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise ValueError(f"{place} is {kind_of(found)}, not a number")
+    if isinstance(found, int):
+        return float(check_count(found, place, least))
     if not isfinite(found) or found < least:
         raise ValueError(f"{place} is {found}, not a finite number of at least {least}")
-    return float(found)
+    return found
+
+
+def check_text(found: Any, place: str) -> str:
+    """Return a string that can be printed, or raise ``ValueError``."""
+    text = check_type(found, str, place, "a string")
+    if wrong := next((c for c in text if category(c) in _UNPRINTABLE and c not in "\n\t"), None):
+        raise ValueError(f"{place} has the character {wrong!r}, which cannot be printed")
+    return text
 
 
 def check_whole(found: Any, place: str) -> int:
-    """Return an integer, or raise ``ValueError``."""
+    """Return an integer of at most ``LARGEST``, of either sign, or raise ``ValueError``."""
     if isinstance(found, bool) or not isinstance(found, int):
         raise ValueError(f"{place} is {kind_of(found)}, not an integer")
+    if abs(found) > LARGEST:
+        raise ValueError(f"{place} is an integer of more than 64 bits")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
 from remat_plan.graph.schedule import Schedule, Segment, check_cover
-from remat_plan.results.reading import Fields, check_count, check_type, items_of
+from remat_plan.results.reading import Fields, check_count, check_text, items_of
 
 DEEPEST = 200
 """Segments inside segments, loops and branches that are read; a deeper schedule no strategy makes."""
@@ -56,7 +56,7 @@ def _check_segment(data: Any, place: str, depth: int) -> None:
     for pair, where in fields.items("actions", []):
         value, action = _pair(pair, where)
         check_count(value, f"{where}[0]")
-        check_type(action, str, f"{where}[1]", "a string")
+        check_text(action, f"{where}[1]")
         try:
             action_of(action)
         except ValueError as error:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.graph.schedule import Schedule, Segment, check_cover
+from remat_plan.graph.schedule import Schedule, Segment
+from remat_plan.graph.valid import check_schedule
 from remat_plan.planning.limits import name_list
 from remat_plan.planning.strategies.records import (
     CHECKED,
@@ -119,7 +120,7 @@ class _Fixed:
 
     def __call__(self, task: Task) -> Found:
         try:
-            check_cover(self.schedule, 0, len(task.graph.ops))
+            check_schedule(task.graph, self.schedule)
         except ValueError as err:
             raise ValueError(
                 f"strategy: this schedule is not one of this program, which has {len(task.graph.ops)} equations: {err}."
@@ -158,7 +159,7 @@ class _Made:
         single = isinstance(made, tuple) and bool(made) and isinstance(made[0], Segment)
         schedules = (made,) if single else tuple(tuple(s) for s in made)
         for schedule in schedules:
-            check_cover(schedule, 0, len(task.graph.ops))
+            check_schedule(task.graph, schedule)
         return Found(schedules)
 
 
