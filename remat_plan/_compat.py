@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -151,6 +152,15 @@ def trace_context() -> Any:
 def checking_leaks() -> bool:
     """Tell whether JAX looks for tracers that outlive their trace; nothing traced may be kept then."""
     return bool(jax.config.jax_check_tracer_leaks)
+
+
+def without_cache_writes() -> AbstractContextManager[None]:
+    """Return a context, of this thread alone, that keeps what it compiles out of the persistent compilation cache.
+
+    Switching the cache off instead would last: JAX looks only once whether it is on. So all programs count as made too
+    quick to be worth writing.
+    """
+    return config.persistent_cache_min_compile_time_secs(math.inf)
 
 
 def as_function(closed: Any) -> Callable[..., list[Any]]:

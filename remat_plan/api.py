@@ -156,7 +156,7 @@ def analyze(
     return analyze_graph(graph)
 
 
-@collector.paused()
+@collector.seldom()
 def tradeoff(
     fn: Callable[..., Any],
     *args: Any,

@@ -19,7 +19,7 @@ from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
 
 
-@collector.paused()
+@collector.seldom()
 def max_batch(
     train_step: Callable[..., Any],
     make_args: Callable[[int], Sequence[Any]],

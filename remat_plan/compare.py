@@ -27,7 +27,7 @@ from remat_plan.units import Budget, BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
 
 
-@collector.paused()
+@collector.seldom()
 def compare(
     fn: Callable[..., Any],
     *args: Any,

@@ -7,6 +7,7 @@ plan for each mark and a report. Only wiring: ``training`` finds the marks and t
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,11 +16,13 @@ import jax
 
 from remat_plan.fitted import Found, fit_step, make_step, measure_step
 from remat_plan.modules import Functional
+from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import ROUNDS
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
+from remat_plan.reuse import MOST_SHAPES
 from remat_plan.training.step import Settings, TrainingStep
 from remat_plan.units import Budget, parse_budget
 from remat_plan.verify.targets import Target, resolve
@@ -29,7 +32,7 @@ class FittedStep:
     """A training step that fits in its budget; made by ``fit``.
 
     Call it as the user's function. For arguments of other shapes (the last batch of an epoch, say) it is fitted anew,
-    within as many bytes.
+    within as many bytes; what was fitted is kept for the 64 shapes that were used last.
 
     Attributes:
         fn: the user's function.
@@ -37,9 +40,10 @@ class FittedStep:
         plans: a plan for each marked program; peaks and budget in them are of the whole step.
     """
 
-    def __init__(self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, shown: Progress):
-        self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, shown
-        self._found: dict[Any, tuple[Found, Any]] = {}  # a fitted step, and it jitted, by graph of modules and shapes
+    def __init__(self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, progress: bool | None):
+        self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, progress
+        self._found: Recent[Any, tuple[Found, Any]] = Recent(MOST_SHAPES)  # and jitted, by graph of modules and shapes
+        self._fitting = threading.RLock()  # threads that meet new shapes at once fit the step once
         self._first: Found | None = None
         functools.update_wrapper(self, fn, updated=())
 
@@ -98,14 +102,18 @@ class FittedStep:
         leaves, tree = jax.tree.flatten(step.structs)
         shapes = tuple((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
         key = None if function is None else function.graph, tree, shapes, step.splits
-        if key not in self._found:
-            with self._progress as shown:
+        with self._fitting:
+            known = self._found.use(key)
+            if known is not None:
+                return known
+            with Progress("remat_plan", self._progress) as shown:
                 found = fit_step(step, self._budget, self._target, shown, time.perf_counter())
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
-            self._found[key] = found, step.jitted(found.trial)
-        return self._found[key]
+            fitted = found, step.jitted(found.trial)
+            self._found.keep(key, fitted)
+            return fitted
 
 
 def fit(
@@ -166,6 +174,6 @@ def fit(
         raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
     told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
-    step = FittedStep(train_step, parsed, device, told, Progress("remat_plan", progress))
+    step = FittedStep(train_step, parsed, device, told, progress)
     step.fit(args)
     return step

@@ -110,7 +110,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked
     return Marked(tuple(mark for mark, _ in pairs), measuring, trace)
 
 
-@collector.paused()
+@collector.seldom()
 def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float) -> Found:
     """Fit a step; see ``fit.fit``. ``started`` is when planning began (``time.perf_counter``)."""
     marked = find_marks(step, target, progress)

@@ -50,7 +50,7 @@ class Planned:
 
     Attributes:
         fn: the function.
-        plans: digests of the programs that it was traced as to their plans.
+        plans: digests of the programs that it was traced as to their plans, those of the 512 that were met last.
     """
 
     def __init__(self, fn: Callable[..., Any], options: PlanOptions):

@@ -10,6 +10,7 @@ values that the function closes over may change, but what was planned and emitte
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import jax
 from remat_plan import _compat, marks
 from remat_plan.planned import make_plan
 from remat_plan.program import Program, Traced, trace_function, trace_loss
+from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
 from remat_plan.reuse import Emissions, warn_where_undone
@@ -29,6 +31,10 @@ from remat_plan.search.judge import Judge
 from remat_plan.units import Budget
 from remat_plan.verify.step import PullbackStep
 from remat_plan.verify.targets import resolve
+
+MOST_PLANS = 512
+"""Of how many programs (input shapes) of one function the plans are kept: each is some ten kilobytes, and seconds to
+make again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,13 @@ class PlanBook:
 
     Attributes:
         options: what they are asked for.
-        plans: digests of programs to their plans.
+        plans: digests of programs to their plans, those of the ``MOST_PLANS`` programs that were met last.
     """
 
     def __init__(self, options: PlanOptions):
         self.options = options
-        self.plans: dict[str, Plan] = {}
+        self.plans: Recent[str, Plan] = Recent(MOST_PLANS)
+        self.planning = threading.RLock()  # threads that meet one new program at once plan it once
         self.emissions = Emissions(self.schedule_of, options.request.existing, options.prevent_cse)
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -105,14 +112,20 @@ class PlanBook:
     def plan_for(self, program: Program) -> Plan:
         """The plan of a traced program, made on first use."""
         digest = program.fingerprint.digest
-        if digest not in self.plans:
-            started = time.perf_counter()
-            with Progress("remat_plan", None) as shown:
-                judge = Judge(program, resolve(self.options.target), shown)
-                candidates = Candidates(judge.rules, shown)
-                self.plans[digest] = make_plan(judge, candidates, self.options.budget, self.options.request, started)
-            warn_where_undone(self.plans[digest].schedule)
-        return self.plans[digest]
+        with self.planning:
+            plan = self.plans.use(digest)
+            if plan is None:
+                plan = self._make_plan(program)
+                self.plans.keep(digest, plan)
+                warn_where_undone(plan.schedule)
+            return plan
+
+    def _make_plan(self, program: Program) -> Plan:
+        started = time.perf_counter()
+        with Progress("remat_plan", None) as shown:
+            judge = Judge(program, resolve(self.options.target), shown)
+            candidates = Candidates(judge.rules, shown)
+            return make_plan(judge, candidates, self.options.budget, self.options.request, started)
 
 
 def _has_vjp(traced: Traced) -> bool:

@@ -49,7 +49,7 @@ _LEFT_AS_WRITTEN = (
 )
 
 
-@collector.paused()
+@collector.seldom()
 def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, request: Request, started: float) -> Plan:
     """Plan for a budget, or without one; see ``api.plan``.
 

@@ -129,7 +129,7 @@ def trace_function(
     return Traced(call, closed, jax.tree.structure(shapes), False, cotangents)
 
 
-@collector.paused()
+@collector.seldom()
 def make_program(traced: Traced, existing: str) -> Program:
     """Build the graph of a traced call.
 

@@ -14,7 +14,6 @@ Nothing is kept where a trace, or a custom derivative in it, closes over tracers
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +25,11 @@ from remat_plan.graph.call import struct_of
 from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.schedule import Segment
 from remat_plan.program import Program, Runner, Traced, make_program, make_runner, run_schedule
+from remat_plan.recent import Recent
 from remat_plan.rewrite.emit import as_array
 
-_MOST = 64
-"""How many emissions of one function are kept; the one not used for longest goes first."""
+MOST_SHAPES = 64
+"""Of how many programs (input shapes) of one function the emissions are kept, and of one step what was fitted."""
 
 Schedule = Sequence[Segment]
 
@@ -80,8 +80,7 @@ class Emissions:
 
     def __init__(self, schedule_of: Callable[[Program], Schedule], existing: str, prevent_cse: bool = True):
         self.schedule_of, self.existing, self.prevent_cse = schedule_of, existing, prevent_cse
-        self.kept: OrderedDict[int, tuple[Any, Emission]] = OrderedDict()
-        self.made = 0
+        self.kept: Recent[object, tuple[Any, Emission]] = Recent(MOST_SHAPES)
 
     def __call__(self, traced: Traced) -> Any:
         """Run a traced call under its schedule, on its own arguments."""
@@ -103,18 +102,15 @@ class Emissions:
 
     def find(self, key: Any, source: Source) -> Emission | None:
         """The emission of the same program, if there is one."""
-        for number, (other, emission) in reversed(self.kept.items()):
+        for number, (other, emission) in self.kept.latest_first():
             if other == key and same_program(emission.source, source):
-                self.kept.move_to_end(number)
+                self.kept.use(number)
                 return emission
         return None
 
     def keep(self, key: Any, emission: Emission) -> None:
         """Keep an emission."""
-        self.made += 1
-        self.kept[self.made] = key, emission
-        while len(self.kept) > _MOST:
-            self.kept.popitem(last=False)
+        self.kept.keep(object(), (key, emission))
 
 
 def emit(program: Program, runner: Runner, constants: Sequence[Any]) -> Callable[..., list[Any]]:

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "_compat": {"_shardings"},
     "units": set(),
     "collector": set(),
+    "recent": set(),
     "policies": set(),
     "graph": {"_compat"},
     "solve": set(),
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "verify": {"_compat", "compiled", "cost"},
     "clock": {"verify"},
     "program": {"_compat", "collector", "graph", "rewrite", "structures"},
-    "reuse": {"_compat", "graph", "rewrite", "program"},
+    "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse"},
     "report": {"units", "graph", "cost", "results"},
     "search": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "report"},
@@ -53,7 +54,7 @@ MAY_IMPORT = {
     },
     "planbook": {
         *("_compat", "units", "rewrite", "verify", "results", "report"),
-        *("program", "reuse", "search", "planned", "marks"),
+        *("program", "recent", "reuse", "search", "planned", "marks"),
     },
     "functions": {
         *("units", "policies", "graph", "planning", "results", "program", "search", "modules", "planbook"),

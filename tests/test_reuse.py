@@ -152,13 +152,12 @@ def test_custom_rules_of_their_own_are_not_mixed_up():
 
 
 def test_few_emissions_are_kept(monkeypatch):
-    monkeypatch.setattr("remat_plan.reuse._MOST", 2)
+    monkeypatch.setattr("remat_plan.reuse.MOST_SHAPES", 2)
     planned = rp.checkpoint(jnp.sin, strategy="nothing", verify=False)
     for n in (1, 2, 3, 1):
         planned(jnp.ones(n))
     assert len(planned.book.emissions.kept) == 2
-    assert planned.book.emissions.made == 4
-    assert len(planned.plans) == 3, "plans are small: they stay"
+    assert len(planned.plans) == 3, "making a plan takes longer than emitting it again"
 
 
 @pytest.mark.parametrize("door", ["remat", "apply"])

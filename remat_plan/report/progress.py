@@ -52,13 +52,15 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        with self._lock:
-            self._inside = False
-            if self._shown is not None:
-                self._shown.stop()
-            self._shown = None
+        self._inside = False  # first: whatever interrupts the rest, the timer shows nothing any more
+        try:
+            if self._timer is not None:
+                self._timer.cancel()
+        finally:
+            with self._lock:
+                shown, self._shown = self._shown, None
+                if shown is not None:
+                    shown.stop()
 
     def say(self, stage: str, done: int | None = None, total: int | None = None) -> None:
         """Name the stage that begins; where it is known, which of how many."""

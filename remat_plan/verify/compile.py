@@ -21,11 +21,10 @@ left after that. Nothing is written to JAX's persistent compilation cache.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,7 +175,7 @@ def _compile(
     lowered = traced.lower()
     start = time.perf_counter()
     try:
-        with _no_cache_writes():
+        with _compat.without_cache_writes():
             compiled = lowered.compile(compiler_options=options or None)
     except RuntimeError as err:  # JaxRuntimeError is one
         return _refused(err, avals, lowered.out_info, target, time.perf_counter() - start), {target.platform}
@@ -255,22 +254,3 @@ def _refused(err: RuntimeError, avals: Any, outputs: Any, target: Target, second
         flops=None,
         over_device_memory=True,
     )
-
-
-@contextlib.contextmanager
-def _no_cache_writes() -> Iterator[None]:
-    """Keep trial programs out of the persistent compilation cache.
-
-    Switching the cache off instead would last: JAX looks only once whether it is on. So programs are made too
-    quick to be worth writing.
-    """
-    name = "jax_persistent_cache_min_compile_time_secs"
-    if not jax.config.jax_compilation_cache_dir:
-        yield
-        return
-    before = getattr(jax.config, name)
-    jax.config.update(name, math.inf)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)

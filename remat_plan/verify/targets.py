@@ -253,13 +253,13 @@ def _register_cuda() -> None:
     jax.devices()
     variable = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     before = os.environ.get(variable)
-    os.environ[variable] = "1"
     try:
+        os.environ[variable] = "1"
         plugin = next(plugin for plugin in _CUDA_PLUGINS if _has_module(plugin))
         importlib.import_module(plugin).initialize()
     finally:
         if before is None:
-            del os.environ[variable]
+            os.environ.pop(variable, None)
         else:
             os.environ[variable] = before
 
