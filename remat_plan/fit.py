@@ -47,6 +47,15 @@ class FittedStep:
         self._first: Found | None = None
         functools.update_wrapper(self, fn, updated=())
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a fitted step cannot be pickled: it holds compiled programs. Store what it found (step.report, "
+            "step.plans; both can be pickled), and call rp.fit again where the step is to run."
+        )
+
+    def __deepcopy__(self, memo: Any) -> FittedStep:
+        return self  # as functions are
+
     def fit(self, args: Sequence[Any]) -> None:
         """Fit the step for arguments of some shapes, if that was not done."""
         self._fitted(*make_step(self.fn, args, self._told))

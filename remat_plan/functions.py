@@ -9,9 +9,9 @@ Plans are made and kept by a ``PlanBook``.
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 import jax
@@ -27,11 +27,15 @@ from remat_plan.program import check_existing
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Request
 from remat_plan.units import parse_budget
+from remat_plan.wrapper import Wrapper
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
 
 _ALONE = "memory"
 """The strategy where neither a budget nor a strategy is given."""
+
+
+NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
 class Planning(TypedDict, total=False):
@@ -45,17 +49,23 @@ class Planning(TypedDict, total=False):
     never_recompute: Sequence[str] | None
 
 
-class Planned:
+class Planned(Wrapper):
     """A function that plans itself; made by ``remat`` and ``checkpoint``.
 
     Attributes:
         fn: the function.
-        plans: digests of the programs that it was traced as to their plans, those of the 512 that were met last.
+        plans: digests of the programs that it was traced as to their plans, of the 512 that were planned last.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: PlanOptions):
-        functools.update_wrapper(self, fn)  # first: a callable object may have attributes of these names
-        self.fn, self.book = fn, PlanBook(options)
+    def __init__(self, fn: Callable[..., Any], options: PlanOptions, plans: Mapping[str, Plan] = NO_PLANS):
+        super().__init__(fn)
+        self.book = PlanBook(options)
+        for digest, plan in plans.items():
+            self.book.plans.keep(digest, plan)
+
+    def made_of(self) -> tuple[Any, ...]:
+        """The function, what plans are asked for, and the plans there are."""
+        return self.fn, self.book.options, dict(self.plans)
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -78,9 +88,6 @@ class Planned:
         book = PlanBook(replace(options, request=request))
         book.plans = self.book.plans
         return lifted(self.fn, lambda pure, args: book.run(pure, args, {}))
-
-    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
-        return self if instance is None else types.MethodType(self, instance)
 
 
 def remat(

@@ -63,7 +63,7 @@ class PlanBook:
 
     Attributes:
         options: what they are asked for.
-        plans: digests of programs to their plans, those of the ``MOST_PLANS`` programs that were met last.
+        plans: digests of programs to their plans, of the ``MOST_PLANS`` that were planned last.
     """
 
     def __init__(self, options: PlanOptions):

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "units": set(),
     "collector": set(),
     "recent": set(),
+    "wrapper": set(),
     "policies": set(),
     "graph": {"_compat"},
     "solve": set(),
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "clock": {"verify"},
     "program": {"_compat", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
-    "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse"},
+    "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
     "report": {"units", "graph", "cost", "results"},
     "search": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "report"},
     "planned": {"_compat", "units", "collector", "graph", "planning", "clock", "results", "search"},
@@ -57,7 +58,7 @@ MAY_IMPORT = {
         *("program", "recent", "reuse", "search", "planned", "marks"),
     },
     "functions": {
-        *("units", "policies", "graph", "planning", "results", "program", "search", "modules", "planbook"),
+        *("units", "policies", "graph", "planning", "results", "program", "search", "modules", "planbook", "wrapper"),
     },
 }
 

@@ -90,10 +90,12 @@ def test_interrupted_on_the_way_out_nothing_is_shown_any_more(monkeypatch, capsy
     def interrupted():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), shown:
-        shown.say("solving")
-        timer = shown._timer
-        monkeypatch.setattr(timer, "cancel", interrupted)
+    shown.__enter__()
+    shown.say("solving")
+    timer = shown._timer
+    monkeypatch.setattr(timer, "cancel", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shown.__exit__(None, None, None)
     timer.join(5)
     assert capsys.readouterr().err == ""
     with shown:

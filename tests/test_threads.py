@@ -1,5 +1,6 @@
 """Planning and calling planned functions from several threads at once."""
 
+import importlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,17 +10,14 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import fit as fit_module
 from remat_plan import planbook
 
 THREADS = 8
 
 
 def loss(w, x):
-    x, _ = jax.lax.scan(lambda c, _: (jnp.tanh(jnp.tanh(c @ w) @ w), None), x, None, length=3)
-    for _ in range(3):
-        x = jnp.tanh(x @ w)
-    return jnp.mean(x**2)
+    x, _ = jax.lax.scan(lambda c, _: (jnp.tanh(jnp.tanh(c @ w) @ w), None), x, None, length=4)
+    return jnp.mean(jnp.tanh(x @ w) ** 2)
 
 
 W = jnp.eye(8) / 2
@@ -55,9 +53,9 @@ def planned_sizes(monkeypatch):
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("sizes", [(64,) * THREADS, tuple(range(32, 32 + 4 * THREADS, 4)), (48, 64) * (THREADS // 2)])
+@pytest.mark.parametrize("sizes", [(64,) * THREADS, tuple(range(32, 32 + 4 * THREADS, 4))], ids=["same", "different"])
 def test_each_shape_is_planned_once(sizes, jitted, planned_sizes):
-    planned = rp.remat(loss, budget="80%")
+    planned = rp.remat(loss, strategy="each_block", verify=False)
     step = jax.value_and_grad(planned)
     step = jax.jit(step) if jitted else step
     found = at_once(lambda n: step(W, rows(n)), sizes)
@@ -85,6 +83,7 @@ def test_one_plan_is_applied_by_all():
 
 
 def test_a_fitted_step_is_fitted_once_for_each_shape(monkeypatch):
+    fit_module = importlib.import_module("remat_plan.fit")  # rp.fit is the function
     fitted, fit_step = [], fit_module.fit_step
 
     def counted(step, *args):

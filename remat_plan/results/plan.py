@@ -6,7 +6,6 @@ In: what ``api.plan`` found. Out: ``Plan``: applied to functions, printed, drawn
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_written
 from remat_plan.graph.valid import check_schedule
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
+from remat_plan.results.applied import Applied
 from remat_plan.results.decisions import Decision, count_segments
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import ROUNDS, measure_plan
@@ -24,7 +24,7 @@ from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import read_fingerprint, read_schedule
 from remat_plan.results.trace import MemoryTrace
 from remat_plan.results.tried import Search, Tried
-from remat_plan.reuse import Emissions, warn_where_undone
+from remat_plan.reuse import warn_where_undone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,14 +148,7 @@ class Plan(Shown):
         """
         if not callable(fn):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
-
-        emissions = Emissions(self.schedule_of, self.existing)
-
-        @functools.wraps(fn)
-        def planned(*args: Any, **kwargs: Any) -> Any:
-            return emissions(self.trace(fn, args, kwargs))
-
-        return planned
+        return Applied(fn, self)
 
     def measure(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.results.shown import Shown, renderer_of
@@ -31,13 +31,13 @@ class Tradeoff(Shown):
     Attributes:
         points: predicted by the evaluator; no point is beaten by another in both.
         target: the device.
-        planner: makes a plan for a budget, from the same solve.
+        planner: makes a plan for a budget, from the same solve; None of a curve that was unpickled.
         written: the function as written, where it has ``jax.checkpoint`` regions of its own; else None.
     """
 
     points: tuple[TradeoffPoint, ...]
     target: str
-    planner: Callable[..., Any]
+    planner: Callable[..., Any] | None = field(default=None, compare=False)
     written: TradeoffPoint | None = None
 
     @property
@@ -46,8 +46,24 @@ class Tradeoff(Shown):
         return max((p.peak_bytes for p in (self.points if self.written is None else (self.written,))), default=1) or 1
 
     def plan(self, budget: Any, *, verify: bool = True) -> Any:
-        """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again."""
+        """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again.
+
+        Raises:
+            ValueError: the curve was unpickled, and what solved it is not stored with it.
+            BudgetError: the budget is below the least peak reached.
+        """
+        if self.planner is None:
+            raise ValueError(
+                "this curve was unpickled, and the program that it is of is not stored with it: ask rp.tradeoff(...) "
+                "again, or rp.plan(..., budget=...), where plans are to be made. Plans themselves can be stored."
+            )
         return self.planner(budget, verify)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tradeoff, (self.points, self.target, None, self.written)
+
+    def __deepcopy__(self, memo: Any) -> Tradeoff:
+        return self  # nothing in it can be changed
 
     def to_json(self) -> str:
         """Return the points as JSON text."""
