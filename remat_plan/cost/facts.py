@@ -17,6 +17,7 @@ from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows
 from remat_plan.cost.lowered import lowered_jaxpr
 from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
+from remat_plan.cost.work import ELEMENTWISE, work_class
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
 _BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose"})
@@ -36,6 +37,7 @@ class Facts:
         flops, region: what it costs.
         library: whether a library call may take it in (1) or starts with it (2).
         key: the number of what tells equations on equal inputs apart; None where it equals no other one.
+        work: the class of its FLOPs.
         by_name: whether lowering treats its primitive in a way of its own.
     """
 
@@ -50,6 +52,7 @@ class Facts:
     library: int = 0
     region: RegionCost = NO_REGION
     key: int | None = None
+    work: str = ELEMENTWISE
     by_name: bool = False
 
 
@@ -111,6 +114,7 @@ class FactBook:
             fills=tuple([self._fill(eqn, atom, n, library) for atom, n in zip(eqn.invars, narrow, strict=False)]),
             out_bytes=out,
             flops=eqn_flops(eqn),
+            work=work_class(eqn),
             library=library,
             region=self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),

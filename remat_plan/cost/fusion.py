@@ -14,12 +14,13 @@ Limits: XLA's caps on the size of a fusion and its code are represented by one n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Program, Step, can_write_in_place
-from remat_plan.graph.records import MATRIX_PRIMITIVES
+from remat_plan.cost.work import is_product
 
 _FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
 _CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)
@@ -28,7 +29,7 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A materialised step with what is fused into it: the values it really reads, and all its FLOPs.
+    """A materialised step with what is fused into it: the values it really reads, and all its FLOPs, by class of work.
 
     ``keeps`` are those of ``reads`` that its result may not be written over: some element of them is read
     after another element of the result is written. ``library`` tells a library call, ``alone`` a kernel of
@@ -38,10 +39,19 @@ class Kernel:
     step: Step
     reads: tuple[int, ...]
     keeps: frozenset[int]
-    matrix_flops: float
-    vector_flops: float
+    work: Mapping[str, float]
     library: bool = False
     alone: bool = False
+
+    @property
+    def matrix_flops(self) -> float:
+        """FLOPs of products and convolutions."""
+        return sum(flops for work, flops in self.work.items() if is_product(work))
+
+    @property
+    def vector_flops(self) -> float:
+        """All other FLOPs."""
+        return sum(flops for work, flops in self.work.items() if not is_product(work))
 
 
 class _Links:
@@ -173,15 +183,15 @@ def fuse(program: Program) -> list[Kernel]:
     groups = _groups(program, links)
     keeps = _keeps(steps, groups)
     reads: dict[int, set[int]] = {root: set() for root in keeps}
-    matrix, vector = dict.fromkeys(keeps, 0.0), dict.fromkeys(keeps, 0.0)
+    work: dict[int, dict[str, float]] = {root: {} for root in keeps}
     sizes = dict.fromkeys(keeps, 0)
     library: set[int] = set()
     maker = links.maker
     for index, step in enumerate(steps):
-        work = matrix if step.primitive in MATRIX_PRIMITIVES else vector
         for root in groups[index]:
             sizes[root] += 1
-            work[root] += step.flops
+            if step.flops:
+                work[root][step.work] = work[root].get(step.work, 0.0) + step.flops
             inside = reads[root]
             for value in step.reads:
                 made = maker[value]
@@ -194,8 +204,7 @@ def fuse(program: Program) -> list[Kernel]:
             steps[i],
             tuple(sorted(reads[i])),
             frozenset(keeps[i]),
-            matrix[i],
-            vector[i],
+            work[i],
             i in library,
             sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE,
         )

@@ -1,20 +1,31 @@
-"""Devices as two rates, and the roofline that turns FLOPs and bytes into seconds.
+"""Devices as rates, and the roofline that turns work and bytes into seconds.
 
-In: FLOPs of matrix units, FLOPs of vector units, bytes moved.
+In: FLOPs by class of work (``work``), bytes moved, bytes of memory that is touched for the first time.
 Out: predicted seconds on a ``Hardware``.
 
-Rates are peak figures of public data sheets, used only to weigh one recomputation against another; a plan
-depends on their ratios, not on their size.
+Of the devices in the table, rates are peak figures of data sheets, two for all classes of work; a plan depends on their
+ratios, not on their size. Rates that were measured on an attached device (``clock.calibrate``) have a figure for each
+class, and what kernels, loops and fresh memory cost beside the roofline.
+
+Sources. GPUs: NVIDIA's data sheets; products in 32 bits (TF32 from the A100 on), element-wise work in 32 bits, without
+sparsity. TPUs: Google Cloud's pages; half the peak for products in bfloat16, of what JAX calls one device (a core of v2
+and v3, else a chip). CPU: about four cores of a server of 2022.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from remat_plan.cost.work import is_product
+
+_NO_RATES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A device as its peak rates.
+    """A device as its rates.
 
     Attributes:
         name: what is shown to the user.
@@ -22,6 +33,14 @@ class Hardware:
         vector_flops: FLOP/s of element-wise work.
         bytes_per_second: memory bandwidth.
         step_seconds: fixed cost of starting one kernel.
+        rates: FLOP/s by class of work, where they were measured; a class that is not there goes by the two rates above.
+        cache_bytes: a kernel that moves no more than this moves it at the next rate; 0: none does.
+        cache_bytes_per_second: bandwidth of the cache.
+        fresh_seconds_per_byte: what a byte of temporary memory costs that the system hands out anew in each run of the
+            program, as it does on a CPU.
+        fresh_least_bytes: memory below this is not handed out anew.
+        loop_seconds: fixed cost of one step of a loop.
+        measured: whether rates were measured on the device, so that differences of either sign mean something.
     """
 
     name: str
@@ -29,6 +48,13 @@ class Hardware:
     vector_flops: float
     bytes_per_second: float
     step_seconds: float = 0.0
+    rates: Mapping[str, float] = field(default=_NO_RATES, hash=False)
+    cache_bytes: int = 0
+    cache_bytes_per_second: float = 0.0
+    fresh_seconds_per_byte: float = 0.0
+    fresh_least_bytes: int = 0
+    loop_seconds: float = 0.0
+    measured: bool = False
 
     def seconds(self, matrix_flops: float, vector_flops: float, moved_bytes: float) -> float:
         """Return the roofline seconds: the larger of compute and memory traffic.
@@ -37,9 +63,30 @@ class Hardware:
         2.0
         """
         compute = matrix_flops / self.matrix_flops + vector_flops / self.vector_flops
-        return max(compute, moved_bytes / self.bytes_per_second) + self.step_seconds
+        return self.kernel_seconds(compute, moved_bytes)
 
+    def kernel_seconds(self, compute_seconds: float, moved_bytes: float) -> float:
+        """Return the seconds of one kernel: the larger of its arithmetic and its memory traffic.
 
+        >>> Hardware("toy", 1e9, 1e9, 1e9, cache_bytes=10, cache_bytes_per_second=1e10).kernel_seconds(0.0, 10)
+        1e-09
+        """
+        cached = moved_bytes <= self.cache_bytes
+        rate = self.cache_bytes_per_second if cached and self.cache_bytes else self.bytes_per_second
+        return max(compute_seconds, moved_bytes / rate) + self.step_seconds
+
+    def work_seconds(self, work: str, flops: float) -> float:
+        """Return the seconds of so many FLOPs of a class of work (see ``work.work_class``).
+
+        >>> Hardware("toy", 1e9, 1e6, 1e9, rates={"exp float32": 1e3}).work_seconds("exp float32", 1e3)
+        1.0
+        """
+        rate = self.rates.get(work)
+        return flops / (rate or (self.matrix_flops if is_product(work) else self.vector_flops))
+
+    def fresh_seconds(self, temporary_bytes: int) -> float:
+        """Return what a program's temporary memory costs in each run, beside what is done in it."""
+        return self.fresh_seconds_per_byte * temporary_bytes if temporary_bytes >= self.fresh_least_bytes else 0.0
 _TABLE: dict[str, Hardware] = {
     h.name: h
     for h in (

@@ -15,7 +15,7 @@ Limits: no fragmentation; XLA's own rematerialisation and its memory-saving sche
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import groupby
@@ -114,7 +114,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)
             moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
-            seconds += step.region.seconds or hardware.seconds(kernel.matrix_flops, kernel.vector_flops, moved)
+            seconds += step.region.seconds or _kernel_seconds(kernel, moved, hardware)
             dying += [w for w in new if w not in last]
         for buffer in dying:
             alive.discard(buffer)
@@ -128,6 +128,19 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         matrix_flops=sum(_matrix_flops(s) * s.equations for s in program.steps),
         seconds=seconds,
     )
+
+
+def _kernel_seconds(kernel: Kernel, moved_bytes: int, hardware: Hardware) -> float:
+    """Seconds of a kernel: those of its work, class by class, against its memory traffic."""
+    compute = sum([hardware.work_seconds(work, flops) for work, flops in kernel.work.items()])
+    return hardware.kernel_seconds(compute, moved_bytes)
+
+
+def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:
+    """Return the timeline of a whole program with what its temporary memory costs in each run."""
+    temporary = timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes
+    fresh = hardware.fresh_seconds(temporary)
+    return replace(timeline, seconds=timeline.seconds + fresh) if fresh else timeline
 
 
 def _apart(
@@ -251,7 +264,7 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     matrix = [t.matrix_flops for t in timelines] or [0.0]
     if eqn.primitive.name == "cond":
         return RegionCost(worst, max(seconds), max(matrix))
-    return RegionCost(worst, steps * sum(seconds), steps * sum(matrix))
+    return RegionCost(worst, steps * (sum(seconds) + hardware.loop_seconds), steps * sum(matrix))
 
 
 def fact_book(hardware: Hardware) -> FactBook:
@@ -268,4 +281,4 @@ def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:
     >>> evaluate(jaxpr, hardware_for("gpu:h100", "gpu")).peak_bytes  # x, sin(x) and the product
     786432
     """
-    return evaluate_program(lower(jaxpr, fact_book(hardware)), hardware)
+    return with_fresh_memory(evaluate_program(lower(jaxpr, fact_book(hardware)), hardware), hardware)

@@ -256,11 +256,12 @@ class _Apart:
 
     def evaluate(self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int]) -> Pass:
         """Evaluate the steps at hand."""
-        state = self.state
+        state, roles = self.state, self.roles
         steps = live_steps(state.steps, wanted)
         inputs = frozenset(given)
         program = Program(steps, state.sizes, inputs, tuple(wanted), state.pinned, state.storage, state.model, carried)
-        return Pass.of(evaluate_program(program, self.hardware))
+        made = Pass.of(evaluate_program(program, self.hardware))
+        return made.longer(self.hardware.loop_seconds) if roles.carried or any(roles.row) else made
 
 
 def _read_from_outside(steps: Sequence[Step], results: Sequence[int], state: Lowering) -> set[int]:

@@ -162,6 +162,7 @@ class Lowering:
         reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
         made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
+        made.work = facts.work
         writes = self.emit(facts.key, made, out)
         if facts.name in LOOPS:
             counts = loop_counts(facts.eqn)
@@ -270,7 +271,7 @@ class Lowering:
                 self.copy(eqn, read, atom.aval.shape, order, width * self.sizes[read]) if bad or width > 1 else read
                 for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
             ]
-        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn)
+        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn, work=facts.work)
         result = self.emit(facts.key, made, (width * out_bytes,))[0]
         if not odd[2] and width == 1:
             return result

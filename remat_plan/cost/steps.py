@@ -11,6 +11,7 @@ from typing import Any
 
 from remat_plan.cost.backend import GENERIC, FusionModel
 from remat_plan.cost.rules import MOVES, Kind
+from remat_plan.cost.work import ELEMENTWISE
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
 
@@ -40,6 +41,7 @@ class Step:
     ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
     computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
     it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
+    ``work`` is the class of its FLOPs (see ``work``).
     """
 
     reads: tuple[int, ...]
@@ -53,6 +55,7 @@ class Step:
     unary: bool = False
     equations: int = 1
     carries: tuple[tuple[int, int], ...] = ()
+    work: str = ELEMENTWISE
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from remat_plan import _compat
 from remat_plan.cost.builder import ProgramBuilder, Rules
-from remat_plan.cost.memory import Timeline, evaluate_program
+from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering, Program
 from remat_plan.cost.steps import live_steps
@@ -169,7 +169,7 @@ class StepProgram(ProgramBuilder):
             outputs.append(self.cotangents[v] if v in self.cotangents else state.new(graph.values[v].aval))
         steps = live_steps(state.steps, outputs)
         program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.model)
-        return evaluate_program(program, self.rules.hardware)
+        return with_fresh_memory(evaluate_program(program, self.rules.hardware), self.rules.hardware)
 
 
 class RegionUnit:

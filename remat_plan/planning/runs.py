@@ -12,7 +12,8 @@ from typing import Any
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import region_cost
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
-from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
+from remat_plan.cost.work import work_class
+from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.solve.min_cut import SegmentProblem
@@ -71,12 +72,11 @@ def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised:
     flops = eqn_flops(op.eqn)
     read = sum(graph.values[v].size_bytes for v in op.reads)
     written = sum(graph.values[v].size_bytes for v in op.outputs)
+    moved = read + written
     if kind in (Kind.CHEAP, Kind.EXPENSIVE):
         moved = written if any(materialised[v] for v in op.outputs) else 0
-        return _TINY_SECONDS + hardware.seconds(0.0, flops, moved)
-    if op.primitive in MATRIX_PRIMITIVES:
-        return _TINY_SECONDS + hardware.seconds(flops, 0.0, read + written)
-    return _TINY_SECONDS + hardware.seconds(0.0, flops, read + written)
+    compute = hardware.work_seconds(work_class(op.eqn), flops)
+    return _TINY_SECONDS + hardware.kernel_seconds(compute, moved)
 
 
 def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
