@@ -47,6 +47,7 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
+    cost: str = "table",
     existing: str = "replan",
     goal: str = MEMORY,
     progress: bool | None = None,
@@ -70,6 +71,8 @@ def plan(
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
+        cost: whose seconds to go by: ``"table"``, rates of data sheets, or ``"measured"``: rates of the attached
+            device, measured once (some 20 seconds) and kept in the user's cache folder; plans then depend on that file.
         existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
             written where nothing that fits is predicted to be faster; ``"keep"`` plans around them.
         goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever it
@@ -110,7 +113,7 @@ def plan(
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     with Progress("remat_plan", progress) as shown:
         request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
-        judge = Judge(program, device, shown)
+        judge = Judge(program, device, shown, cost)
         return make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
 
 
@@ -165,6 +168,7 @@ def tradeoff(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
+    cost: str = "table",
     existing: str = "replan",
     points: int = _CURVE_POINTS,
     progress: bool | None = None,
@@ -179,10 +183,10 @@ def tradeoff(
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)
-    judge = Judge(program, device, shown)
-    candidates = Candidates(judge.rules, shown)
     found = []
     with shown:
+        judge = Judge(program, device, shown, cost)
+        candidates = Candidates(judge.rules, shown)
         for curve in candidates.planner(NO_CONSTRAINTS).curves:
             last = len(curve.points) - 1
             chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_plan import collector
+from remat_plan.clock.steps import attached, run_of
+from remat_plan.clock.turns import time_in_turns
 from remat_plan.graph.call import positions
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
@@ -21,6 +24,8 @@ from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.results.comparison import Comparison, ComparisonRow
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.measuring import ROUNDS, step_values
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.units import Budget, BudgetError, parse_budget
@@ -34,11 +39,13 @@ def compare(
     budgets: Iterable[int | str | float],
     strategies: Iterable[StrategyLike] = ("auto",),
     verify: bool = True,
+    measure: bool = False,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
+    cost: str = "table",
     existing: str = "replan",
     progress: bool | None = None,
 ) -> Comparison:
@@ -48,7 +55,9 @@ def compare(
         budgets: as ``budget`` of ``plan``, one or more.
         strategies: as ``strategy`` of ``plan``, one or more. One that has a single schedule, whatever the budget, is
             planned once, without a budget (``rp.strategies()`` calls these "checked").
-        fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, existing, progress: as in ``plan``.
+        measure: run every plan's gradient step and the plain one in turns on the attached device; the arguments must be
+            arrays then. ``row.measurement`` has what came out.
+        fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, cost, existing, progress: as in ``plan``.
 
     Returns:
         One row per strategy and budget: the plan, or the least that was reached where none fits, or why the
@@ -75,14 +84,18 @@ def compare(
         Request(row, verify, positions(argnums), has_aux, static, existing, settings=settings)
         for row, settings in found
     ]
+    if measure:
+        attached(target or "default", "this comparison")
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
-    judge = Judge(program, resolve(target), Progress("remat_plan", progress))
-    candidates = Candidates(judge.rules, judge.progress)
-    with judge.progress:
+    values = step_values(program) if measure else []
+    with Progress("remat_plan", progress) as shown:
+        judge = Judge(program, resolve(target), shown, cost)
+        candidates = Candidates(judge.rules, shown)
         rows = tuple(_row(judge, candidates, row, budget) for row in requests for budget in _budgets(row, parsed))
         verified = verify and not judge.mapped
         peak = judge.compiled_bytes if verified else judge.predicted_bytes
         written, plain = peak(judge.baseline), peak(judge.unplanned)
+        rows = _measured(judge, rows, values) if measure else rows
     return Comparison(rows, judge.device, verified, written, plain, program.has_own_remat)
 
 
@@ -100,3 +113,25 @@ def _row(judge: Judge, candidates: Candidates, request: Request, budget: Budget 
     except ValueError as error:  # it lacks a setting, or cannot plan this program
         return ComparisonRow(request.strategy.name, text, None, None, str(error))
     return ComparisonRow(request.strategy.name, text, plan)
+
+
+def _measured(judge: Judge, rows: Sequence[ComparisonRow], values: Sequence[Any]) -> tuple[ComparisonRow, ...]:
+    """The rows with measurements: the step of each schedule that there is a plan for, once, and the plain step."""
+    plans = {row.plan.schedule: row.plan for row in rows if row.plan is not None}
+    schedules = [judge.unplanned, *plans]
+    runs = [run_of(judge.step(schedule), values, judge.target) for schedule in schedules]
+
+    def say(done: int) -> None:
+        judge.progress.say("running all steps in turns", done=done, total=ROUNDS)
+
+    plain, *samples = time_in_turns(runs, ROUNDS, say)
+    found = dict(zip(plans, samples, strict=True))
+    return tuple(
+        row
+        if row.plan is None
+        else replace(
+            row,
+            measurement=Measurement.of(row.strategy, plain, found[row.plan.schedule], row.plan.overhead, judge.target),
+        )
+        for row in rows
+    )

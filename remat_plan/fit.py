@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from remat_plan.clock.store import check_cost
 from remat_plan.fitted import Found, fit_step, make_step, measure_step
 from remat_plan.modules import Functional
 from remat_plan.recent import Recent
@@ -40,8 +41,11 @@ class FittedStep:
         plans: a plan for each marked program; peaks and budget in them are of the whole step.
     """
 
-    def __init__(self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, progress: bool | None):
+    def __init__(
+        self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, progress: bool | None, cost: str
+    ):
         self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, progress
+        self._cost = cost
         self._found: Recent[Any, tuple[Found, Any]] = Recent(MOST_SHAPES)  # and jitted, by graph of modules and shapes
         self._fitting = threading.RLock()  # threads that meet new shapes at once fit the step once
         self._first: Found | None = None
@@ -116,7 +120,7 @@ class FittedStep:
             if known is not None:
                 return known
             with Progress("remat_plan", self._progress) as shown:
-                found = fit_step(step, self._budget, self._target, shown, time.perf_counter())
+                found = fit_step(step, self._budget, self._target, shown, time.perf_counter(), self._cost)
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
@@ -134,6 +138,7 @@ def fit(
     in_shardings: Any = None,
     out_shardings: Any = None,
     target: str | None = None,
+    cost: str = "table",
     progress: bool | None = None,
 ) -> FittedStep:
     """Fit a whole training step in a number of bytes: parameters, optimizer, batch and all.
@@ -149,6 +154,7 @@ def fit(
         donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
         static_argnums, in_shardings, out_shardings: as in ``jax.jit``.
         target: a device that need not be here, such as ``"gpu:h100"``.
+        cost: whose seconds to go by, as in ``plan``.
         progress: show what is going on after two seconds; by default when stderr is a terminal.
 
     Returns:
@@ -183,6 +189,6 @@ def fit(
         raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
     told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
-    step = FittedStep(train_step, parsed, device, told, progress)
+    step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
     step.fit(args)
     return step

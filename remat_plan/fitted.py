@@ -90,7 +90,7 @@ def make_step(fn: Callable[..., Any], args: Sequence[Any], told: Settings) -> tu
     return TrainingStep.of(pure, function.arguments(args), told), function
 
 
-def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked:
+def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str = "table") -> Marked:
     """Find what is marked in a step.
 
     Raises:
@@ -102,7 +102,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked
         raise no_mark(step.fn, trace)
     pairs = []
     for site in sites:
-        judge = Judge(site.program(), target, progress)
+        judge = Judge(site.program(), target, progress, cost)
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
@@ -111,9 +111,11 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress) -> Marked
 
 
 @collector.seldom()
-def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float) -> Found:
+def fit_step(
+    step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str = "table"
+) -> Found:
     """Fit a step; see ``fit.fit``. ``started`` is when planning began (``time.perf_counter``)."""
-    marked = find_marks(step, target, progress)
+    marked = find_marks(step, target, progress, cost)
     marks, measuring = marked.marks, marked.measuring
     budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
     found = search_step(measuring, marks, budget_bytes)

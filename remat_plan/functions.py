@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 import jax
 
+from remat_plan.clock.store import check_cost
 from remat_plan.graph.call import positions
 from remat_plan.modules import holds_modules, lifted
 from remat_plan.planbook import PlanBook, PlanOptions
@@ -43,6 +44,7 @@ class Planning(TypedDict, total=False):
 
     verify: bool
     target: str | None
+    cost: str
     existing: str
     must_save: Sequence[str]
     must_recompute: Sequence[str]
@@ -119,7 +121,7 @@ def remat(
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``plan``.
 
     Raises:
@@ -173,9 +175,9 @@ def checkpoint(
         budget: bytes for forward and backward pass of ``fun`` by itself, as in ``plan``: arguments, cotangents of its
             outputs, outputs, gradients with respect to every array of floating point, temporaries.
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
-        **others: with a budget or a strategy ``verify``, ``target``, ``existing``, ``names``, ``counts``, ``slots``,
-            ``must_save``, ``must_recompute``, ``never_recompute``, as in ``plan``; without, whatever else the
-            installed ``jax.checkpoint`` takes (``concrete``, up to 0.10).
+        **others: with a budget or a strategy ``verify``, ``target``, ``cost``, ``existing``, ``names``, ``counts``,
+            ``slots``, ``must_save``, ``must_recompute``, ``never_recompute``, as in ``plan``; without, whatever else
+            the installed ``jax.checkpoint`` takes (``concrete``, up to 0.10).
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -261,7 +263,8 @@ def make_options(
     """Put together what a self-planning function must know."""
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     parsed = None if budget is None else parse_budget(budget)
-    return PlanOptions(parsed, request, planning.get("target"), names, prevent_cse)
+    cost = check_cost(planning.get("cost", "table"))
+    return PlanOptions(parsed, request, planning.get("target"), names, prevent_cse, cost=cost)
 
 
 def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:

@@ -73,7 +73,7 @@ def remat(
         static_argnums: positions of arguments that are not traced, the module itself being 0. (Booleans, strings and
             None are not traced anyway, where a budget or a strategy is given.)
         methods: of a class, which methods; by default ``__call__``.
-        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
     Raises:

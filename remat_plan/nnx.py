@@ -53,7 +53,7 @@ def remat(
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``nnx.scan``.
         static_argnums: positions of arguments that are not traced. (Booleans, strings and None are not traced anyway,
             where a budget or a strategy is given.)
-        **planning: ``verify``, ``target``, ``existing``, ``must_save``,
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
     Raises:

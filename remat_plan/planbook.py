@@ -47,6 +47,7 @@ class PlanOptions:
         target: the device that plans are for.
         static_argnames: keyword arguments that are not traced.
         prevent_cse: as in ``jax.checkpoint``, for the segments.
+        cost: whose seconds plans go by.
         is_mark: whether neither a budget nor a strategy was given, so that a training step around it may plan.
     """
 
@@ -56,6 +57,7 @@ class PlanOptions:
     static_argnames: tuple[str, ...] = ()
     prevent_cse: bool = True
     is_mark: bool = False
+    cost: str = "table"
 
 
 class PlanBook:
@@ -123,7 +125,7 @@ class PlanBook:
     def _make_plan(self, program: Program) -> Plan:
         started = time.perf_counter()
         with Progress("remat_plan", None) as shown:
-            judge = Judge(program, resolve(self.options.target), shown)
+            judge = Judge(program, resolve(self.options.target), shown, self.options.cost)
             candidates = Candidates(judge.rules, shown)
             return make_plan(judge, candidates, self.options.budget, self.options.request, started)
 

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "planning": {"_compat", "units", "graph", "cost", "solve", "loops"},
     "compiled": {"cost"},
     "verify": {"_compat", "compiled", "cost"},
-    "clock": {"verify"},
+    "clock": {"cost", "verify"},
     "program": {"_compat", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
@@ -58,7 +58,8 @@ MAY_IMPORT = {
         *("program", "recent", "reuse", "search", "planned", "marks"),
     },
     "functions": {
-        *("units", "policies", "graph", "planning", "results", "program", "search", "modules", "planbook", "wrapper"),
+        *("units", "policies", "clock", "graph", "planning", "results", "program", "search", "modules", "planbook"),
+        "wrapper",
     },
 }
 

@@ -61,7 +61,7 @@ def check_arrays(leaves: Sequence[Any], door: str) -> None:
     if shapes:
         first = f"{shapes[0].dtype}[{','.join(map(str, shapes[0].shape))}]"
         raise TypeError(
-            f"{door} runs the step, and {len(shapes)} of its arguments are shapes without values, the first "
+            f"{door} means running the step, and {len(shapes)} of its arguments are shapes without values, the first "
             f"ShapeDtypeStruct {first}. Give arrays, for example "
             "jax.tree.map(lambda s: jax.numpy.ones(s.shape, s.dtype), shapes)."
         )

@@ -87,6 +87,8 @@ class Hardware:
     def fresh_seconds(self, temporary_bytes: int) -> float:
         """Return what a program's temporary memory costs in each run, beside what is done in it."""
         return self.fresh_seconds_per_byte * temporary_bytes if temporary_bytes >= self.fresh_least_bytes else 0.0
+
+
 _TABLE: dict[str, Hardware] = {
     h.name: h
     for h in (

@@ -8,12 +8,25 @@ there a part may gain what another loses, so theirs is ``unbounded_price``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from remat_plan.cost.hardware import Hardware
+
 _WORK = 1e-3
 """How much a second forward and backward pass weighs where predicted seconds are equal: a thousandth of its seconds."""
 
 
+Pricing = Callable[[float, float, float, float], float]
+"""Seconds and FLOPs of a schedule, seconds and FLOPs of the plain one, to a price."""
+
+
+def pricing(hardware: Hardware) -> Pricing:
+    """Return how schedules of whole programs and steps of loops are priced by rates of a device."""
+    return unbounded_price if hardware.measured else price
+
+
 def price(seconds: float, flops: float, plain_seconds: float, plain_flops: float) -> float:
-    """Return the price of a schedule. Seconds below the plain ones are not counted upon: they were never timed.
+    """Return the price of a schedule. Seconds below the plain ones are not counted upon: rates were never timed.
 
     >>> price(0.9, 15.0, 1.0, 10.0), price(2.0, 15.0, 1.0, 10.0)
     (1.0015, 2.0015)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from remat_plan.report.plots import AFTER, BEFORE, new_axes
+from remat_plan.report.points import overhead_text
 from remat_plan.report.rows import Fact, number_of
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.results.measurement import Measurement, StepSeconds
@@ -33,12 +34,6 @@ def measurement_line(measured: Measurement) -> str:
     """A measurement for the debugger."""
     seconds = f"{format_seconds(measured.plain.seconds)} -> {format_seconds(measured.planned.seconds)}"
     return f"<Measurement on {measured.device}: {seconds}, overhead {overhead_text(measured)}>"
-
-
-def overhead_text(measured: Measurement) -> str:
-    """The overhead with its interval: ``+3.1% (+2.0 to +4.4)``."""
-    low, high = 100 * measured.overhead_low, 100 * measured.overhead_high
-    return f"{measured.overhead:+.1%} ({low:+.1f} to {high:+.1f})"
 
 
 def measurement_table(measured: Measurement) -> Table:

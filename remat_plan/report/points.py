@@ -1,7 +1,7 @@
 """What a curve or a comparison has to say, as titles and cells; ``text`` and ``html`` only lay them out.
 
-In: ``Tradeoff``, ``Comparison``. Out: titles, headers, cells. Shares are of the function as written, which is the plain
-one unless it has ``jax.checkpoint`` regions of its own.
+In: ``Tradeoff``, ``Comparison``, ``Measurement``. Out: titles, headers, cells. Shares are of the function as written,
+which is the plain one unless it has ``jax.checkpoint`` regions of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.results.comparison import Comparison, ComparisonRow
+    from remat_plan.results.measurement import Measurement
     from remat_plan.results.tradeoff import Tradeoff
 
 
@@ -51,7 +52,15 @@ def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, .
     remark = "left as written" if plan.is_written else ""
     if plan.is_identity:
         remark = "its own jax.checkpoint left out" if plan.has_own_remat else "left as it is"
+    if row.measurement is not None:
+        remark = "; ".join(filter(None, (f"measured {overhead_text(row.measurement)}", remark)))
     return (
         *(row.strategy, budget, format_bytes(row.peak_bytes), f"{share:.1%}"),
         *(f"{plan.overhead:.1%}", compiled, flops, remark),
     )
+
+
+def overhead_text(measured: Measurement) -> str:
+    """The overhead with its interval: ``+3.1% (+2.0 to +4.4)``."""
+    low, high = 100 * measured.overhead_low, 100 * measured.overhead_high
+    return f"{measured.overhead:+.1%} ({low:+.1f} to {high:+.1f})"

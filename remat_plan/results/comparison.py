@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown, renderer_of
 
@@ -27,6 +28,7 @@ class ComparisonRow:
         plan: the plan; None where the strategy cannot meet the budget.
         minimum_bytes: the least peak that was reached; None where there is a plan.
         problem: why there is no plan; "" where there is one.
+        measurement: of its step and the plain one, with ``measure=True``.
     """
 
     strategy: str
@@ -34,6 +36,7 @@ class ComparisonRow:
     plan: Plan | None
     minimum_bytes: int | None = None
     problem: str = ""
+    measurement: Measurement | None = None
 
     @property
     def peak_bytes(self) -> int | None:
@@ -77,8 +80,16 @@ class Comparison(Shown):
     def footnotes(self) -> tuple[str, ...]:
         """What to know about the figures."""
         word = "compiled" if self.verified else "predicted"
-        told = f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."
-        return (told, "Compiled overhead is of the modules that XLA made.") if self.verified else (told,)
+        told = [f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."]
+        if self.verified:
+            told.append("Compiled overhead is of the modules that XLA made.")
+        measured = next((row.measurement for row in self.rows if row.measurement is not None), None)
+        if measured is not None:
+            told.append(
+                f"Measured: median of {measured.rounds} rounds, plain {1e3 * measured.plain.seconds:.4g} ms, all steps "
+                f"in turns; in brackets, what it is between 19 times of 20. {measured.device}; {measured.versions}"
+            )
+        return tuple(told)
 
     def to_json(self) -> str:
         """Return the comparison as JSON text; each row has its whole plan, readable by ``Plan.from_json``."""
@@ -92,6 +103,7 @@ class Comparison(Shown):
                 "minimum_bytes": row.minimum_bytes,
                 "problem": row.problem,
                 "plan": None if row.plan is None else json.loads(row.plan.to_json()),
+                **({} if row.measurement is None else {"measurement": json.loads(row.measurement.to_json())}),
             }
             for row in self.rows
         ]

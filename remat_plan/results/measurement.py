@@ -77,14 +77,10 @@ class Measurement(Shown):
     ) -> Measurement:
         """Put together what was timed; ``peaks`` are of the plain and the planned step."""
         ratio = Ratio.of(plain.seconds, planned.seconds)
-        before, after = (
-            StepSeconds(s.median_seconds, s.spread_seconds, peak)
-            for s, peak in zip((plain, planned), peaks, strict=True)
-        )
         return Measurement(
             name,
-            before,
-            after,
+            StepSeconds(plain.median_seconds, plain.spread_seconds, peaks[0]),
+            StepSeconds(planned.median_seconds, planned.spread_seconds, peaks[1]),
             overhead=ratio.value - 1,
             overhead_low=ratio.low - 1,
             overhead_high=ratio.high - 1,

@@ -34,9 +34,7 @@ def measure_plan(
         )
     check_rounds(rounds)
     target = attached(plan.target, "this plan")
-    traced = plan.trace(fn, args, kwargs)
-    check_arrays(traced.call.leaves, "plan.measure")
-    program = make_program(traced, plan.existing)
+    program = make_program(plan.trace(fn, args, kwargs), plan.existing)
     plan.check(program)
     runs = plain_and_planned(program, plan.schedule, target)
     peaks = peaks_of(runs, target)
@@ -58,9 +56,19 @@ def plain_and_planned(program: Program, schedule: Any, target: Target) -> tuple[
     kind = GradientStep if program.is_loss else PullbackStep
     moving = program.call.differentiated
     planned = make_runner(program, schedule)
-    values = [*program.call.leaves, *ones(program.cotangents)]
+    values = step_values(program)
     plain_step = kind(lambda *values: run_plain(program, values), moving)
     return run_of(plain_step, values, target), run_of(kind(lambda *values: planned(values), moving), values, target)
+
+
+def step_values(program: Program) -> list[Any]:
+    """The arguments of a program's gradient step: its own, and ones for cotangents.
+
+    Raises:
+        TypeError: it was traced on shapes without values.
+    """
+    check_arrays(program.call.leaves, "measuring")
+    return [*program.call.leaves, *ones(program.cotangents)]
 
 
 def peaks_of(runs: tuple[Run, Run], target: Target) -> tuple[int | None, int | None]:

@@ -54,7 +54,8 @@ class Plan(Shown):
             to ``written_peak_bytes`` where it has none, or with ``existing="keep"``.
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
-        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent).
+        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent); below 0 only
+            with ``cost="measured"``.
         compiled_overhead: seconds of the planned step over seconds of the plain step, less one, by the modules that XLA
             made of both: the compiler's own cycles on a TPU, a roofline over the kernels elsewhere. Negative where
             recomputing is faster; None with ``verify=False``, and where the modules do not tell (a loop of unknown
@@ -276,9 +277,9 @@ def _read(fields: Fields) -> Plan:
         plain_peak_bytes=fields.count("plain_peak_bytes"),
         predicted_peak_bytes=fields.count("predicted_peak_bytes"),
         compiled_peak_bytes=fields.count_or_none("compiled_peak_bytes"),
-        overhead=fields.number("overhead"),
+        overhead=fields.change("overhead"),
         compiled_overhead=fields.change_or_none("compiled_overhead"),
-        lower_bound=fields.number("lower_bound"),
+        lower_bound=fields.change("lower_bound"),
         program=program,
         schedule=read_schedule(fields, "schedule", len(program.equations)),
         decisions=tuple(read_objects(fields, "decisions", Decision.from_data)),
@@ -291,7 +292,7 @@ def _read(fields: Fields) -> Plan:
         static_argnums=fields.wholes("static_argnums"),
         existing=fields.text("existing", EXISTING),
         notes=fields.texts("notes"),
-        written_overhead=fields.number_or_none("written_overhead"),
+        written_overhead=fields.change_or_none("written_overhead"),
         written_flops=fields.number_or_none("written_flops"),
         search=Search(tuple(read_objects(fields, "search", Tried.from_data))),
     )

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
+from remat_plan.clock.store import hardware_of
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.cost.price import price
+from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
@@ -46,15 +47,21 @@ def is_spread(structs: Sequence[Any]) -> bool:
 class Judge:
     """Judges the schedules of one program; keeps what was traced and compiled on the way.
 
+    Args:
+        program: what is judged.
+        target: the device.
+        progress: told what is going on.
+        cost: whose seconds: ``"table"`` or ``"measured"`` (see ``clock.store``).
+
     Attributes:
         asked: what the compiler was asked for, known or not: schedules, and whether with little optimisation.
         compile_seconds: how long each of them took when it was compiled.
     """
 
-    def __init__(self, program: Program, target: Target, progress: Progress):
+    def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table"):
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
-        self.hardware: Hardware = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
+        self.hardware: Hardware = hardware_of(target, cost, progress.say)
         self.fast = target.platform == "tpu" and not target.attached
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
@@ -163,9 +170,10 @@ class Judge:
     def price(self, schedule: Schedule) -> float:
         """What schedules are chosen by; see ``cost.price``."""
         plain, made = self.timeline(self.program.plain), self.timeline(schedule)
-        return price(made.seconds, made.flops, plain.seconds, plain.flops)
+        return pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
 
     def overhead(self, schedule: Schedule) -> float:
-        """Recomputed seconds over plain seconds, by the evaluator."""
+        """Seconds beyond the plain ones, over those, by the evaluator; below 0 only by rates that were measured."""
         plain = self.timeline(self.program.plain).seconds
-        return max(self.timeline(schedule).seconds / plain - 1.0, 0.0) if plain else 0.0
+        overhead = self.timeline(schedule).seconds / plain - 1.0 if plain else 0.0
+        return overhead if self.hardware.measured else max(overhead, 0.0)

@@ -70,7 +70,7 @@ class Scan:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
-        steps = ways_of(schedules, [lowering.step(Part(loop.length, s)).passes for s in schedules])
+        steps = ways_of(schedules, [lowering.step(Part(loop.length, s)).passes for s in schedules], rules.hardware)
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
         return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
 

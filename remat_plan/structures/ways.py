@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.passes import Passes
-from remat_plan.cost.price import price
+from remat_plan.cost.price import pricing
 from remat_plan.graph.schedule import Schedule
 
 
@@ -30,10 +31,11 @@ class Way:
     price: float
 
 
-def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes]) -> list[Way]:
+def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes], hardware: Hardware) -> list[Way]:
     """Return what a run costs by each schedule, from its passes; the first schedule runs the region as it is."""
     seconds = [p.forward.region.seconds + p.backward.region.seconds for p in passes]
     flops = [p.forward.flops + p.backward.flops for p in passes]
+    price = pricing(hardware)
     return [
         Way(schedule, sum(p.residual_bytes), p.backward.region.transient_bytes, price(s, f, seconds[0], flops[0]))
         for schedule, p, s, f in zip(schedules, passes, seconds, flops, strict=True)

@@ -190,7 +190,8 @@ def overhead(marks: Sequence[Mark], choice: Choice) -> float:
     """Recomputed seconds over plain seconds of all marks, by the evaluator."""
     plain = sum(mark.seconds(mark.judge.program.plain) for mark in marks)
     made = sum(mark.seconds(s) for mark, s in zip(marks, choice, strict=True))
-    return max(made / plain - 1.0, 0.0) if plain else 0.0
+    found = made / plain - 1.0 if plain else 0.0
+    return found if any(mark.judge.hardware.measured for mark in marks) else max(found, 0.0)
 
 
 def held_bytes(memory: CompiledMemory) -> int:

@@ -1,0 +1,129 @@
+"""The rates of an attached device, measured: what ``cost="measured"`` goes by.
+
+In: a ``Target`` that is attached, its ``Hardware`` of the table. Out: ``Hardware`` with rates by class of work.
+
+Each rate is that of the fastest of several calls: what else the machine does only makes calls slower. On an idle
+machine it takes under 20 seconds.
+
+Fresh memory is the difference between writing an array over itself and writing it to memory that the program is
+given anew. XLA:CPU takes the memory of a program's temporaries from the system in each run and gives it back, so that
+every page is mapped and zeroed again, on first touch. Below 32 MiB the C library keeps it.
+
+Limits: rates are of the shapes of ``probes``; a machine that is busy while it is measured is measured as a slow one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from remat_plan.clock.probes import add_one, chain, loop, probes
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.work import ELEMENTWISE
+from remat_plan.verify.compile import compiler_options
+from remat_plan.verify.targets import Target
+
+LARGE_BYTES = 128 << 20
+"""An array that no cache holds, for the bandwidth of memory."""
+
+CACHED_BYTES = 1 << 20
+"""An array that every cache holds; kernels that move up to four times as much go by the bandwidth of the cache."""
+
+FRESH_LEAST_BYTES = 32 << 20
+"""glibc gives memory from this size on back to the system at once (M_MMAP_THRESHOLD grows no further)."""
+
+_CHAIN, _LOOP = 64, 1000
+"""Kernels in a row, and steps of a loop, that are long enough to tell one of them from the call."""
+
+_PROBE_SECONDS = 0.15
+"""Each probe is called for about so long."""
+
+_LEAST_CALLS = 3
+
+Clock = Callable[[], float]
+
+
+def calibrate(
+    target: Target,
+    table: Hardware,
+    say: Callable[[str], None] = lambda stage: None,
+    scale: int | None = None,
+    clock: Clock = time.perf_counter,
+) -> Hardware:
+    """Measure the rates of a device.
+
+    Args:
+        target: the device; attached.
+        table: its data-sheet rates, which stand for classes of work that are not measured.
+        say: told what is being measured.
+        scale: of the sizes of probes; by default 1 for a CPU, 8 for others.
+        clock: what seconds are read from.
+    """
+    scale = scale or (1 if target.platform == "cpu" else 8)
+    bench = _Bench(target, clock)
+    say("measuring kernels and loops")
+    call, many = bench.seconds(chain(1), (8,)), bench.seconds(chain(_CHAIN), (8,))
+    kernel = max(many - call, 0.0) / (_CHAIN - 1)
+    step = max(bench.seconds(loop(_LOOP), (8,)) - call, 0.0) / _LOOP
+    say("measuring memory")
+    large, small = LARGE_BYTES * min(scale, 4) // 4, CACHED_BYTES // 4
+    over = bench.seconds(add_one, (large,), donate=True)
+    fresh = bench.seconds(add_one, (large,))
+    cached = bench.seconds(add_one, (small,), donate=True)
+    hardware = replace(
+        table,
+        step_seconds=kernel,
+        loop_seconds=max(step - kernel, 0.0),
+        bytes_per_second=8 * large / over,
+        cache_bytes=4 * CACHED_BYTES,
+        cache_bytes_per_second=8 * small / max(cached - call, 1e-9),
+        fresh_seconds_per_byte=max(fresh - over, 0.0) / (4 * large),
+        fresh_least_bytes=FRESH_LEAST_BYTES,
+        measured=True,
+    )
+    rates: dict[str, float] = {}
+    for probe in probes(scale):
+        work, flops = probe.rate_key()
+        say(f"measuring {work}")
+        seconds = bench.seconds(probe.fn, *probe.shapes, dtype=probe.dtype)
+        rates[work] = flops / max(seconds - call, 1e-9)
+    return replace(
+        hardware,
+        rates=rates,
+        vector_flops=rates[f"{ELEMENTWISE} float32"],
+        matrix_flops=rates["product large float32"],
+    )
+
+
+class _Bench:
+    """Times programs on one device."""
+
+    def __init__(self, target: Target, clock: Clock):
+        self.target, self.clock = target, clock
+        self.options = compiler_options(target) or None
+
+    def seconds(
+        self, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
+    ) -> float:
+        """Seconds of the fastest call of a program on arrays of numbers around one."""
+        key = jax.random.key(0)
+        made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
+        given = [jax.device_put(x, self.target.device) for x in made]
+        jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=self.options)
+        given = [jax.block_until_ready(jitted(*given))] if donate else given
+        jax.block_until_ready(jitted(*given)) if not donate else None
+        found: list[float] = []
+        until = time.perf_counter() + _PROBE_SECONDS
+        while len(found) < _LEAST_CALLS or time.perf_counter() < until:
+            begun = self.clock()
+            result = jax.block_until_ready(jitted(*given))
+            found.append(self.clock() - begun)
+            if donate:
+                given = [result]
+            del result
+        return min(found)

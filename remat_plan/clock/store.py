@@ -1,0 +1,152 @@
+"""Measured rates, kept in a file of the user's cache folder.
+
+In: a ``Target``, the word that a user said for ``cost``. Out: ``Hardware``: of the table, or measured, once for each
+device and version of JAX.
+
+The file is named by what the rates depend on: device, processor of the host, versions of jax and jaxlib. It is written
+to a temporary name and renamed, so that it is whole; where it cannot be read, or holds something else, rates are
+measured anew. ``REMAT_PLAN_CACHE`` names another folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from remat_plan.clock.calibrate import calibrate
+from remat_plan.clock.device import device_name
+from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.verify.targets import Target, resolve
+
+FORMAT = 1
+"""Number of the form of the file and of the probes: one more with each change after which rates mean something else."""
+
+COSTS = ("table", "measured")
+
+
+def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] = lambda stage: None) -> Hardware:
+    """Return what a target's work costs.
+
+    Args:
+        target: the device.
+        cost: ``"table"``: data-sheet rates. ``"measured"``: rates measured on the device, now or before.
+        say: told what is being measured, if it is.
+
+    Raises:
+        ValueError: another word, or rates are to be measured on a device that is not attached.
+    """
+    table = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
+    if check_cost(cost) == "table":
+        return table
+    if not target.attached:
+        raise ValueError(
+            f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. Leave "
+            "cost out, which goes by data sheets, or plan for a device that is here (target=None)."
+        )
+    path = cache_folder() / f"rates-{_key(target)}.json"
+    found = _read(path, table)
+    if found is None:
+        with jax.ensure_compile_time_eval():  # a function under rp.remat is planned while jax.jit traces it
+            found = calibrate(target, table, say)
+        _write(path, found, target)
+    return found
+
+
+def check_cost(cost: str) -> str:
+    """Return the word that says whose seconds plans go by, or raise ``ValueError``."""
+    if cost not in COSTS:
+        raise ValueError(f"cost={cost!r}: say one of {', '.join(map(repr, COSTS))}.")
+    return cost
+
+
+def cache_folder() -> Path:
+    """Return the folder for files that can be made again: ``remat_plan`` in the user's cache folder."""
+    if named := os.environ.get("REMAT_PLAN_CACHE"):
+        return Path(named)
+    home = Path.home()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "remat_plan"
+
+
+def _identity(target: Target) -> dict[str, str | int]:
+    """What rates depend on."""
+    host = device_name(resolve("cpu").device)
+    return {
+        "format": FORMAT,
+        "device": device_name(target.device),
+        "host": host,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+    }
+
+
+def _key(target: Target) -> str:
+    text = json.dumps(_identity(target), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_STORED = tuple(f.name for f in fields(Hardware) if f.name not in ("name", "measured"))
+
+
+def _read(path: Path, table: Hardware) -> Hardware | None:
+    """Read rates back; None where there are none, or what is there is not what this module wrote."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))["hardware"]
+        rates = {_text(work): _positive(rate) for work, rate in data.pop("rates").items()}
+        figures = {name: _number(data.pop(name)) for name in _STORED if name != "rates"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if data or not rates or not all(figures[n] > 0 for n in ("matrix_flops", "vector_flops", "bytes_per_second")):
+        return None
+    return Hardware(table.name, rates=rates, measured=True, **figures)
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError
+    return found
+
+
+def _number(found: Any) -> Any:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+        raise ValueError
+    return found
+
+
+def _positive(found: Any) -> float:
+    if not _number(found):
+        raise ValueError
+    return found
+
+
+def _write(path: Path, hardware: Hardware, target: Target) -> None:
+    """Write rates; where that is not possible (a folder that may not be written to), they are measured again."""
+    figures = {name: getattr(hardware, name) for name in _STORED if name != "rates"}
+    data = {**_identity(target), "hardware": {**figures, "rates": dict(hardware.rates)}}
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1, sort_keys=True)
+            os.replace(beside, path)
+        except OSError:
+            os.unlink(beside)
+            raise

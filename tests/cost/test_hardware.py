@@ -1,0 +1,91 @@
+"""Seconds by rates: classes of work, the cache, fresh memory, steps of loops."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from remat_plan.cost.hardware import Hardware, hardware_for
+from remat_plan.cost.memory import evaluate
+from remat_plan.cost.price import pricing
+from remat_plan.cost.work import work_class
+
+TOY = Hardware("gpu:toy", 1e12, 1e10, 1e13)
+X = jnp.ones((512, 512))
+
+
+def classes(fn, *args):
+    return [work_class(eqn) for eqn in jax.make_jaxpr(fn)(*args).jaxpr.eqns]
+
+
+def conv(x, w, **settings):
+    given = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC"), **settings}
+    return jax.lax.conv_general_dilated(x, w, **given)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "work"),
+    [
+        (jnp.matmul, (X, X), "product large float32"),
+        (jnp.matmul, (X[:, :64], X[:64]), "product thin float32"),
+        (jnp.matmul, (jnp.ones((4, 256, 64)), jnp.ones((4, 64, 256))), "product batched float32"),
+        (jnp.matmul, (X.astype(jnp.bfloat16), X.astype(jnp.bfloat16)), "product large bfloat16"),
+        (conv, (jnp.ones((1, 16, 16, 4)), jnp.ones((3, 3, 4, 4))), "convolution window float32"),
+        (conv, (jnp.ones((1, 16, 16, 4)), jnp.ones((1, 1, 4, 4))), "convolution pointwise float32"),
+        (conv, (jnp.ones((1, 32, 32, 4)), jnp.ones((30, 30, 4, 4))), "convolution kernel-gradient float32"),
+        (
+            lambda x, w: conv(x, w, padding=((1, 1), (1, 1)), lhs_dilation=(2, 2)),
+            (jnp.ones((1, 16, 16, 4)), jnp.ones((3, 3, 4, 4))),
+            "convolution dilated float32",
+        ),
+        (jnp.tanh, (X,), "tanh float32"),
+        (lambda x: x + x, (X,), "element-wise float32"),
+    ],
+)
+def test_an_equation_is_of_one_class(fn, args, work):
+    assert work in classes(fn, *args)
+
+
+def test_rows_and_columns_are_summed_at_rates_of_their_own():
+    assert "reduce rows float32" in classes(lambda x: jnp.sum(x, axis=1), X)
+    assert "reduce columns float32" in classes(lambda x: jnp.sum(x, axis=0), X)
+
+
+def test_a_measured_rate_counts_for_its_class_only():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.tanh(x @ x))(X)
+    slow = replace(TOY, rates={"product large float32": 1e9})
+    extra = 2 * 512**3 * (1 / 1e9 - 1 / 1e12)
+    assert evaluate(jaxpr, slow).seconds == pytest.approx(evaluate(jaxpr, TOY).seconds + extra)
+    other = replace(TOY, rates={"product thin float32": 1e9})
+    assert evaluate(jaxpr, other).seconds == evaluate(jaxpr, TOY).seconds
+
+
+def test_fresh_memory_costs_by_the_byte_of_temporaries_above_a_size():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sum(jnp.sin(x @ x) @ x))(X)
+    before = evaluate(jaxpr, TOY)
+    temporary = before.peak_bytes - before.argument_bytes - before.output_bytes
+    assert temporary >= 2 * X.nbytes
+    fresh = replace(TOY, fresh_seconds_per_byte=1e-9, fresh_least_bytes=temporary)
+    assert evaluate(jaxpr, fresh).seconds == pytest.approx(before.seconds + 1e-9 * temporary)
+    assert evaluate(jaxpr, replace(fresh, fresh_least_bytes=temporary + 1)) == before
+
+
+def test_each_step_of_a_loop_costs_something():
+    def fn(x):
+        return jax.lax.fori_loop(0, 100, lambda _, x: x + 1, x)
+
+    jaxpr = jax.make_jaxpr(fn)(X)
+    more = evaluate(jaxpr, replace(TOY, loop_seconds=1e-3)).seconds - evaluate(jaxpr, TOY).seconds
+    assert more == pytest.approx(0.1)
+
+
+def test_seconds_below_the_plain_ones_count_only_where_they_were_measured():
+    assert pricing(TOY)(0.9, 10.0, 1.0, 10.0) > 1.0
+    assert pricing(replace(TOY, measured=True))(0.9, 10.0, 1.0, 10.0) < 1.0
+
+
+def test_rates_of_the_table_are_found_by_target_and_by_kind():
+    assert hardware_for("gpu:h100", "gpu").name == "gpu:h100"
+    assert hardware_for("default", "gpu", "NVIDIA A100-SXM4-80GB").name == "gpu:a100"
+    assert not hardware_for("cpu", "cpu").measured
