@@ -15,7 +15,7 @@ _MODULES = {
     for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
-_MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices"}
+_MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -33,9 +33,13 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   fit            four whole training steps in budgets, and their largest batches, on CPU and H100    (--targets; hours;
                  the H100 needs the extra cuda12)
   devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)
+  time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
 
-Nothing but `gradients`, `loops` and `devices` runs a model: steps are compiled and their memory is read. No accelerator
-is used.
+Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
+accelerator is used.
+
+`time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
+machine that does nothing else.
 
 examples:
   python -m benchmarks                          everything, in that order

@@ -82,10 +82,10 @@ class Session:
     whether to solve at once; a session that is not solved is for strategies by name.
     """
 
-    def __init__(self, model: Model, target: str | None = "cpu", solved: bool = True):
+    def __init__(self, model: Model, target: str | None = "cpu", solved: bool = True, cost: str = "table"):
         started = time.perf_counter()
         self.program = trace_program(model.loss, (model.params, model.batch), {}, 0, False, (), "replan")
-        self.judge = Judge(self.program, resolve(target), Progress("benchmarks", False))
+        self.judge = Judge(self.program, resolve(target), Progress("benchmarks", False), cost)
         self.candidates = Candidates(self.judge.rules, self.judge.progress)
         if solved:
             self.candidates.planner(NO_CONSTRAINTS)
