@@ -1,5 +1,6 @@
 """Stored plans that were cut, changed or made up: refused with the field's name, or as good as any other plan."""
 
+import copy
 import io
 import json
 
@@ -65,7 +66,7 @@ def changed(draw):
             around = around[key]
         what = draw(st.sampled_from(("replace", "replace", "replace", "take out", "double or add")))
         if what == "replace":
-            around[path[-1]] = draw(st.sampled_from(ODD))
+            around[path[-1]] = copy.deepcopy(draw(st.sampled_from(ODD)))  # later changes may be inside it
         elif what == "take out":
             del around[path[-1]]
             assume(data)
