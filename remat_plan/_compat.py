@@ -155,11 +155,8 @@ def checking_leaks() -> bool:
 
 
 def without_cache_writes() -> AbstractContextManager[None]:
-    """Return a context, of this thread alone, that keeps what it compiles out of the persistent compilation cache.
-
-    Switching the cache off instead would last: JAX looks only once whether it is on. So all programs count as made too
-    quick to be worth writing.
-    """
+    """Return a context, of this thread alone, in which no program counts as slow enough for the persistent cache."""
+    # Switching the cache off would last: JAX looks only once whether it is on.
     return config.persistent_cache_min_compile_time_secs(math.inf)
 
 

@@ -47,7 +47,7 @@ def measurement_table(measured: Measurement) -> Table:
     )
     calls = "" if measured.calls == (1, 1) else f", {measured.calls[0]} and {measured.calls[1]} calls in each"
     footnotes = (
-        f"Medians of {number_of(measured.rounds, 'round')}{calls}, in turns; spread: between quartiles.",
+        f"Medians of {number_of(measured.rounds, 'round')}{calls}, both steps in turns; spread: between quartiles.",
         f"{measured.device}; {measured.versions}",
     )
     lines = tuple(Line((name, *_cells(step))) for name, step in rows)

@@ -42,7 +42,7 @@ def test_both_steps_are_measured(measured, plan):
 
 def test_a_measurement_is_shown_and_stored(measured):
     text = str(measured)
-    assert "plain and planned in turns" in text
+    assert "both steps in turns" in text
     assert measured.device in text
     assert f"jax {jax.__version__}" in text
     assert "overhead" in repr(measured)
