@@ -155,8 +155,7 @@ def checking_leaks() -> bool:
 
 
 def without_cache_writes() -> AbstractContextManager[None]:
-    """Return a context, of this thread alone, in which no program counts as slow enough for the persistent cache."""
-    # Switching the cache off would last: JAX looks only once whether it is on.
+    """Return a context, of this thread alone, in which no program takes long enough to go into the persistent cache."""
     return config.persistent_cache_min_compile_time_secs(math.inf)
 
 

@@ -16,6 +16,7 @@ from jax import lax
 
 from remat_plan import _compat
 from remat_plan.modules import Functional, holds_modules
+from remat_plan.wording import short
 
 
 def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
@@ -45,9 +46,9 @@ def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callabl
     if not callable(value_and_grad):
         raise TypeError(f"rp.accumulate needs a function, not {type(value_and_grad).__name__}.")
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
-        raise TypeError(f"microbatches={microbatches!r}: give a positive integer.")
+        raise TypeError(f"microbatches={short(microbatches)}: give a positive integer.")
     if microbatches < 1:
-        raise ValueError(f"microbatches={microbatches!r}: give a positive integer.")
+        raise ValueError(f"microbatches={short(microbatches)}: give a positive integer.")
 
     @functools.wraps(value_and_grad, updated=())
     def accumulated(params: Any, *batch: Any) -> Any:

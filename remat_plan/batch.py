@@ -17,6 +17,7 @@ from remat_plan.training.batches import Batches, MarkedStep
 from remat_plan.training.step import Settings
 from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
+from remat_plan.wording import short
 
 
 @collector.seldom()
@@ -69,7 +70,7 @@ def max_batch(
     if not callable(train_step) or not callable(make_args):
         raise TypeError("rp.max_batch needs two functions: the training step, and one that makes its arguments.")
     if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
-        raise ValueError(f"multiple_of={multiple_of!r}: give a positive integer.")
+        raise ValueError(f"multiple_of={short(multiple_of)}: give a positive integer.")
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:
         raise ValueError(f"budget={budget!r}: a share of what? Each batch has a peak of its own; give bytes.")

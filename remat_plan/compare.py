@@ -18,6 +18,7 @@ from remat_plan import collector
 from remat_plan.clock.steps import attached, run_of
 from remat_plan.clock.turns import time_in_turns
 from remat_plan.graph.call import positions
+from remat_plan.graph.schedule import Segment
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
@@ -36,8 +37,8 @@ from remat_plan.verify.targets import resolve
 def compare(
     fn: Callable[..., Any],
     *args: Any,
-    budgets: Iterable[int | str | float],
-    strategies: Iterable[StrategyLike] = ("auto",),
+    budgets: int | str | float | Iterable[int | str | float],
+    strategies: StrategyLike | Iterable[StrategyLike] = ("auto",),
     verify: bool = True,
     measure: bool = False,
     argnums: int | Sequence[int] = 0,
@@ -77,9 +78,9 @@ def compare(
         >>> [row.plan.overhead < 1 for row in found.rows]
         [True, True]
     """
-    parsed = [parse_budget(budget) for budget in budgets]
+    parsed = [parse_budget(budget) for budget in _several(budgets)]
     static = positions(static_argnums, "static_argnums")
-    found = [resolve_strategy(strategy) for strategy in strategies]
+    found = [resolve_strategy(strategy) for strategy in _several(strategies)]
     requests = [
         Request(row, verify, positions(argnums), has_aux, static, existing, settings=settings)
         for row, settings in found
@@ -97,6 +98,12 @@ def compare(
         written, plain = peak(judge.baseline), peak(judge.unplanned)
         rows = _measured(judge, rows, values) if measure else rows
     return Comparison(rows, judge.device, verified, written, plain, program.has_own_remat)
+
+
+def _several(given: Any) -> Sequence[Any]:
+    """Budgets or strategies as they were given, one or more: what is no collection of them is one."""
+    is_schedule = isinstance(given, tuple) and bool(given) and isinstance(given[0], Segment)
+    return [given] if is_schedule or isinstance(given, str) or not isinstance(given, Iterable) else list(given)
 
 
 def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:

@@ -28,6 +28,7 @@ from remat_plan.program import check_existing
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Request
 from remat_plan.units import parse_budget
+from remat_plan.wording import short
 from remat_plan.wrapper import Wrapper
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
@@ -147,7 +148,7 @@ def remat(
     if argnums is None:
         argnums = 0 if budget is not None or has_aux else ()
     elif not positions(argnums):
-        raise ValueError(f"argnums={argnums!r}: name at least one argument to differentiate.")
+        raise ValueError(f"argnums={short(argnums)}: name at least one argument to differentiate.")
     request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
     options = make_options(budget, request, static_argnames, prevent_cse, **planning)
     return _decorated("rp.remat", fn, replace(options, is_mark=budget is None and strategy is None))
@@ -206,7 +207,7 @@ def checkpoint(
         return _jax_checkpoint(fun, policy=policy, prevent_cse=prevent_cse, **others)
     check_alone(policy, budget, strategy, {})
     if not isinstance(prevent_cse, bool):
-        raise TypeError(f"prevent_cse={prevent_cse!r}: True or False where a budget or a strategy is given.")
+        raise TypeError(f"prevent_cse={short(prevent_cse)}: True or False where a budget or a strategy is given.")
     request = make_request(budget, strategy, (), False, static_argnums, **others)
     return _decorated("rp.checkpoint", fun, make_options(budget, request, static_argnames, prevent_cse, **others))
 

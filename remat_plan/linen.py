@@ -31,6 +31,7 @@ from remat_plan.loops.scan import scan
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
+from remat_plan.wording import short
 
 try:
     import flax.linen as nn
@@ -104,7 +105,7 @@ def remat(
         if methods is not None and (
             isinstance(methods, (str, Mapping)) or not all(isinstance(m, str) for m in methods)
         ):
-            raise TypeError(f"methods={methods!r}: give a list of names of methods.")
+            raise TypeError(f"methods={short(methods)}: give a list of names of methods.")
         request = make_request(budget, strategy, (), False, _packed(static_argnums), **planning)
         book = PlanBook(make_options(budget, request, (), prevent_cse, **planning))
         make = functools.partial(_planned, book=book, lifting=lifting, methods=methods)

@@ -25,6 +25,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import WRITTEN, Segment, as_is, is_written
 from remat_plan.rewrite.emit import Emitter, as_array
 from remat_plan.structures import registry  # noqa: F401 (its import makes structures known)
+from remat_plan.wording import short
 
 EXISTING = ("replan", "keep")
 
@@ -88,7 +89,7 @@ class Program(Traced):
 def check_existing(existing: str) -> None:
     """Raise ``ValueError`` if ``existing`` is no way to treat the user's own ``jax.checkpoint`` regions."""
     if existing not in EXISTING:
-        raise ValueError(f"existing={existing!r}: say one of {', '.join(map(repr, EXISTING))}.")
+        raise ValueError(f"existing={short(existing)}: say one of {', '.join(map(repr, EXISTING))}.")
 
 
 def trace_loss(

@@ -11,20 +11,16 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from remat_plan.wording import short
+
 _UNITS = {
     "": 1,
     "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+    **{f"{prefix}{b}": 10 ** (3 * power) for power, prefix in enumerate("kmgt", 1) for b in ("b", "")},
+    **{f"{prefix}i{b}": 2 ** (10 * power) for power, prefix in enumerate("kmgt", 1) for b in ("b", "")},
 }
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
-_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", a share of the present peak such as "60%", or "device"'
+_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", "24G", a share of the present peak such as "60%", or "device"'
 
 DEVICE_MARGIN = 0.05
 """Share of the device's memory that budget="device" leaves free (the runtime and fragmentation need some)."""
@@ -101,18 +97,20 @@ def parse_budget(budget: Any) -> Budget:
         return budget
     number_like = isinstance(budget, numbers.Real) or hasattr(budget, "__index__")
     if isinstance(budget, (bool, list, tuple)) or not (isinstance(budget, str) or number_like):
-        raise TypeError(f"budget={budget!r}: a budget is {_EXAMPLES}, not {type(budget).__name__}.")
+        raise TypeError(f"budget={short(budget)}: a budget is {_EXAMPLES}, not {type(budget).__name__}.")
     if isinstance(budget, str):
         return _parse_text(budget)
     try:
         number = float(budget)
     except OverflowError:
         number = math.inf
+    except TypeError:  # an array of several numbers
+        raise TypeError(f"budget={short(budget)}: a budget is one number: {_EXAMPLES}.") from None
     if not math.isfinite(number) or number <= 0:
-        raise ValueError(f"budget={budget!r}: a budget must be a positive, finite number of bytes.")
+        raise ValueError(f"budget={short(budget)}: a budget must be a positive, finite number of bytes.")
     if number < 1:
         raise ValueError(
-            f'budget={budget!r}: less than one byte. For a share of the present peak write "{number:.0%}".'
+            f'budget={short(budget)}: less than one byte. For a share of the present peak write "{number:.0%}".'
         )
     return Budget(str(int(number)), size_bytes=int(number))
 
@@ -123,15 +121,15 @@ def _parse_text(text: str) -> Budget:
     match = _PATTERN.fullmatch(text)
     unit = match.group(2).lower() if match else None
     if match is None or (unit != "%" and unit not in _UNITS):
-        raise ValueError(f"budget={text!r} is not understood: a budget is {_EXAMPLES}.")
+        raise ValueError(f"budget={short(text)} is not understood: a budget is {_EXAMPLES}.")
     number = float(match.group(1))
     if not math.isfinite(number) or number <= 0:
-        raise ValueError(f"budget={text!r}: a budget must be positive and finite.")
+        raise ValueError(f"budget={short(text)}: a budget must be positive and finite.")
     if unit == "%":
         return Budget(text, fraction=number / 100.0)
     size = int(number * _UNITS[unit or ""])
     if size < 1:
-        raise ValueError(f"budget={text!r} is less than one byte.")
+        raise ValueError(f"budget={short(text)} is less than one byte.")
     return Budget(text, size_bytes=size)
 
 

@@ -61,7 +61,7 @@ def test_nonsense_budgets(budget, error, text):
     [
         (10**6, 10**6), (1e6, 10**6), (np.int64(10**6), 10**6), (np.float32(1e6), 10**6), ("1MB", 10**6),
         ("1 mb", 10**6), ("1.5 kB", 1500), ("8GiB", 8 << 30), (" 8 gib ", 8 << 30), ("1e3", 1000), ("17", 17),
-        ("2tib", 2 << 40), (".5GB", 5 * 10**8), (jnp.asarray(5), 5),
+        ("2tib", 2 << 40), (".5GB", 5 * 10**8), ("24G", 24 * 10**9), ("8Gi", 8 << 30), ("1.5k", 1500), ("2T", 2 * 10**12), (jnp.asarray(5), 5),
     ],
 )  # fmt: skip
 def test_budgets_that_are_understood(budget, size):
@@ -296,3 +296,81 @@ def test_enough_memory_is_the_identity_and_says_so(budget, verify):
     assert (found.compiled_peak_bytes is None) == (not verify)
     closed = jax.make_jaxpr(found.apply(loss))(W, X)
     assert not any(e.primitive.name in ("checkpoint", "remat2", "remat") for e in closed.eqns)
+
+
+MANY = jnp.ones((100, 100))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: rp.plan(MANY, W, X, budget="60%"),
+        lambda: rp.plan([MANY] * 5, W, X, budget="60%"),
+        lambda: rp.plan(loss, W, X, budget=MANY),
+        lambda: rp.plan(loss, W, X, budget=[MANY]),
+        lambda: rp.plan(loss, W, X, strategy=MANY),
+        lambda: rp.plan(loss, W, X, budget="60%", argnums={"w": MANY}),
+        lambda: rp.plan(loss, W, X, budget="60%", must_save=[MANY]),
+        lambda: rp.plan(loss, W, X, budget="60%", existing=MANY),
+        lambda: rp.Mirror(counts=MANY),
+        lambda: rp.Binomial(slots=MANY),
+        lambda: rp.max_batch(loss, lambda n: (W,), budget="1GB", multiple_of=MANY),
+        lambda: rp.checkpoint(loss, budget="1GB", prevent_cse=MANY),
+    ],
+)
+def test_arrays_are_not_written_out(ask):
+    with pytest.raises((TypeError, ValueError), match=r"float32\[100,100\]") as caught:
+        ask()
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [("H100", "gpu:h100"), ("gpu:4090", "gpu:rtx4090"), ("GPU:H100", "gpu:h100"), ("v5e", "tpu:v5e:1x1")],
+)
+def test_targets_that_were_meant(target, meant):
+    with pytest.raises(ValueError, match=rf"Unknown target '{target}'\. Did you mean '{meant}'\? Known: default, cpu"):
+        rp.plan(loss, W, X, budget=MUCH, target=target)
+
+
+def test_strategies_that_were_meant():
+    with pytest.raises(ValueError, match=r"'memmory' is not known: say one of 'auto', .* Did you mean 'memory'\?"):
+        rp.plan(loss, W, X, strategy="memmory")
+
+
+@pytest.mark.parametrize("fn", [jax.grad(loss), jax.value_and_grad(loss), jax.jit(jax.value_and_grad(loss))])
+def test_gradients_are_no_losses(fn):
+    with pytest.raises(TypeError, match=r"If it is a gradient already .* give the loss that it is of"):
+        rp.plan(fn, W, X, budget=MUCH)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_effects_in_the_way_are_named(scanned):
+    def layer(w, x):
+        jax.debug.print("{}", x[0, 0])
+        return jnp.tanh(x @ w)
+
+    def printing(w, x):
+        if scanned:
+            return jnp.mean(jax.lax.scan(lambda c, _: (layer(w, c), None), x, None, length=LAYERS)[0])
+        for _ in range(LAYERS):
+            x = layer(w, x)
+        return jnp.mean(x)
+
+    what = "scan" if scanned else "debug_"
+    with pytest.raises(rp.BudgetError, match=rf"Try .* taking out what has effects, .*\({what}.* test_errors.py:\d+"):
+        rp.plan(printing, W, X, budget="30%", verify=False)
+
+
+def test_keyword_arguments_are_a_mapping():
+    with pytest.raises(TypeError, match=r"kwargs=\[1\]: give a mapping"):
+        rp.plan(loss, W, X, budget=MUCH, kwargs=[1])
+
+
+def test_one_budget_and_one_strategy_are_compared_as_such():
+    rows = rp.compare(loss, W, X, budgets="80%", strategies="memory", verify=False).rows
+    assert [(row.strategy, row.budget) for row in rows] == [("memory", "80%")]
+    assert [row.budget for row in rp.compare(loss, W, X, budgets=MUCH, verify=False).rows] == [str(MUCH)]
+    schedule = rp.plan(loss, W, X, strategy="each_block", verify=False).schedule
+    assert len(rp.compare(loss, W, X, budgets=[MUCH], strategies=schedule, verify=False).rows) == 1

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from remat_plan import _compat
+from remat_plan.wording import short
 
 
 def is_traced(leaf: Any) -> bool:
@@ -44,6 +45,11 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 _NNX_DOOR = "Use rp.nnx.remat on the function (or on methods of the modules), which carries updates out of it."
 
+
+_NO_GRADIENT = (
+    " If it is a gradient already (jax.grad, jax.value_and_grad, jitted or not), give the loss that it is of, and "
+    "take the gradient of what comes out."
+)
 
 _NNX_BASES = ("Module", "Pytree", "Object")
 """Classes of Flax NNX, one of which everything that a function may update is: modules, optimizers, metrics, streams."""
@@ -115,7 +121,7 @@ def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int,
     numbers: tuple[Any, ...] = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
     for n in numbers:
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"{name}={argnums!r}: positions of arguments are integers, not {type(n).__name__}.")
+            raise TypeError(f"{name}={short(argnums)}: positions of arguments are integers, not {type(n).__name__}.")
     return tuple(int(n) for n in numbers)
 
 
@@ -128,9 +134,9 @@ def normalize_argnums(argnums: int | Sequence[int], n_args: int, name: str = "ar
     numbers = positions(argnums, name)
     for n in numbers:
         if not -n_args <= n < n_args:
-            raise ValueError(f"{name}={argnums!r}: the function is given {n_args} positional argument(s).")
+            raise ValueError(f"{name}={short(argnums)}: the function is given {n_args} positional argument(s).")
     if not numbers:
-        raise ValueError(f"{name}={argnums!r}: name at least one argument to differentiate.")
+        raise ValueError(f"{name}={short(argnums)}: name at least one argument to differentiate.")
     return tuple(n % n_args for n in numbers)
 
 
@@ -148,7 +154,7 @@ def make_call(
         ValueError: a bad position, or nothing to differentiate.
     """
     if not callable(fn):
-        raise TypeError(f"fn={fn!r}: the first argument must be a function, not {type(fn).__name__}.")
+        raise TypeError(f"fn={short(fn)}: the first argument must be a function, not {type(fn).__name__}.")
     if not args:
         raise ValueError("no arguments: give example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
     numbers = normalize_argnums(argnums, len(args))
@@ -163,7 +169,7 @@ def make_call(
         if position in numbers and not _compat.is_float(struct_of(leaf)):
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
-                f"no gradient; argnums={argnums!r} must name arguments of floating point only."
+                f"no gradient; argnums={short(argnums)} must name arguments of floating point only."
                 + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
             )
         return position in numbers
@@ -171,7 +177,7 @@ def make_call(
     call = _take_apart(fn, args, kwargs, fixed, (), moves)
     if not any(call.differentiated):
         raise ValueError(
-            f"argnums={argnums!r}: no array of floating point to differentiate in these arguments. (Of a method, "
+            f"argnums={short(argnums)}: no array of floating point to differentiate in these arguments. (Of a method, "
             "argument 0 is the object itself; its first parameter is argnums=1.)"
         )
     return call
@@ -208,6 +214,8 @@ def _take_apart(
     moves: Callable[[Any, Any], bool],
 ) -> Call:
     """Sort the leaves of a call; ``moves`` tells from its path and itself whether an array is differentiated."""
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs={short(kwargs)}: give a mapping of names to arguments.")
     leaves: list[Any] = []
     traced: list[bool] = []
     static: list[Any] = []
@@ -255,11 +263,14 @@ def check_loss(shapes: Any, has_aux: bool) -> None:
     leaves = jax.tree.leaves(shapes)
     if len(leaves) != 1 or leaves[0] is not shapes:
         hint = "" if has_aux else " If it returns (loss, aux), say has_aux=True."
-        raise TypeError(f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}")
+        raise TypeError(
+            f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}{_NO_GRADIENT}"
+        )
     if leaves[0].shape != () or not jax.numpy.issubdtype(leaves[0].dtype, jax.numpy.floating):
         raise TypeError(
             f"the function must return a real scalar of floating point, but it returns {_tell(shapes)}; "
             "take a sum or a mean (of a complex result, its real part), or use has_aux=True for more outputs."
+            + _NO_GRADIENT
         )
 
 

@@ -32,6 +32,7 @@ from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
 from remat_plan.graph.uses import free_ops
+from remat_plan.wording import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def name_list(argument: str, names: Any) -> tuple[str, ...]:
         raise TypeError(f"{argument}={names!r}: give a list of names, [{names!r}].")
     given = list(names) if isinstance(names, Iterable) else [names]
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in given):
-        raise TypeError(f"{argument}={names!r}: give a list of names (strings).")
+        raise TypeError(f"{argument}={short(names)}: give a list of names (strings).")
     return tuple(sorted(set(given)))
 
 

@@ -36,6 +36,7 @@ def below_minimum(
     where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
     largest = largest_values(graph)
     word = "compiled" if verified else "predicted"
+    advice += _without_effects(graph)
     owned = timeline.argument_bytes + timeline.output_bytes
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     message = (
@@ -45,6 +46,16 @@ def below_minimum(
         "smaller batch, a lower precision, or donate and shard the arguments."
     )
     return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where=where, largest=largest)
+
+
+def _without_effects(graph: Graph) -> str:
+    """What to take out: equations with effects run exactly once, so that nothing is recomputed around them."""
+    places = dict.fromkeys(f"{op.primitive} {line_text(op.eqn)}".strip() for op in graph.ops if op.effectful)
+    if not places:
+        return ""
+    return (
+        f"taking out what has effects, must run exactly once and so cannot be recomputed ({', '.join([*places][:3])}), "
+    )
 
 
 def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:

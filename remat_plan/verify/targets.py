@@ -29,6 +29,7 @@ import jax
 from jax.experimental import topologies
 
 from remat_plan.verify.gpu_specs import GPUS, config_text, enlarge_memory
+from remat_plan.wording import did_you_mean, short
 
 Device: TypeAlias = Any
 """A ``jax.Device`` (which is no type to a type checker)."""
@@ -113,7 +114,7 @@ def resolve(target: str | None) -> Target:
         raise ValueError(f"target must be a name such as 'gpu:h100' or None, got {type(target).__name__}.")
     family, _, rest = target.partition(":")
     if family not in ("cpu", "gpu", "tpu") or (family == "cpu" and rest):
-        raise ValueError(f"Unknown target {target!r}. {_known()}")
+        raise ValueError(_unknown(target))
     if rest:
         return _absent_gpu(target, rest) if family == "gpu" else _absent_tpu(target, rest)
     try:
@@ -124,6 +125,11 @@ def resolve(target: str | None) -> Target:
             f"that is not here, say which. {_known()}"
         ) from err
     return _attached(target, devices[0])
+
+
+def _unknown(name: str) -> str:
+    known = ["default", "cpu", "gpu", "tpu", *(f"gpu:{gpu}" for gpu in GPUS), *(f"tpu:{tpu}" for tpu in KNOWN_TPUS)]
+    return f"Unknown target {short(name)}.{did_you_mean(name, known)} {_known()}"
 
 
 def _known() -> str:
@@ -223,7 +229,7 @@ def _gpu_parts(name: str, rest: str) -> tuple[str, int]:
         model, number = rest, "1"
     known = Path(model).is_file() if model.endswith(".txtpb") else model in GPUS
     if not known or int(number) < 1:
-        raise ValueError(f"Unknown target {name!r}. {_known()}")
+        raise ValueError(_unknown(name))
     return model, int(number)
 
 

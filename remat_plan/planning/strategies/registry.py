@@ -5,7 +5,6 @@ In: names. Out: ``Strategy`` records, and ``Strategies``, the table that ``rp.st
 
 from __future__ import annotations
 
-import difflib
 import html
 import textwrap
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from remat_plan.planning.strategies.records import (
     Settings,
     Strategy,
 )
+from remat_plan.wording import did_you_mean
 
 _CHEN = "Chen et al. 2016, arXiv 1604.06174"
 _OPENAI = "OpenAI gradient-checkpointing 2018"
@@ -187,11 +187,9 @@ def lookup(name: str) -> Strategy:
         ValueError: there is none of that name; the message lists those there are.
     """
     if name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"strategy={name!r} is not known: say one of {', '.join(map(repr, _BY_NAME))} (rp.strategies() explains)."
-            + hint
+            + did_you_mean(name, _BY_NAME)
         )
     return _BY_NAME[name]
 

@@ -28,6 +28,7 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
+from remat_plan.wording import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ class Binomial:
 
     def __post_init__(self) -> None:
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1:
-            raise ValueError(f"slots={self.slots!r}: give an integer from 1 on, how many states are kept at a time.")
+            raise ValueError(
+                f"slots={short(self.slots)}: give an integer from 1 on, how many states are kept at a time."
+            )
 
     def resolve(self) -> tuple[Strategy, Settings]:
         """The strategy and its settings."""
@@ -95,7 +98,7 @@ class Mirror:
     def __post_init__(self) -> None:
         if not isinstance(self.counts, Mapping) or not all(isinstance(name, str) for name in self.counts):
             raise TypeError(
-                f"counts={self.counts!r}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
+                f"counts={short(self.counts)}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
             )
         if wrong := [c for c in self.counts.values() if isinstance(c, bool) or not isinstance(c, int) or c < 0]:
             raise ValueError(f"counts: {wrong[0]!r} is no count; give integers from 0 (keep) on.")
@@ -143,8 +146,8 @@ def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
         own = Strategy("explicit", "given by hand", "the schedule that was given", "", CHECKED, find=_Fixed(strategy))
         return own, NO_SETTINGS
     raise TypeError(
-        f"strategy={strategy!r}: give a name of rp.strategies(), rp.Binomial(slots=...), rp.Collection(names=...), "
-        "rp.Mirror(counts=...), or a schedule such as plan.schedule."
+        f"strategy={short(strategy)}: give a name of rp.strategies(), rp.Binomial(slots=...), "
+        "rp.Collection(names=...), rp.Mirror(counts=...), or a schedule such as plan.schedule."
     )
 
 
