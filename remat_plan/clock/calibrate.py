@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from remat_plan.clock.probes import add_one, chain, loop, probes
+from remat_plan.clock.probes import add_one, chain, loop, probes, turned
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.work import ELEMENTWISE
 from remat_plan.verify.compile import compiler_options
@@ -39,6 +39,9 @@ FRESH_LEAST_BYTES = 32 << 20
 
 _CHAIN, _LOOP = 64, 1000
 """Kernels in a row, and steps of a loop, that are long enough to tell one of them from the call."""
+
+_OPERANDS = 8
+"""Operands of a kernel that turns what it computes with them, about as many as in the gradient of a layer."""
 
 _PROBE_SECONDS = 0.15
 """Each probe is called for about so long."""
@@ -75,6 +78,9 @@ def calibrate(
     over = bench.seconds(add_one, (large,), donate=True)
     fresh = bench.seconds(add_one, (large,))
     cached = bench.seconds(add_one, (small,), donate=True)
+    shape = 1024 * scale, 768
+    alone, among = bench.seconds(turned, shape), bench.seconds(turned, *[shape] * (1 + _OPERANDS))
+    one = 4 * shape[0] * shape[1]
     hardware = replace(
         table,
         step_seconds=kernel,
@@ -82,6 +88,8 @@ def calibrate(
         bytes_per_second=8 * large / over,
         cache_bytes=4 * CACHED_BYTES,
         cache_bytes_per_second=8 * small / max(cached - call, 1e-9),
+        turned_bytes_per_second=2 * one / alone,
+        turned_operand_bytes_per_second=(2 + _OPERANDS) * one / among,
         fresh_seconds_per_byte=max(fresh - over, 0.0) / (4 * large),
         fresh_least_bytes=FRESH_LEAST_BYTES,
         measured=True,

@@ -100,6 +100,14 @@ def many_additions(x: Any) -> Any:
     return x
 
 
+def turned(x: Any, *others: Any) -> Any:
+    """Compute with operands, and write the result in another order."""
+    x = 1.01 * x
+    for other in others:
+        x = 1.01 * x + other
+    return x.T
+
+
 def chain(count: int) -> Callable[[Any], Any]:
     """So many kernels that do next to nothing, one after another: barriers keep them apart."""
 

@@ -36,6 +36,10 @@ class Hardware:
         rates: FLOP/s by class of work, where they were measured; a class that is not there goes by the two rates above.
         cache_bytes: a kernel that moves no more than this moves it at the next rate; 0: none does.
         cache_bytes_per_second: bandwidth of the cache.
+        turned_bytes_per_second: bandwidth of a kernel that writes what it reads in another order, of one operand; 0: as
+            any other kernel.
+        turned_operand_bytes_per_second: the same of a kernel that computes with several operands on the way, each of
+            which is read in strides.
         fresh_seconds_per_byte: what a byte of temporary memory costs that the system hands out anew in each run of the
             program, as it does on a CPU.
         fresh_least_bytes: memory below this is not handed out anew.
@@ -51,6 +55,8 @@ class Hardware:
     rates: Mapping[str, float] = field(default=_NO_RATES, hash=False)
     cache_bytes: int = 0
     cache_bytes_per_second: float = 0.0
+    turned_bytes_per_second: float = 0.0
+    turned_operand_bytes_per_second: float = 0.0
     fresh_seconds_per_byte: float = 0.0
     fresh_least_bytes: int = 0
     loop_seconds: float = 0.0
@@ -65,14 +71,22 @@ class Hardware:
         compute = matrix_flops / self.matrix_flops + vector_flops / self.vector_flops
         return self.kernel_seconds(compute, moved_bytes)
 
-    def kernel_seconds(self, compute_seconds: float, moved_bytes: float) -> float:
+    def kernel_seconds(self, compute_seconds: float, moved_bytes: float, turned_operands: int = 0) -> float:
         """Return the seconds of one kernel: the larger of its arithmetic and its memory traffic.
+
+        Args:
+            compute_seconds: of its arithmetic.
+            moved_bytes: what it reads and writes.
+            turned_operands: of a kernel that writes in another order than it reads, how many operands it reads so.
 
         >>> Hardware("toy", 1e9, 1e9, 1e9, cache_bytes=10, cache_bytes_per_second=1e10).kernel_seconds(0.0, 10)
         1e-09
         """
-        cached = moved_bytes <= self.cache_bytes
-        rate = self.cache_bytes_per_second if cached and self.cache_bytes else self.bytes_per_second
+        rate = self.bytes_per_second
+        if turned_operands and self.turned_bytes_per_second:
+            rate = self.turned_bytes_per_second if turned_operands == 1 else self.turned_operand_bytes_per_second
+        elif 0 < moved_bytes <= self.cache_bytes:
+            rate = self.cache_bytes_per_second
         return max(compute_seconds, moved_bytes / rate) + self.step_seconds
 
     def work_seconds(self, work: str, flops: float) -> float:
