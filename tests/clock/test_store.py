@@ -16,17 +16,19 @@ from remat_plan.verify.targets import Target, resolve
 TABLE = hardware_for("cpu", "cpu")
 MEASURED = Hardware(
     "cpu",
-    2e11,
-    5e10,
-    1e10,
-    1e-6,
-    {"product large float32": 2e11, "exp float32": 1e10},
-    1 << 20,
-    4e10,
-    1e-9,
-    1 << 25,
-    1e-6,
-    True,
+    matrix_flops=2e11,
+    vector_flops=5e10,
+    bytes_per_second=1e10,
+    step_seconds=1e-6,
+    rates={"product large float32": 2e11, "exp float32": 1e10},
+    cache_bytes=1 << 20,
+    cache_bytes_per_second=4e10,
+    turned_bytes_per_second=5e9,
+    turned_operand_bytes_per_second=1e9,
+    fresh_seconds_per_byte=1e-9,
+    fresh_least_bytes=1 << 25,
+    loop_seconds=1e-6,
+    measured=True,
 )
 
 

@@ -71,6 +71,26 @@ def test_fresh_memory_costs_by_the_byte_of_temporaries_above_a_size():
     assert evaluate(jaxpr, replace(fresh, fresh_least_bytes=temporary + 1)) == before
 
 
+def test_what_is_written_in_another_order_is_charged_for_every_operand_read_in_strides():
+    """XLA:CPU writes the left operand of ``(x + y).T @ z`` in another order, and fuses the sum into that."""
+    cpu = replace(hardware_for("cpu", "cpu"), bytes_per_second=1e12)
+    turning = replace(cpu, turned_bytes_per_second=1e9, turned_operand_bytes_per_second=1e8)
+
+    def extra(fn, *args):
+        jaxpr = jax.make_jaxpr(fn)(*args)
+        return evaluate(jaxpr, turning).seconds - evaluate(jaxpr, cpu).seconds
+
+    rows = jnp.ones((4, 128, 512))
+
+    def contracted(x):
+        return jnp.einsum("bsi,bsj->ij", x, rows)
+
+    assert extra(lambda x, y: x @ y, X, X) == 0.0
+    one = extra(contracted, rows)
+    assert one == pytest.approx(2 * 2 * rows.nbytes / 1e9 - 4 * rows.nbytes / 1e12, rel=0.5)
+    assert extra(lambda x, y: contracted(x + y), rows, rows) > one + 2 * rows.nbytes / 1e8
+
+
 def test_each_step_of_a_loop_costs_something():
     def fn(x):
         return jax.lax.fori_loop(0, 100, lambda _, x: x + 1, x)
