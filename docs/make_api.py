@@ -26,6 +26,7 @@ RESULTS = (
     ("remat_plan.results.analysis", ("Analysis", "Residual")),
     ("remat_plan.results.tradeoff", ("Tradeoff", "TradeoffPoint")),
     ("remat_plan.results.comparison", ("Comparison", "ComparisonRow")),
+    ("remat_plan.results.measurement", ("Measurement", "StepSeconds")),
 )
 """Classes that the public functions return, but that nobody needs to import."""
 

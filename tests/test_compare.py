@@ -89,3 +89,24 @@ def test_a_strategy_that_cannot_plan_the_program_has_a_line_that_says_why():
     shown = rp.compare(loss, *SHAPES, budgets=["80%"], strategies=["mirror", "auto"], verify=False)
     assert "counts" in str(shown)
     assert "counts" in shown._repr_html_()
+
+
+def test_all_plans_are_measured_in_turns_with_the_plain_step(monkeypatch):
+    monkeypatch.setattr("remat_plan.compare.ROUNDS", 3)
+    arrays = [jnp.ones(s.shape, s.dtype) / 32 for s in SHAPES]
+    given = {"budgets": ["65%"], "strategies": ["auto", "each_block", "mirror"]}
+    found = rp.compare(loss, *arrays, **given, measure=True)
+    *planned, refused = found.rows
+    assert refused.plan is None
+    assert refused.measurement is None
+    for row in planned:
+        assert row.measurement.rounds == 3
+        assert row.measurement.plain == planned[0].measurement.plain
+        assert row.measurement.predicted_overhead == row.plan.overhead
+    assert "measured " in str(found)
+    assert "Measured: median of 3 rounds" in str(found)
+    assert "measurement" in json.loads(found.to_json())["rows"][0]
+    with pytest.raises(TypeError, match="shapes without values"):
+        rp.compare(loss, *SHAPES, **given, measure=True)
+    with pytest.raises(ValueError, match="gpu:h100, which is not attached"):
+        rp.compare(loss, *arrays, **given, measure=True, target="gpu:h100")

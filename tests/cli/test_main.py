@@ -56,6 +56,16 @@ def test_without_verification_nothing_is_compiled(run):
     assert "not compiled (verify=False)" in out
 
 
+def test_measure_runs_both_steps_on_arguments_that_were_shapes(run, folder):
+    code, out, err = run("measure", "train.py:problem", "--budget", "60%", "--rounds", "2", "--json", "measured.json")
+    assert code == 0
+    assert "overhead, measured" in out
+    assert "Medians of 2 rounds" in out
+    assert "budget" in err  # the plan, in one line
+    assert json.loads((folder / "measured.json").read_text())["plain"]["seconds"] > 0
+    assert run("measure", "train.py:problem")[0] == 2
+
+
 def test_tradeoff(run, folder):
     code, out, _ = run("tradeoff", "train.py:problem", "--points", "5", "--json", "curve.json", "--plot", "curve.svg")
     assert code == 0
