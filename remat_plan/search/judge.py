@@ -120,6 +120,7 @@ class Judge:
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
+        self.asked.append((schedule, fast))
         return self._compile(schedule, fast).total_bytes
 
     def compiled_seconds(self, schedule: Schedule) -> float | None:
@@ -127,22 +128,22 @@ class Judge:
 
         Compiled with default options, as ``compiled_bytes`` is without ``fast``: whichever asks second finds it done.
         """
+        self.asked.append((schedule, False))
         return self._compile(schedule, False).seconds
 
     def compiled_overhead(self, schedule: Schedule) -> float | None:
         """Seconds of a schedule's step over those of the plain one, less one, both as compiled with default options.
 
         Negative where recomputing is faster. None where a module does not tell (of a loop of unknown length, say), or
-        the plain step is one that the compiler refuses (a TPU's memory). A plan that is verified has
-        compiled both already.
+        the plain step is one that the compiler refuses (a TPU's memory). A plan that is verified has compiled both
+        already.
         """
-        plain = self.compiled_seconds(self.unplanned)
+        plain = self._compile(self.unplanned, False).seconds  # what others are set against, not what is asked for
         planned = self.compiled_seconds(schedule) if plain else None
         return planned / plain - 1.0 if plain and planned is not None else None
 
     def _compile(self, schedule: Schedule, fast: bool) -> CompiledMemory:
         key = schedule, fast
-        self.asked.append(key)
         if key not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
             started = time.perf_counter()
