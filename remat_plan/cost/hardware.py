@@ -52,7 +52,7 @@ class Hardware:
     vector_flops: float
     bytes_per_second: float
     step_seconds: float = 0.0
-    rates: Mapping[str, float] = field(default=_NO_RATES, hash=False)
+    rates: Mapping[str, float] = field(default_factory=lambda: _NO_RATES, hash=False)
     cache_bytes: int = 0
     cache_bytes_per_second: float = 0.0
     turned_bytes_per_second: float = 0.0
