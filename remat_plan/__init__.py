@@ -25,7 +25,8 @@ from remat_plan.results.plan import Plan
 from remat_plan.units import BudgetError
 
 if TYPE_CHECKING:
-    from remat_plan import linen, nnx  # noqa: F401
+    from remat_plan import linen as linen
+    from remat_plan import nnx as nnx
     from remat_plan.loops.scan import scan
     from remat_plan.loops.while_loop import while_loop
 

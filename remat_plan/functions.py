@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 
@@ -30,6 +30,10 @@ from remat_plan.search.candidates import Request
 from remat_plan.units import parse_budget
 from remat_plan.wording import short
 from remat_plan.wrapper import Wrapper
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
 
@@ -52,7 +56,19 @@ class Planning(TypedDict, total=False):
     never_recompute: Sequence[str] | None
 
 
-class Planned(Wrapper):
+class RematOptions(Planning, total=False):
+    """What ``remat`` takes where there is no policy."""
+
+    budget: int | str | float | None
+    strategy: StrategyLike | None
+    argnums: int | Sequence[int] | None
+    has_aux: bool
+    static_argnums: int | Sequence[int]
+    static_argnames: str | Sequence[str]
+    prevent_cse: bool
+
+
+class Planned(Wrapper[P, R]):
     """A function that plans itself; made by ``remat`` and ``checkpoint``.
 
     Attributes:
@@ -60,7 +76,7 @@ class Planned(Wrapper):
         plans: digests of the programs that it was traced as to their plans, of the 512 that were planned last.
     """
 
-    def __init__(self, fn: Callable[..., Any], options: PlanOptions, plans: Mapping[str, Plan] = NO_PLANS):
+    def __init__(self, fn: Callable[P, R], options: PlanOptions, plans: Mapping[str, Plan] = NO_PLANS):
         super().__init__(fn)
         self.book = PlanBook(options)
         for digest, plan in plans.items():
@@ -75,7 +91,7 @@ class Planned(Wrapper):
         """The plans made so far, by digest of the program."""
         return self.book.plans
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if holds_modules((args, kwargs)):
             return self._of_modules(*args, **kwargs)
         return self.book.run(self.fn, args, kwargs)
@@ -93,6 +109,16 @@ class Planned(Wrapper):
         return lifted(self.fn, lambda pure, args: book.run(pure, args, {}))
 
 
+@overload
+def remat(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]: ...
+@overload
+def remat(fn: None = None, **options: Unpack[RematOptions]) -> Callable[[Callable[P, R]], Planned[P, R]]: ...
+@overload
+def remat(fn: F, *, policy: Callable[..., Any] | None, **options: Unpack[RematOptions]) -> F: ...
+@overload
+def remat(
+    fn: None = None, *, policy: Callable[..., Any] | None, **options: Unpack[RematOptions]
+) -> Callable[[F], F]: ...
 def remat(
     fn: Callable[..., Any] | None = None,
     *,
@@ -105,7 +131,7 @@ def remat(
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool = True,
     **planning: Unpack[Planning],
-) -> Callable[..., Any]:
+) -> Any:
     """Return ``fn`` planned: it plans on its first trace, once per input shapes.
 
     Use it as a function or as a decorator. The result has the signature, values and derivatives of ``fn`` and
@@ -154,6 +180,10 @@ def remat(
     return _decorated("rp.remat", fn, replace(options, is_mark=budget is None and strategy is None))
 
 
+@overload
+def checkpoint(fun: F, **options: Any) -> F: ...
+@overload
+def checkpoint(fun: None = None, **options: Any) -> Callable[[F], F]: ...
 def checkpoint(
     fun: Callable[..., Any] | None = None,
     *,
@@ -164,7 +194,7 @@ def checkpoint(
     budget: int | str | float | None = None,
     strategy: StrategyLike | None = None,
     **others: Any,
-) -> Callable[..., Any]:
+) -> Any:
     """``jax.checkpoint``, and more: with a budget or a strategy, what is saved inside ``fun`` is planned.
 
     With JAX's own arguments only, this is ``jax.checkpoint``. Use it as a function or as a decorator, with and without

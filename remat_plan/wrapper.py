@@ -12,29 +12,37 @@ import sys
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", covariant=True)
 
 
-class Wrapper(ABC):
+class Wrapper(ABC, Generic[P, R]):
     """See the module docstring.
 
     Attributes:
         fn: the function.
     """
 
-    def __init__(self, fn: Callable[..., Any]):
+    def __init__(self, fn: Callable[P, R]):
         functools.update_wrapper(self, fn)  # first: a callable object may have attributes of our names
         self.fn = fn
 
     @abstractmethod
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What is called in place of the function."""
 
     @abstractmethod
     def made_of(self) -> tuple[Any, ...]:
         """The arguments that make another one of it."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., Any]:
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(self: Wrapper[Concatenate[Any, Q], R], instance: object, owner: Any = None) -> Callable[Q, R]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> str | tuple[Any, ...]:

@@ -31,7 +31,7 @@ def test_every_public_name_is_there(maker):
             assert f"\n## rp.{name}\n" in page
     for name in ("Tradeoff", "Analysis", "Comparison"):
         assert f"\n## {name}\n" in page
-    assert "### `.apply(fn: Callable[..., Any]) -> Callable[..., Any]`" in page
+    assert "### `.apply(fn: Callable[P, R]) -> Applied[P, R]`" in page
 
 
 def test_blocks_are_closed_and_marks_are_markdown(maker):

@@ -6,7 +6,7 @@ In: a function, its plan. Out: ``Applied``, called as the function is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from remat_plan.reuse import Emissions
 from remat_plan.wrapper import Wrapper
@@ -14,8 +14,11 @@ from remat_plan.wrapper import Wrapper
 if TYPE_CHECKING:
     from remat_plan.results.plan import Plan
 
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
-class Applied(Wrapper):
+
+class Applied(Wrapper[P, R]):
     """A function run as it was planned.
 
     Attributes:
@@ -23,12 +26,12 @@ class Applied(Wrapper):
         plan: its plan.
     """
 
-    def __init__(self, fn: Callable[..., Any], plan: Plan):
+    def __init__(self, fn: Callable[P, R], plan: Plan):
         super().__init__(fn)
         self.plan = plan
         self.emissions = Emissions(plan.schedule_of, plan.existing)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.emissions(self.plan.trace(self.fn, args, kwargs))
 
     def made_of(self) -> tuple[Any, ...]:

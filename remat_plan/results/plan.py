@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_written
@@ -28,6 +28,9 @@ from remat_plan.reuse import warn_where_undone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 FORMAT = 3
 """Number of the form of stored plans: one more with each change that an older version could not read."""
@@ -138,7 +141,7 @@ class Plan(Shown):
         """Whether the function is left as it was written, with ``jax.checkpoint`` regions of its own in place."""
         return is_written(self.schedule)
 
-    def apply(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self, fn: Callable[P, R]) -> Applied[P, R]:
         """Return ``fn`` with this plan in it: same signature, values and derivatives.
 
         The result works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap`` and their combinations.

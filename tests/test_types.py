@@ -1,0 +1,79 @@
+"""What type checkers see: signatures of decorated functions, and the doors that are imported when asked for."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = str(Path(__file__).resolve().parents[1])
+
+USER = """
+import jax
+import remat_plan as rp
+
+def loss(w: jax.Array, x: jax.Array, *, scale: float = 1.0) -> jax.Array:
+    return (w @ x).sum() * scale
+
+@rp.remat(budget="60%")
+def decorated(w: jax.Array, n: int = 3) -> jax.Array:
+    return w * n
+
+@rp.checkpoint
+def layer(w: jax.Array) -> jax.Array:
+    return w
+
+@rp.checkpoint(budget="60%")
+def planned_layer(w: jax.Array) -> jax.Array:
+    return w
+
+class Model:
+    @rp.remat(strategy="memory", argnums=1)
+    def loss(self, w: jax.Array) -> jax.Array:
+        return w
+
+def show(plan: rp.Plan, w: jax.Array) -> None:
+    reveal_type(rp.remat(loss, budget="8GiB").__call__)
+    reveal_type(decorated.__call__)
+    reveal_type(decorated.plans)
+    reveal_type(layer)
+    reveal_type(planned_layer)
+    reveal_type(plan.apply(loss).__call__)
+    reveal_type(Model().loss(w))
+    reveal_type(Model().loss)
+    reveal_type(rp.linen.remat)
+    reveal_type(rp.nnx.remat)
+    reveal_type(rp.scan)
+    decorated("text")
+    rp.remat(loss, bugdet="8GiB")
+"""
+
+WANT = [
+    "(w: Array, x: Array, *, scale: float = 1) -> Array",
+    "(w: Array, n: int = 3) -> Array",
+    "dict[str, Plan]",
+    "(w: Array) -> Array",
+    "(w: Array) -> Array",
+    "(w: Array, x: Array, *, scale: float = 1) -> Array",
+    "Array",
+    "(w: Array) -> Array",
+]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
+def test_type_checkers_see_signatures(tmp_path):
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard", "extraPaths": [ROOT]}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    shown = [d["message"] for d in found if d["severity"] == "information"]
+    types = [message.partition(" is ")[2].strip('"') for message in shown]
+    assert types[: len(WANT)] == WANT
+    assert not [t for t in types[len(WANT) :] if "Unknown" in t.split("(")[0]]
+    assert len(types) == len(WANT) + 3
+    errors = [d for d in found if d["severity"] == "error"]
+    lines = [USER.splitlines()[d["range"]["start"]["line"]].strip() for d in errors]
+    assert lines == ['decorated("text")', 'rp.remat(loss, bugdet="8GiB")'], errors
