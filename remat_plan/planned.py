@@ -8,6 +8,7 @@ Only wiring: ``search`` finds the schedule, ``results`` says what it is.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from remat_plan.search.judge import Judge, is_spread
 from remat_plan.search.measure import Compiled, Predicted
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
 from remat_plan.units import Budget
+
+_LOG = logging.getLogger("remat_plan")
 
 _NOT_VERIFIED = (
     "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled by itself, so "
@@ -82,7 +85,9 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     )
     notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *chosen.notes]
     search = chosen.log(judge, budget_bytes)
-    return describe(judge, task, request, schedule, figures, notes, started, search)
+    plan = describe(judge, task, request, schedule, figures, notes, started, search)
+    _LOG.info("planned program %s in %.2f s: %r", plan.fingerprint, plan.planning_seconds, plan)
+    return plan
 
 
 @dataclass(frozen=True, slots=True)

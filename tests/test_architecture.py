@@ -211,6 +211,8 @@ def test_public_functions_and_classes_have_docs():
     for path in FILES:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                if any(ast.unparse(d) == "overload" for d in node.decorator_list):
+                    continue  # the implementation has it
                 if not ast.get_docstring(node):
                     missing.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert not missing, "\n".join(missing)

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from remat_plan.report.progress import Progress
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
+
+_LOG = logging.getLogger("remat_plan")
 
 UNMERGED: Schedule = (Segment(-1, -1),)
 """Stands for the plain function as JAX has it, with the equations that are merged for planning; for the evaluator it is
@@ -150,6 +153,8 @@ class Judge:
             step = self.step(schedule)
             self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
             self.compile_seconds[key] = time.perf_counter() - started
+            told = self.device, self.compile_seconds[key], self._compiled[key].total_bytes
+            _LOG.debug("compiled a schedule for %s in %.2f s: %d bytes", *told)
         return self._compiled[key]
 
     @property
