@@ -22,6 +22,7 @@ from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import find_predicted
 from remat_plan.search.judge import Judge
+from remat_plan.search.seconds import SURE
 from remat_plan.verify.compile import CompiledMemory
 
 MOST_COMPILES = 5
@@ -148,9 +149,12 @@ class Levels:
         return memory
 
     def best(self, budget_bytes: int) -> Choice | None:
-        """The fastest choice that was compiled and is within a budget."""
-        fitting = [c for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
-        return min(fitting, key=lambda choice: price(self.marks, choice), default=None)
+        """The fastest choice that was compiled and is within a budget: as predicted, unless the compiler knows better."""
+        fitting = {c: memory.seconds for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes}
+        best = min(fitting, key=lambda choice: price(self.marks, choice), default=None)
+        own = None if best is None else fitting[best]
+        faster = {c: s for c, s in fitting.items() if own and s is not None and s < (1 - SURE) * own}
+        return min(faster, key=faster.__getitem__) if faster else best
 
     def _is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
         """Whether no other choice is worth a compile."""

@@ -1,0 +1,24 @@
+"""Which of the compiled choices of a search for a whole step is taken."""
+
+from remat_plan.training.levels import Levels
+from remat_plan.verify.compile import CompiledMemory
+
+
+def memory(total_bytes, seconds):
+    return CompiledMemory(total_bytes, 0, 0, 0, total_bytes, 0, 0.0, None, seconds)
+
+
+def best(seconds, budget_bytes):
+    """The place of the choice that is taken; without marks all are predicted to be equal, and the first would be."""
+    levels = Levels((), lambda choice: None, 0)
+    levels.tried = {(n,): memory(100 - n, s) for n, s in enumerate(seconds)}
+    return levels.best(budget_bytes)
+
+
+def test_the_compiler_has_the_last_word_on_what_fits():
+    assert best([1.0, 0.9, 0.95], 100) == (1,)
+    assert best([1.0, 0.995], 100) == (0,), "less than what is sure"
+    assert best([1.0, 0.5], 99) == (1,)
+    assert best([None, 0.5], 100) == (0,), "nothing to compare with"
+    assert best([1.0, None], 100) == (0,)
+    assert best([1.0, 0.5], 90) is None
