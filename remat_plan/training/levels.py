@@ -149,7 +149,7 @@ class Levels:
         return memory
 
     def best(self, budget_bytes: int) -> Choice | None:
-        """The fastest choice that was compiled and is within a budget: as predicted, unless the compiler knows better."""
+        """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better."""
         fitting = {c: memory.seconds for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes}
         best = min(fitting, key=lambda choice: price(self.marks, choice), default=None)
         own = None if best is None else fitting[best]

@@ -8,9 +8,16 @@ def memory(total_bytes, seconds):
     return CompiledMemory(total_bytes, 0, 0, 0, total_bytes, 0, 0.0, None, seconds)
 
 
+class Indifferent:
+    """A mark whose schedules are all predicted to be equal: the first would be taken."""
+
+    def price(self, schedule):
+        return 1.0
+
+
 def best(seconds, budget_bytes):
-    """The place of the choice that is taken; without marks all are predicted to be equal, and the first would be."""
-    levels = Levels((), lambda choice: None, 0)
+    """The choice that is taken."""
+    levels = Levels((Indifferent(),), lambda choice: None, 0)
     levels.tried = {(n,): memory(100 - n, s) for n, s in enumerate(seconds)}
     return levels.best(budget_bytes)
 
