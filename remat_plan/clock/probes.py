@@ -77,10 +77,15 @@ def convolutions(scale: int, dtype: Any) -> Iterator[Probe]:
     def kernel_gradient(x: Any, dy: Any) -> Any:
         return lax.conv_general_dilated(x, dy, (1, 1), ((1, 1), (1, 1)), dimension_numbers=("CHWN", "IHWO", "HWNC"))
 
+    def pointwise_gradient(x: Any, dy: Any) -> Any:
+        return lax.conv_general_dilated(x, dy, (1, 1), "VALID", dimension_numbers=("CHWN", "IHWO", "HWNC"))
+
     yield Probe(window, (image, kernel), dtype)
     yield Probe(window, ((8 * scale, 32, 32, 256), (1, 1, 256, 64)), dtype)
     yield Probe(dilated, (half, kernel), dtype)
     yield Probe(kernel_gradient, (image, image), dtype)
+    yield Probe(pointwise_gradient, (image, image), dtype)
+    yield Probe(window, ((8 * scale, 2, 2, 256), (3, 3, 256, 256)), dtype)
 
 
 def elements(scale: int) -> Iterator[Probe]:

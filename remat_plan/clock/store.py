@@ -30,7 +30,7 @@ from remat_plan.clock.device import device_name
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
 
-FORMAT = 2
+FORMAT = 3
 """Number of the form of the file and of the probes: one more with each change after which rates mean something else."""
 
 COSTS = ("table", "measured")

@@ -39,6 +39,7 @@ def conv(x, w, **settings):
             (jnp.ones((1, 16, 16, 4)), jnp.ones((3, 3, 4, 4))),
             "convolution dilated float32",
         ),
+        (conv, (jnp.ones((1, 2, 2, 4)), jnp.ones((3, 3, 4, 4))), "convolution narrow float32"),
         (jnp.tanh, (X,), "tanh float32"),
         (lambda x: x + x, (X,), "element-wise float32"),
     ],
