@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.cost.hardware import Hardware
+from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,20 @@ class FusionModel:
         breadth_first: kernels run as soon as what they read is there, in the order in which they became ready
             (XLA:CPU, ``BFScheduler``); otherwise in program order.
         reuses_outputs: temporaries live in the memory of outputs that are not written yet.
+        writes_over: an element-wise kernel writes over an operand that dies there.
+        repeats_from_bytes: an expensive element-wise step (``exp``, ``tanh``, ``div``) whose elements have at least so
+            many bytes is as cheap to repeat as any other, since kernels wait for memory (XLA:GPU, ``PriorityFusion``).
+        softmax_kernels: ``x - max(x)`` that several kernels read is made in a kernel with its maximum, and kept
+            (XLA:GPU, ``SoftmaxRewriterTriton``).
+        fuses_operands: matrix products and convolutions compute their operands on the way in (XLA:TPU, where both are
+            convolutions and may be the root of a fusion).
+        gather_kernels: a gather is a kernel of its own; a scatter of one element a row is a comparison with the
+            positions in it, which fuses (XLA:TPU).
+        kernel_copies: convolutions read their kernels from a copy in the order of cuDNN, output features first, which
+            forward and backward pass share (XLA:GPU, ``GpuLayoutAssignment``).
+        tiles: arrays are padded to tiles, and what enters a network's first convolution is copied (``cost.tiles``).
+        epilogues: products that take in the element-wise steps which are their only readers: these are written with
+            them, so nobody computes them again (XLA:GPU, ``CudnnFusedConvRewriter``; XLA:TPU, output fusions).
         max_copies: a cheap producer is computed again in at most this many kernels.
     """
 
@@ -44,17 +59,39 @@ class FusionModel:
     widens: bool = False
     breadth_first: bool = False
     reuses_outputs: bool = True
+    writes_over: bool = True
+    repeats_from_bytes: int = 1 << 10
+    softmax_kernels: bool = False
+    fuses_operands: bool = False
+    gather_kernels: bool = False
+    kernel_copies: bool = False
+    tiles: bool = False
+    epilogues: frozenset[str] = frozenset()
     max_copies: int = 64
 
 
 GENERIC = FusionModel()
 """A fusing compiler that nothing else is known of: everything element-wise is fused, program order."""
 
-GPU = FusionModel()
-"""XLA:GPU of jaxlib 0.12: peaks of plans are 0.90 to 1.09 of what it compiles (``benchmarks/results/targets.md``)."""
+GPU = FusionModel(
+    index_pooling=True,
+    repeats_from_bytes=4,
+    softmax_kernels=True,
+    kernel_copies=True,
+    epilogues=frozenset({"conv_general_dilated"}),
+)
+"""XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
 
-TPU = FusionModel()
-"""XLA:TPU of libtpu for jaxlib 0.12: 0.92 to 1.19 there."""
+TPU = FusionModel(
+    reuses_outputs=False,
+    writes_over=False,
+    repeats_from_bytes=1,
+    fuses_operands=True,
+    gather_kernels=True,
+    tiles=True,
+    epilogues=MATRIX_PRIMITIVES,
+)
+"""XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 
 CPU = FusionModel(library_clusters=True, layout_copies=True, index_pooling=True, widens=True, breadth_first=True)
 """XLA:CPU of jaxlib 0.12."""

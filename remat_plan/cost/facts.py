@@ -17,6 +17,7 @@ from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows
 from remat_plan.cost.lowered import lowered_jaxpr
 from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
+from remat_plan.cost.tiles import tiled_bytes
 from remat_plan.cost.work import ELEMENTWISE, work_class
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
@@ -97,7 +98,7 @@ class FactBook:
             return Facts(eqn, name, inner, Kind.REGION)
         if kind in (Kind.ALIAS, Kind.BARRIER):
             return Facts(eqn, name, None, kind)
-        out = tuple([_compat.aval_bytes(v.aval) for v in eqn.outvars])
+        out = tuple([self.bytes(v.aval) for v in eqn.outvars])
         narrow: tuple[bool | None, ...] = ()
         if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
             count = eqn.outvars[0].aval.size
@@ -134,11 +135,21 @@ class FactBook:
         name = eqn.primitive.name
         if name == "div" and narrow and narrow[1] is not False:
             kind = Kind.CHEAP  # a division by a broadcast becomes a multiplication with its reciprocal
+        if self.model.gather_kernels and name == "gather":
+            return Kind.OPAQUE
+        if self.model.gather_kernels and name == "scatter-add" and one_a_row(eqn):
+            return Kind.CHEAP
+        if kind == Kind.EXPENSIVE and name != "gather" and item_bytes(eqn) >= self.model.repeats_from_bytes:
+            kind = Kind.CHEAP
         if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
             return Kind.EXPENSIVE
         if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
             return Kind.OPAQUE
         return kind
+
+    def bytes(self, aval: Any) -> int:
+        """Bytes of what a kernel writes."""
+        return tiled_bytes(aval) if self.model.tiles else _compat.aval_bytes(aval)
 
     def is_half(self, aval: Any) -> bool:
         """Tell whether a type is widened to 32 bits by this backend."""
@@ -155,6 +166,18 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
+
+
+def item_bytes(eqn: Any) -> int:
+    """Bytes of one element of an equation's first result; 0 for what has no elements."""
+    return getattr(getattr(eqn.outvars[0].aval, "dtype", None), "itemsize", 0)
+
+
+def one_a_row(eqn: Any) -> bool:
+    """Tell whether a scatter puts single elements, one for each index of all dimensions of the operand but one."""
+    numbers = eqn.params["dimension_numbers"]
+    rank = eqn.invars[0].aval.ndim
+    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
 
 
 def only_branch(eqn: Any) -> Any | None:

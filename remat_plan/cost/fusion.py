@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from remat_plan.cost.backend import FusionModel
 from remat_plan.cost.layout import dot_sizes
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import MOVES, Kind
 from remat_plan.cost.steps import Program, Step, can_write_in_place
 from remat_plan.cost.work import is_product
 
@@ -131,15 +132,65 @@ def _reshapes(step: Step, made: Step) -> bool:
     return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
 
 
+def _takes_in(step: Step, model: FusionModel) -> bool:
+    """Tell whether a kernel computes what this step reads on the way in."""
+    return step.kind in _CONSUMERS or (model.fuses_operands and step.primitive in MATRIX_PRIMITIVES)
+
+
+def _epilogues(program: Program, links: _Links) -> dict[int, int]:
+    """Return for each product that takes in what follows it the step whose result it writes.
+
+    It takes in a chain of element-wise steps that are each other's only readers, and does not end with a conversion to
+    a larger type, which is computed in the readers instead.
+    """
+    steps, sizes = program.steps, program.sizes
+    found: dict[int, int] = {}
+    taken: set[int] = set()
+    for index in range(len(steps) - 1, -1, -1):
+        if steps[index].primitive not in program.model.epilogues:
+            continue
+        place = index
+        while len(links.users[place]) == 1 and (user := links.users[place][0]) >= 0:
+            step, before = steps[user], sizes[steps[place].writes[0]]
+            if user in taken or step.kind not in _FUSIBLE or step.primitive in MOVES:
+                break
+            taken.add(user)
+            place = user
+            widened = sizes[step.writes[0]] > before
+            if widened and step.primitive != "convert_element_type":
+                break
+            if not widened:
+                found[index] = place
+    return found
+
+
+def _shifts(steps: list[Step], links: _Links) -> list[int]:
+    """Return the steps ``x - max(x)`` that have several readers."""
+    found = []
+    for index, step in enumerate(steps):
+        if step.primitive != "sub" or len(step.reads) != 2 or len(links.users[index]) < 2:
+            continue
+        maker = links.maker[step.reads[1]]
+        while maker >= 0 and steps[maker].primitive == "broadcast_in_dim" and steps[maker].reads:
+            maker = links.maker[steps[maker].reads[0]]
+        if maker >= 0 and steps[maker].primitive == "reduce_max" and steps[maker].reads[0] == step.reads[0]:
+            found.append(index)
+    return found
+
+
 def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
     steps, model = program.steps, program.model
     cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
-    consumes = [c < 0 and step.kind in _CONSUMERS for c, step in zip(cluster, steps, strict=True)]
+    consumes = [c < 0 and _takes_in(step, model) for c, step in zip(cluster, steps, strict=True)]
     groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
+    epilogues = _epilogues(program, links) if model.epilogues else {}
+    written = {*epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
-        if cluster[index] >= 0 or step.kind not in _FUSIBLE:
+        if index in epilogues:
+            groups[index] = groups[epilogues[index]]
+        if cluster[index] >= 0 or index in written or step.kind not in _FUSIBLE:
             continue
         users = links.users[index]
         takers = [u for u in users if u >= 0 and consumes[u]]

@@ -100,6 +100,13 @@ def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:
     return tuple(numbers.lhs_spec) != rows, tuple(numbers.rhs_spec) != kernel, tuple(numbers.out_spec) != rows
 
 
+def is_kernel_gradient(eqn: Any) -> bool:
+    """Tell whether a convolution makes the gradient of a kernel: its window is larger than its result."""
+    numbers = eqn.params["dimension_numbers"]
+    window = math.prod([eqn.invars[1].aval.shape[d] for d in numbers.rhs_spec[2:]])
+    return window > math.prod([eqn.outvars[0].aval.shape[d] for d in numbers.out_spec[2:]])
+
+
 def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
     """Tell whether the last dimension is contracted, as XLA:CPU's library wants it of a left operand."""
     real = [d for d in contract if shape[d] != 1]

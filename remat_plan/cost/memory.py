@@ -114,7 +114,8 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             if step.carries:
                 reused = sum(sizes[w] for b, w in step.carries if home.get(b, b) in dying and w in new)
             else:
-                over = [b for b in dying if new and sizes[b] == sizes[new[0]] and b not in kept[position]]
+                into = sizes[new[0]] if new and program.model.writes_over else 0
+                over = [b for b in dying if into and sizes[b] == into and b not in kept[position]]
                 reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)

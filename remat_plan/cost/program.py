@@ -13,48 +13,31 @@ that writes new values over the same storage, so nothing is fused, merged or run
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.cost import windows
+from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import (
     as_matrix,
     contracts_last,
-    conv_orders,
     dot_operand_order,
     dot_sizes,
 )
-from remat_plan.cost.rules import LOOPS, Kind, eqn_flops, loop_counts
+from remat_plan.cost.rules import LOOPS, Kind, loop_counts
 from remat_plan.cost.steps import NO_REGION, Program, Step, live_steps
+from remat_plan.cost.tiles import tiled_bytes
 
 
-class Lowering:
-    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
-
-    A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
-    ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
-    dimensions. ``turned`` are the products that stand for their transposes too.
-    """
+class Lowering(Emitter):
+    """Lowers equations; ``turned`` are the products that stand for their transposes too."""
 
     def __init__(self, facts: FactBook, late: bool = False):
+        super().__init__(facts)
         self.late = late  # whether loops make the zeros of their stacks when they run
-        self.steps: list[Step] = []
-        self.sizes: list[int] = []
-        self.storage: dict[int, int] = {}
         self.pinned: set[int] = set()
-        self.seen: dict[Any, tuple[int, ...]] = {}
-        self.made_by: dict[int, Step] = {}
         self.turned: set[int] = set()
-        self.facts = facts
-        self.model = facts.model
-
-    def new(self, aval: Any) -> int:
-        return self.allocate(_compat.aval_bytes(aval))
-
-    def allocate(self, size: int) -> int:
-        self.sizes.append(size)
-        return len(self.sizes) - 1
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
         """Lower the equations of a jaxpr; ``env`` holds what they read and receives their results."""
@@ -100,38 +83,6 @@ class Lowering:
         self.run(body, env)
         return [self.new(a.aval) if _compat.is_literal(a) else env[a] for a in body.outvars]
 
-    def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
-        behind = {}
-        for read in dict.fromkeys(reads):
-            behind[read] = self.allocate(self.sizes[read])
-            self.storage[behind[read]] = self.storage.get(read, read)
-        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, NO_REGION, eqn))
-        return behind
-
-    def emit(self, key: int | None, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
-        """Add a step, or return what an equal step wrote; ``key`` tells steps on the same values apart."""
-        full_key = (key, step.reads)
-        if key is not None and (seen := self.seen.get(full_key)) is not None:
-            self.made_by[seen[0]].equations += 1
-            return seen
-        first = len(self.sizes)
-        self.sizes += out_bytes
-        step.writes = tuple(range(first, first + len(out_bytes)))
-        for write in step.writes:
-            self.made_by[write] = step
-        self.steps.append(step)
-        if key is not None:
-            self.seen[full_key] = step.writes
-        return step.writes
-
-    def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
-        """Add a step that only moves data, such as a broadcast or a copy into another layout."""
-        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
-
-    def copy(self, eqn: Any, read: int, shape: tuple[int, ...], order: Sequence[int], size: int) -> int:
-        """Add a copy into another layout, of a value that is read in this shape."""
-        return self.move(eqn, "layout_copy", (read,), self.facts.number(("layout_copy", shape, tuple(order))), size)
-
     def by_name(self, facts: Facts, reads: list[int]) -> Sequence[int] | None:
         """Lower an equation that XLA makes something else of; None if it does not here."""
         eqn, name, out = facts.eqn, facts.name, facts.out_bytes
@@ -139,8 +90,8 @@ class Lowering:
             keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
         if name == "select_and_scatter_add" and self.model.index_pooling:
-            return (self.pooling_gradient(eqn, reads, out[0]),)
-        if name == "add_any" and (into := self.scatter_into(reads)) is not None:
+            return (windows.pooling_gradient(self, eqn, reads, out[0]),)
+        if name == "add_any" and (into := windows.scatter_into(self, reads)) is not None:
             return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
@@ -156,14 +107,19 @@ class Lowering:
             reads, canonical = self.dot_operands(facts.eqn, reads)
             library = int(library and canonical)
         if self.model.layout_copies and facts.name == "conv_general_dilated":
-            return (self.convolution(facts, reads),)
-        out = facts.out_bytes
+            return (windows.convolution(self, facts, reads),)
+        if facts.name == "conv_general_dilated" and len(reads) == 2:
+            reads = windows.conv_operands(self, facts.eqn, reads)
+        inner = windows.inner_of(self, facts, reads) if self.model.tiles else None
+        out = facts.out_bytes if inner is None else (tiled_bytes(facts.eqn.outvars[0].aval, inner),)
         stacks = self.stacks(facts)
         reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
         made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
         made.work = facts.work
         writes = self.emit(facts.key, made, out)
+        if inner is not None:
+            self.inner[writes[0]] = len(facts.eqn.outvars[0].aval.shape), inner
         if facts.name in LOOPS:
             counts = loop_counts(facts.eqn)
             over = [*operands[counts.first_carry :][: counts.carry], *stacks]
@@ -258,61 +214,6 @@ class Lowering:
                 canonical = order is not None or contracts_last(shape, contracted)
             found.append(read)
         return found, canonical
-
-    def convolution(self, facts: Facts, reads: list[int]) -> int:
-        """Add a convolution with the copies of its operands and its result, into and out of NHWC, HWIO."""
-        eqn, out_bytes = facts.eqn, facts.out_bytes[0]
-        odd = conv_orders(eqn)
-        spec = eqn.params["dimension_numbers"]
-        orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
-        width = 2 if self.facts.is_half(eqn.outvars[0].aval) else 1
-        if len(reads) == 2:
-            reads = [
-                self.copy(eqn, read, atom.aval.shape, order, width * self.sizes[read]) if bad or width > 1 else read
-                for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
-            ]
-        made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn, work=facts.work)
-        result = self.emit(facts.key, made, (width * out_bytes,))[0]
-        if not odd[2] and width == 1:
-            return result
-        return self.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, out_bytes)
-
-    def scatter_into(self, reads: list[int]) -> int | None:
-        """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""
-        for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
-            scatter = self.made_by.get(value)
-            if scatter is not None and scatter.primitive == "pool_scatter":
-                key = self.facts.number("pool_scatter")
-                return self.emit(key, replace(scatter, reads=(other, *scatter.reads[1:])), (self.sizes[value],))[0]
-        return None
-
-    def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
-        """Add the gradient of a max-pool as XLA expands it.
-
-        A second pooling, over one full-size index array a dimension, finds where each maximum was; it needs
-        the forward input only, so it runs in the forward pass and its indices are kept. The gradient is
-        scattered by them into zeros.
-        """
-        pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
-        rank = len(full.shape)
-        index_bytes = 4 * full.size
-        shape = full.shape
-        number = self.facts.number
-        indices = [
-            self.emit(
-                number(("iota", d, shape)), Step((), (), Kind.OPAQUE, "iota", 0.0, NO_REGION, eqn), (index_bytes,)
-            )
-            for d in range(rank)
-        ]
-        found = Step(
-            (reads[1], *[i for (i,) in indices]), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), NO_REGION, eqn
-        )
-        key = number(("reduce_window", *equal_key(eqn)))
-        parts = self.emit(key, found, (self.sizes[reads[0]], *[4 * pooled.size] * rank))
-        where = self.move(eqn, "concatenate", parts[1:], number("pool_indices"), 4 * pooled.size * rank)
-        zeros = self.move(eqn, "broadcast_in_dim", (), number(("pool_zeros", shape, out_bytes)), out_bytes)
-        made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
-        return self.emit(number("pool_scatter"), made, (out_bytes,))[0]
 
 
 def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:

@@ -1,0 +1,74 @@
+"""A program that grows: numbered values, and the steps that write them.
+
+In: steps. Out: ``Emitter``, which numbers what they write and knows which steps are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remat_plan import _compat
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import NO_REGION, Step
+
+
+class Emitter:
+    """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
+
+    A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
+    ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
+    dimensions. ``inner`` are, of values next to convolutions on a TPU, the rank and the two innermost dimensions.
+    """
+
+    def __init__(self, facts: FactBook):
+        self.steps: list[Step] = []
+        self.sizes: list[int] = []
+        self.storage: dict[int, int] = {}
+        self.seen: dict[Any, tuple[int, ...]] = {}
+        self.made_by: dict[int, Step] = {}
+        self.inner: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.facts = facts
+        self.model = facts.model
+
+    def new(self, aval: Any) -> int:
+        return self.allocate(_compat.aval_bytes(aval))
+
+    def allocate(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
+        behind = {}
+        for read in dict.fromkeys(reads):
+            behind[read] = self.allocate(self.sizes[read])
+            self.storage[behind[read]] = self.storage.get(read, read)
+            if read in self.inner:
+                self.inner[behind[read]] = self.inner[read]
+        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, NO_REGION, eqn))
+        return behind
+
+    def emit(self, key: int | None, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """Add a step, or return what an equal step wrote; ``key`` tells steps on the same values apart."""
+        full_key = (key, step.reads)
+        if key is not None and (seen := self.seen.get(full_key)) is not None:
+            self.made_by[seen[0]].equations += 1
+            return seen
+        first = len(self.sizes)
+        self.sizes += out_bytes
+        step.writes = tuple(range(first, first + len(out_bytes)))
+        for write in step.writes:
+            self.made_by[write] = step
+        self.steps.append(step)
+        if key is not None:
+            self.seen[full_key] = step.writes
+        return step.writes
+
+    def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
+        """Add a step that only moves data, such as a broadcast or a copy into another layout."""
+        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
+
+    def copy(self, eqn: Any, read: int, shape: tuple[int, ...], order: Sequence[int], size: int) -> int:
+        """Add a copy into another layout, of a value that is read in this shape."""
+        return self.move(eqn, "layout_copy", (read,), self.facts.number(("layout_copy", shape, tuple(order))), size)

@@ -1,0 +1,113 @@
+"""Convolutions and poolings as XLA makes them: copies of what they read, indices of maxima.
+
+In: an ``Emitter``, an equation, the numbers of what it reads.
+Out: the numbers of its results, or of what it reads instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from remat_plan.cost.emitter import Emitter
+from remat_plan.cost.facts import Facts, equal_key
+from remat_plan.cost.layout import conv_orders, is_kernel_gradient
+from remat_plan.cost.rules import Kind, eqn_flops
+from remat_plan.cost.steps import NO_REGION, Step
+from remat_plan.cost.tiles import tiled_bytes
+
+
+def conv_operands(state: Emitter, eqn: Any, reads: list[int]) -> list[int]:
+    """Return what a convolution reads on a GPU or TPU: its kernel, or what is no result of others, copied."""
+    left, right = reads
+    if state.model.kernel_copies and not is_kernel_gradient(eqn):
+        source = state.made_by.get(right)
+        if source is not None and source.primitive == "rev":  # of the gradient of the input: another algorithm
+            right = source.reads[0]
+        right = state.copy(eqn, right, (), (), state.sizes[right])
+    if state.model.tiles and left not in state.inner:
+        spec = eqn.params["dimension_numbers"].lhs_spec
+        size = tiled_bytes(eqn.invars[0].aval, (spec[0], spec[1]))
+        made = Step((left,), (), Kind.OPAQUE, "layout_copy", 0.0, NO_REGION, eqn)
+        left = state.emit(state.facts.number(("tiles", size)), made, (size,))[0]
+    return [left, right]
+
+
+def inner_of(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] | None:
+    """Return the two innermost dimensions of a result next to convolutions; None for all others."""
+    out = facts.eqn.outvars
+    if facts.name == "conv_general_dilated":
+        spec = facts.eqn.params["dimension_numbers"].out_spec
+        return spec[0], spec[1]
+    if facts.name in ("transpose", "dot_general") or len(out) > 1:
+        return None
+    rank = len(getattr(out[0].aval, "shape", ()))
+    return next((inner for r in reads if r in state.inner for n, inner in [state.inner[r]] if n == rank), None)
+
+
+def convolution(state: Emitter, facts: Facts, reads: list[int]) -> int:
+    """Add a convolution with the copies of its operands and its result, into and out of NHWC, HWIO."""
+    eqn, out_bytes = facts.eqn, facts.out_bytes[0]
+    odd = conv_orders(eqn)
+    spec = eqn.params["dimension_numbers"]
+    orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
+    width = 2 if state.facts.is_half(eqn.outvars[0].aval) else 1
+    if len(reads) == 2:
+        reads = [
+            state.copy(eqn, read, atom.aval.shape, order, width * state.sizes[read]) if bad or width > 1 else read
+            for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
+        ]
+    made = Step(tuple(reads), (), Kind.OPAQUE, eqn.primitive.name, facts.flops, NO_REGION, eqn, work=facts.work)
+    result = state.emit(facts.key, made, (width * out_bytes,))[0]
+    if not odd[2] and width == 1:
+        return result
+    return state.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, out_bytes)
+
+
+def scatter_into(state: Emitter, reads: list[int]) -> int | None:
+    """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""
+    for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
+        scatter = state.made_by.get(value)
+        if scatter is not None and scatter.primitive == "pool_scatter":
+            key = state.facts.number("pool_scatter")
+            return state.emit(key, replace(scatter, reads=(other, *scatter.reads[1:])), (state.sizes[value],))[0]
+    return None
+
+
+def pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes: int) -> int:
+    """Add the gradient of a max-pool as XLA expands it.
+
+    A second pooling, over one full-size index array a dimension, finds where each maximum was; it needs
+    the forward input only, so it runs in the forward pass and its indices are kept. The gradient is
+    scattered by them into zeros.
+    """
+    pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
+    rank = len(full.shape)
+    index_bytes = 4 * full.size
+    shape = full.shape
+    number, begun = state.facts.number, len(state.steps)
+    found_by = Kind.OPAQUE if state.model.library_clusters else Kind.REDUCE
+    made = Kind.OPAQUE if state.model.library_clusters else Kind.CHEAP  # the library reads them from memory
+    indices = [
+        state.emit(number(("iota", d, shape)), Step((), (), made, "iota", 0.0, NO_REGION, eqn), (index_bytes,))
+        for d in range(rank)
+    ]
+    found = Step((reads[1], *[i for (i,) in indices]), (), found_by, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
+    key = number(("reduce_window", *equal_key(eqn)))
+    parts = state.emit(key, found, (state.sizes[reads[0]], *[4 * pooled.size] * rank))
+    if not state.model.breadth_first:
+        move_to_pooling(state, begun, reads[1])
+    where = state.move(eqn, "concatenate", parts[1:], number("pool_indices"), 4 * pooled.size * rank)
+    zeros = state.move(eqn, "broadcast_in_dim", (), number(("pool_zeros", shape, out_bytes)), out_bytes)
+    made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
+    return state.emit(number("pool_scatter"), made, (out_bytes,))[0]
+
+
+def move_to_pooling(state: Emitter, begun: int, pooled: int) -> None:
+    """Move the steps from ``begun`` on behind the pooling of a value, where XLA:GPU fuses them with it."""
+    made = state.steps[begun:]
+    for place, step in enumerate(state.steps[:begun]):
+        if step.primitive.startswith("reduce_window") and step.reads[:1] == (pooled,):
+            state.steps[begun:] = []
+            state.steps[place + 1 : place + 1] = made
+            return

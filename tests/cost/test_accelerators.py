@@ -1,0 +1,151 @@
+"""What XLA:GPU and XLA:TPU leave in memory, rule by rule, on programs whose kernels are known."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from remat_plan.cost.backend import CPU, GENERIC, GPU, TPU
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.fusion import fuse
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import evaluate_program, region_cost
+from remat_plan.cost.program import lower
+
+H100 = hardware_for("gpu:h100", "gpu")
+X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+HALF = jax.ShapeDtypeStruct((128, 128), jnp.bfloat16)
+IMAGE = jax.ShapeDtypeStruct((16, 32, 32, 3), jnp.float32)
+KERNEL = jax.ShapeDtypeStruct((3, 3, 3, 64), jnp.float32)
+
+
+def program(fun, *args, model):
+    return lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), model))
+
+
+def names(fun, *args, model):
+    return [k.step.primitive for k in fuse(program(fun, *args, model=model))]
+
+
+def sizes(fun, *args, model):
+    """Bytes of what each kernel writes, by primitive; the last one counts."""
+    made = program(fun, *args, model=model)
+    return {k.step.primitive: made.sizes[k.step.writes[0]] for k in fuse(made)}
+
+
+def conv(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def twice(x):
+    """An expensive value with two readers that are no one kernel."""
+    y = jnp.tanh(x)
+    return jnp.sin(y + 1), jnp.cos(y + 2)
+
+
+@pytest.mark.parametrize("model, kept", [(GENERIC, True), (CPU, True), (GPU, False), (TPU, False)])
+def test_expensive_work_of_32_bits_is_repeated_on_accelerators(model, kept):
+    assert ("tanh" in names(twice, X, model=model)) == kept
+
+
+@pytest.mark.parametrize("model, kept", [(GPU, True), (TPU, False)])
+def test_expensive_work_of_16_bits_is_kept_on_a_gpu(model, kept):
+    assert ("tanh" in names(twice, HALF, model=model)) == kept
+
+
+@pytest.mark.parametrize("model, kept", [(GPU, True), (TPU, False)])
+def test_a_tpu_computes_the_operands_of_products_inside_them(model, kept):
+    assert ("exp" in names(lambda x: jnp.exp(x) @ x, X, model=model)) == kept
+
+
+def test_a_step_behind_a_product_is_written_with_it_on_a_tpu():
+    """Otherwise both readers would add again, from the product and ``x``."""
+    fun = lambda x: (lambda y: (jnp.sin(y), jnp.cos(y)))(x @ x + x)  # noqa: E731
+    assert names(fun, X, model=TPU) == ["add", "sin", "cos"]
+    assert names(fun, X, model=GPU) == ["dot_general", "sin", "cos"]
+
+
+def test_a_conversion_behind_a_product_is_left_to_its_readers():
+    """What is kept of a product of 16 bits is the 16 bits, unless there is arithmetic in 32 behind it."""
+
+    def fun(x, scale):
+        y = (x @ x).astype(jnp.float32) * scale
+        return jnp.sin(y), jnp.cos(y)
+
+    assert names(lambda x: fun(x, 1.0), HALF, model=TPU)[0] == "mul"
+    plain = lambda x: (lambda y: (jnp.sin(y), jnp.cos(y)))((x @ x).astype(jnp.float32))  # noqa: E731
+    assert names(plain, HALF, model=TPU) == ["dot_general", "sin", "cos"]
+
+
+def test_a_gpu_keeps_the_shifted_values_of_a_softmax_that_are_read_again():
+    def shifted(x):
+        y = x - jnp.max(x, axis=-1, keepdims=True)
+        return jnp.sum(jnp.exp(y), axis=-1), y * 2
+
+    assert "sub" in names(shifted, X, model=GPU)
+    assert "sub" not in names(shifted, X, model=TPU)
+
+
+def test_a_scatter_of_one_element_a_row_fuses_on_a_tpu():
+    labels = jax.ShapeDtypeStruct((128,), jnp.int32)
+
+    def loss(x, y):
+        return jnp.sum(jnp.take_along_axis(x, y[:, None], axis=1))
+
+    assert "scatter-add" in names(jax.grad(loss), X, labels, model=GPU)
+    rows = lambda x, y: jnp.sum(x[y])  # noqa: E731
+    assert "scatter-add" in names(jax.grad(rows), X, labels, model=TPU)  # whole rows do not
+    doubled = lambda x, y: jax.grad(loss)(x, y) @ x  # noqa: E731
+    assert "scatter-add" not in names(doubled, X, labels, model=TPU)
+    assert "scatter-add" in names(doubled, X, labels, model=GPU)
+
+
+def test_a_gather_reads_memory_on_a_tpu():
+    index = jax.ShapeDtypeStruct((8,), jnp.int32)
+    fun = lambda x, i: (x + 1)[i] * 2  # noqa: E731
+    assert "add" in names(fun, X, index, model=TPU)
+    assert "add" not in names(fun, X, index, model=GPU)
+
+
+def test_arrays_next_to_convolutions_are_padded_to_tiles():
+    found = sizes(lambda x, w: jnp.sum(conv(x, w), axis=(1, 2)), IMAGE, KERNEL, model=TPU)
+    assert found["conv_general_dilated"] == 4 * 16 * 32 * 32 * 128  # 64 channels take the lanes of 128
+    assert found["layout_copy"] == 4 * 128 * 32 * 32 * 4  # the batch in the lanes: 16 images take those of 128
+    assert sizes(conv, IMAGE, KERNEL, model=GPU)["conv_general_dilated"] == 4 * 16 * 32 * 32 * 64
+
+
+def test_an_addition_to_a_convolution_is_computed_with_it_on_a_gpu():
+    wide = jax.ShapeDtypeStruct((16, 32, 32, 64), jnp.float32)
+
+    def fun(x, w, skip):
+        y = conv(x, w) + skip
+        return jnp.sin(y), jnp.cos(y)
+
+    assert [n for n in names(fun, IMAGE, KERNEL, wide, model=GPU) if n != "layout_copy"] == ["add", "sin", "cos"]
+
+
+def test_forward_and_backward_pass_share_a_copy_of_a_kernel_on_a_gpu():
+    wide = jax.ShapeDtypeStruct((16, 32, 32, 64), jnp.float32)
+    kernel = jax.ShapeDtypeStruct((3, 3, 64, 64), jnp.float32)
+    step = jax.grad(lambda x, w: jnp.sum(conv(x, w) ** 2), (0, 1))
+    assert names(step, wide, kernel, model=GPU).count("layout_copy") == 1
+
+
+def test_the_indices_of_a_max_pool_are_found_in_the_forward_pass_of_a_gpu():
+    def pooled(x):
+        y = lax.reduce_window(jnp.exp(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        return jnp.sum(jnp.sin(y) @ jnp.ones((3, 3)))
+
+    order = names(jax.grad(pooled), IMAGE, model=GPU)
+    assert order.index("reduce_window") < order.index("dot_general")
+
+
+@pytest.mark.parametrize("writes_over, arrays", [(True, 3), (False, 4)])
+def test_a_kernel_that_does_not_write_over_its_operand_needs_both(writes_over, arrays):
+    """Argument and result, and while the product with two is made, both its sides."""
+    model = replace(GENERIC, reuses_outputs=False, writes_over=writes_over)
+    made = program(lambda x: jnp.sort(jnp.sort(x) * 2), X, model=model)
+    assert evaluate_program(made, H100).peak_bytes == arrays * 4 * X.size

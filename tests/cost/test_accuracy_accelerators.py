@@ -1,0 +1,50 @@
+"""Predicted against compiled peaks on XLA:GPU and XLA:TPU, without the devices. Slow: every case is compiled."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from benchmarks.models import MODELS
+from remat_plan import _compat
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import evaluate
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.targets import resolve
+
+
+def _plugin_here(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+GPU = pytest.param(
+    "gpu:h100",
+    marks=pytest.mark.skipif(not _plugin_here("jax_plugins.xla_cuda12"), reason="the CUDA plugin is not installed"),
+)
+TPU = pytest.param(
+    "tpu:v5e:1x1",
+    marks=pytest.mark.skipif(not _plugin_here("libtpu"), reason="the libtpu wheel is not installed"),
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12"),
+]
+SIZES = {"mlp": {"layers": 6}, "vit": {"layers": 2}, "gpt2": {"layers": 2, "vocab": 1024}}
+
+
+@pytest.mark.parametrize("segmented", [False, True], ids=["plain", "segmented"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("target", [GPU, TPU])
+def test_predicted_peak_is_the_compiled_one(target, name, dtype, segmented):
+    """With the least optimisation for the TPU, which keeps nothing in on-chip memory."""
+    model = MODELS[name](**SIZES[name], dtype=dtype)
+    step = jax.value_and_grad(model.loss_with(jax.checkpoint if segmented else lambda f: f))
+    platform = target.split(":")[0]
+    jaxpr = jax.make_jaxpr(step)(model.params, model.batch)
+    predicted = evaluate(jaxpr, hardware_for(target, platform)).peak_bytes
+    compiled = compile_memory(step, (model.params, model.batch), resolve(target), fast=platform == "tpu").total_bytes
+    assert predicted == pytest.approx(compiled, rel=0.1)
