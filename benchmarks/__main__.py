@@ -16,6 +16,7 @@ _MODULES = {
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
+_MODULES |= {"peaks": "benchmarks.peaks"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -34,6 +35,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  the H100 needs the extra cuda12)
   devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
+  peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
+                 needs the extras cuda12 and tpu)
 
 Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
 accelerator is used.

@@ -22,6 +22,7 @@ from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.rules import MOVES, Kind
 from remat_plan.cost.steps import Program, Step, can_write_in_place
 from remat_plan.cost.work import is_product
+from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 _FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
 _CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)

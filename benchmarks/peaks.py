@@ -1,0 +1,93 @@
+"""Predicted against compiled peaks, on an H100 and a TPU v5e that are not here: no search, only the evaluator.
+
+In: the models of ``MODELS`` with few layers of their true width, plain and under the first schedule of some strategies.
+Out: ``results/peaks.md``. Needs the extras ``cuda12`` and ``tpu``. TPU programs are compiled with little optimisation,
+as the search compiles them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.common import Options, Report, Session, mb
+from benchmarks.models import MODELS, Model, small
+from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.find import make_task
+from remat_plan.planning.strategies.records import Settings
+from remat_plan.planning.strategies.registry import Strategies, lookup
+from remat_plan.search.candidates import Request
+from remat_plan.units import BudgetError
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"layers": 4},
+    "gpt2_scan": {"layers": 4},
+    "resnet50": {"depths": (2, 2, 2, 2), "batch": 16},
+    "unet": {"levels": 3},
+    "vit": {"layers": 4},
+    "densenet": {"layers": 8},
+    "mlp": {"layers": 8},
+}
+TARGETS = ("gpu:h100", "tpu:v5e:1x1")
+DTYPES = ("float32", "bfloat16")
+UNIFORM = ("each_block", "memory", "dots")
+BOUND = 0.10
+_COLUMNS = ("model", "dtype", "target", "schedule", "predicted MB", "compiled MB", "predicted / compiled")
+_INTRO = """`auto` is the plan at half of the predicted plain peak, without compiles; its row is missing where that is below
+the least predicted. The other schedules are the first of each strategy."""
+
+
+def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
+    """The schedules to compile, by name."""
+    program, judge = session.program, session.judge
+    yield "plain", program.plain
+    task = make_task(program.graph, judge.hardware, NO_CONSTRAINTS, Settings())
+    for name in UNIFORM:
+        find = Strategies()[name].find
+        assert find is not None
+        yield name, find(task).schedules[0]
+    half = judge.predicted_bytes(program.plain) // 2
+    try:
+        plan = session.make_plan(half, Request(lookup("auto"), False, (0,), False, (), "replan"))
+    except BudgetError:
+        return
+    yield "auto", plan.schedule
+
+
+def run(options: Options) -> Report:
+    """Compile all; write and return the table."""
+    report = Report("peaks", _INTRO, _COLUMNS, options.results)
+    ratios: dict[str, dict[str, float]] = {target: {} for target in TARGETS}
+    for target in options.targets or TARGETS:
+        for name in options.choose(tuple(SIZES)):
+            for dtype in DTYPES:
+                model = small(name, dtype=dtype) if options.quick else MODELS[name](**SIZES[name], dtype=dtype)
+                found = ratios.setdefault(target, {})
+                for schedule, ratio in measure(report, model, dtype, target):
+                    found[f"{name} {dtype} {schedule}"] = ratio
+                report.facts = facts(ratios)
+    report.finish(facts(ratios))
+    return report
+
+
+def measure(report: Report, model: Model, dtype: str, target: str) -> Iterator[tuple[str, float]]:
+    """Add the rows of one model; yield the ratio of each schedule."""
+    session = Session(model, target)
+    for name, schedule in schedules(session):
+        predicted = session.judge.predicted_bytes(schedule)
+        compiled = session.judge.compiled_bytes(schedule, session.judge.fast)
+        report.add(model.name, dtype, target, name, mb(predicted), mb(compiled), f"{predicted / compiled:.3f}")
+        yield name, predicted / compiled
+
+
+def facts(ratios: dict[str, dict[str, float]]) -> list[str]:
+    """Range of the ratios for each target, and those that are far off."""
+    lines = []
+    for target, found in ratios.items():
+        if not found:
+            continue
+        far = [f"{name} ({ratio:.2f})" for name, ratio in found.items() if abs(ratio - 1) > BOUND]
+        lines.append(f"{target}: {min(found.values()):.2f} to {max(found.values()):.2f} of {len(found)} schedules")
+        lines.append(f"{target}, more than {BOUND:.0%} off: {', '.join(far) or 'none'}")
+    return lines
