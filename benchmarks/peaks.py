@@ -34,8 +34,8 @@ DTYPES = ("float32", "bfloat16")
 UNIFORM = ("each_block", "memory", "dots")
 BOUND = 0.10
 _COLUMNS = ("model", "dtype", "target", "schedule", "predicted MB", "compiled MB", "predicted / compiled")
-_INTRO = """`auto` is the plan at half of the predicted plain peak, without compiles; its row is missing where that is below
-the least predicted. The other schedules are the first of each strategy."""
+_INTRO = """`auto` is the plan at half of the predicted plain peak, without compiles; its row is missing where that is
+below the least predicted. The other schedules are the first of each strategy."""
 
 
 def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:

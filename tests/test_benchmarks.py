@@ -21,7 +21,9 @@ def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
-    assert all(name in said for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "targets", "peaks"))
+    assert all(
+        name in said for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "targets", "peaks")
+    )
 
 
 def test_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,17 +46,17 @@ def twice(x):
     return jnp.sin(y + 1), jnp.cos(y + 2)
 
 
-@pytest.mark.parametrize("model, kept", [(GENERIC, True), (CPU, True), (GPU, False), (TPU, False)])
+@pytest.mark.parametrize(("model", "kept"), [(GENERIC, True), (CPU, True), (GPU, False), (TPU, False)])
 def test_expensive_work_of_32_bits_is_repeated_on_accelerators(model, kept):
     assert ("tanh" in names(twice, X, model=model)) == kept
 
 
-@pytest.mark.parametrize("model, kept", [(GPU, True), (TPU, False)])
+@pytest.mark.parametrize(("model", "kept"), [(GPU, True), (TPU, False)])
 def test_expensive_work_of_16_bits_is_kept_on_a_gpu(model, kept):
     assert ("tanh" in names(twice, HALF, model=model)) == kept
 
 
-@pytest.mark.parametrize("model, kept", [(GPU, True), (TPU, False)])
+@pytest.mark.parametrize(("model", "kept"), [(GPU, True), (TPU, False)])
 def test_a_tpu_computes_the_operands_of_products_inside_them(model, kept):
     assert ("exp" in names(lambda x: jnp.exp(x) @ x, X, model=model)) == kept
 
@@ -143,7 +143,7 @@ def test_the_indices_of_a_max_pool_are_found_in_the_forward_pass_of_a_gpu():
     assert order.index("reduce_window") < order.index("dot_general")
 
 
-@pytest.mark.parametrize("writes_over, arrays", [(True, 3), (False, 4)])
+@pytest.mark.parametrize(("writes_over", "arrays"), [(True, 3), (False, 4)])
 def test_a_kernel_that_does_not_write_over_its_operand_needs_both(writes_over, arrays):
     """Argument and result, and while the product with two is made, both its sides."""
     model = replace(GENERIC, reuses_outputs=False, writes_over=writes_over)
