@@ -5,6 +5,7 @@ In: functions and budgets. Out: plans, functions, reports. Only wiring: each sta
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -114,7 +115,8 @@ def plan(
     with Progress("remat_plan", progress) as shown:
         request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
         judge = Judge(program, device, shown, cost)
-        return make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
+        made = make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
+    return dataclasses.replace(made, function=fn)
 
 
 def strategies() -> Strategies:
@@ -201,7 +203,8 @@ def tradeoff(
     def make(budget: Any, verify: bool) -> Plan:
         request = Request(lookup("auto"), verify, positions(argnums), has_aux, static, existing)
         with shown:
-            return make_plan(judge, candidates, parse_budget(budget), request, time.perf_counter())
+            made = make_plan(judge, candidates, parse_budget(budget), request, time.perf_counter())
+        return dataclasses.replace(made, function=fn)
 
     return Tradeoff(pareto(found if written is None else [*found, written]), judge.device, make, written)
 

@@ -207,7 +207,6 @@ def describe(
         existing=request.existing,
         notes=tuple(notes),
         planning_seconds=time.perf_counter() - started,
-        function=program.call.fn,
         search=search,
     )
 

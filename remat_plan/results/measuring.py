@@ -29,8 +29,8 @@ def measure_plan(
     """Run both steps in turns; see ``Plan.measure``."""
     if fn is None:
         raise ValueError(
-            "this plan was read from a file or unpickled, and its function is not stored with it: say "
-            "plan.measure(*args, fn=loss_fn)."
+            "this plan does not hold its function: only what rp.plan returns does, and it is not stored with a plan. "
+            "Say plan.measure(*args, fn=loss_fn)."
         )
     check_rounds(rounds)
     target = attached(plan.target, "this plan")

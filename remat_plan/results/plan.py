@@ -73,8 +73,8 @@ class Plan(Shown):
         written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
             None where it has no regions of its own.
         planning_seconds: how long it took (not part of the plan's identity).
-        function: the function that was planned, for ``measure``; None where the plan was read from a file or unpickled
-            (not part of the plan's identity, and not stored).
+        function: the function that was planned, for ``measure``; only ``rp.plan`` keeps it, and it is neither part of
+            the plan's identity nor stored.
         search: the schedules that were compiled on the way, with their peaks and overheads; ``print`` it.
 
     Example:

@@ -80,7 +80,8 @@ def test_a_plan_of_a_pullback_is_measured_too():
     layer = rp.checkpoint(lambda w, x: jnp.tanh(x @ w) @ w, strategy="memory")
     jax.grad(lambda w, x: jnp.sum(layer(w, x)))(W, X)
     (plan,) = layer.plans.values()
-    assert plan.measure(W, X, rounds=1).planned.seconds > 0
+    assert plan.function is None, "it may hold tracers"
+    assert plan.measure(W, X, fn=layer.__wrapped__, rounds=1).planned.seconds > 0
 
 
 @pytest.mark.parametrize(
