@@ -54,5 +54,5 @@ def cycles(module: Module, hardware: Hardware) -> ModuleSeconds | None:
             return ModuleSeconds(int(estimate.group(1)) / hertz, 1)
         return kernel_seconds(module, inside, found, hardware)
 
-    made = walk(module, price)
+    made = walk(module, price, hardware.loop_seconds)
     return made if estimated or not made.kernels else None

@@ -22,6 +22,8 @@ _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ?\b([a-z][\w\-]*)\(")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) ")
 _NAME = re.compile(r"%([\w.\-]+)")
 _ARRAY = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,<=]*)\]")
+_LAYOUT = re.compile(r"\]{([\d,]+)")
+_TYPE_NAMES = {"f": "float", "bf": "bfloat", "s": "int", "u": "uint", "c": "complex"}
 _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
 _KINDS_SEEN = 4096
 """So many different types are remembered; a module has some hundreds."""
@@ -49,6 +51,15 @@ class Array(NamedTuple):
     def bytes(self) -> float:
         """Bytes, without padding."""
         return self.item_bytes * self.size
+
+    @property
+    def dtype(self) -> str:
+        """The type of an element by the name that JAX has for it.
+
+        >>> Array("bf", 2.0, (8,)).dtype
+        'bfloat16'
+        """
+        return f"{_TYPE_NAMES[self.kind]}{int(8 * self.item_bytes)}" if self.kind in _TYPE_NAMES else "bool"
 
 
 class Instruction(NamedTuple):
@@ -84,6 +95,18 @@ class Instruction(NamedTuple):
     def bytes(self) -> float:
         """Bytes of its result."""
         return sum(array.bytes for array in self.arrays)
+
+    @property
+    def minor_first(self) -> tuple[int, ...]:
+        """The order of its dimensions in memory, neighbours first; that of C where the text has none.
+
+        >>> Instruction("x", "copy", "f32[8,4,2]{2,0,1}", (), "", "").minor_first
+        (2, 0, 1)
+        """
+        if found := _LAYOUT.search(self.type):
+            return tuple(int(n) for n in found.group(1).split(","))
+        arrays = self.arrays
+        return tuple(reversed(range(len(arrays[0].shape)))) if arrays else ()
 
     def called(self, key: str) -> tuple[str, ...]:
         """The computations that an attribute names: ``calls``, ``body``, ``branch_computations``, ...
@@ -123,6 +146,11 @@ class Computation:
         """An operand; None where there is none, or none that was understood."""
         names = instruction.operands
         return self.instructions.get(names[index]) if index < len(names) else None
+
+    def operand_array(self, instruction: Instruction, index: int) -> Array | None:
+        """The array of an operand; None where there is none."""
+        found = self.operand(instruction, index)
+        return found.arrays[0] if found is not None and found.arrays else None
 
 
 @dataclass(frozen=True, slots=True)

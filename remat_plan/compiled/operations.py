@@ -42,7 +42,7 @@ def matrix_flops(inside: Computation, found: Instruction) -> float:
         depth = math.prod(shape[d] for d in found.numbers("lhs_contracting_dims") if d < len(shape))
         return 2.0 * found.size * depth
     if found.opcode == "convolution":
-        return _convolution(_array(inside, found, 1), found.size, _kernel_labels(found)) / _dilation(found)
+        return _convolution(inside.operand_array(found, 1), found.size, _kernel_labels(found)) / _dilation(found)
     return library_flops(inside, found) or 0.0
 
 
@@ -54,12 +54,12 @@ def library_flops(inside: Computation, found: Instruction) -> float | None:
         return float(told.group(1))
     target = found.word("custom_call_target")
     if "matmul" in target or "gemm" in target:
-        return _product(_array(inside, found, 0), _array(inside, found, 1), found.arrays)
+        return _product(inside.operand_array(found, 0), inside.operand_array(found, 1), found.arrays)
     if "$conv" in target:
         return _library_convolution(inside, found, target)
     if "fmha" in target and (scores := _SCORES.search(found.attributes)):
         sizes = [int(n) for n in re.findall(r"\d+", scores.group(1))]
-        queries = _array(inside, found, 0)
+        queries = inside.operand_array(found, 0)
         products = next(n for word, n in _ATTENTION_PRODUCTS.items() if word in target)
         return 2.0 * products * math.prod(sizes) * (queries.shape[-1] if queries and queries.shape else 1)
     return None
@@ -94,11 +94,6 @@ def _dimension(found: Instruction) -> int | None:
     return numbers[0] if numbers and numbers[0] < len(found.arrays[0].shape) else None
 
 
-def _array(inside: Computation, found: Instruction, index: int) -> Array | None:
-    operand = inside.operand(found, index)
-    return operand.arrays[0] if operand is not None and operand.arrays else None
-
-
 def _product(left: Array | None, right: Array | None, results: tuple[Array, ...]) -> float | None:
     """Of a batch of products (M x K) (K x N): BMK * BKN * BMN = B (B M N K)^2 / 1, so the sizes tell all."""
     if left is None or right is None or not results:
@@ -127,7 +122,7 @@ def _dilation(found: Instruction) -> int:
 
 def _library_convolution(inside: Computation, found: Instruction, target: str) -> float | None:
     """A convolution or one of its gradients: all three pair the outputs of the forward pass with the kernel."""
-    operands = _array(inside, found, 0), _array(inside, found, 1)
+    operands = inside.operand_array(found, 0), inside.operand_array(found, 1)
     result = found.arrays[0] if found.arrays else None
     kernel, output = operands[1], result
     if "BackwardInput" in target:

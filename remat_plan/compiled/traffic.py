@@ -13,10 +13,14 @@ place. Caches between kernels are not known.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from remat_plan.compiled.classes import work_class
 from remat_plan.compiled.hlo import Array, Computation, Instruction, Module
 from remat_plan.compiled.operations import library_flops, matrix_flops, vector_flops
+from remat_plan.cost.work import is_product
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
 _UPDATED_WITH = {"dynamic-update-slice": 1, "scatter": 2}
@@ -29,14 +33,18 @@ class Traffic(NamedTuple):
 
     Attributes:
         moved_bytes: read and written.
-        matrix_flops, vector_flops: of products and convolutions, of all else.
+        work: FLOPs by class of work (``cost.work``).
         is_opaque: whether it is a library call of which no more than its bytes is known.
     """
 
     moved_bytes: float
-    matrix_flops: float
-    vector_flops: float
+    work: Mapping[str, float]
     is_opaque: bool = False
+
+    @property
+    def matrix_flops(self) -> float:
+        """FLOPs of products and convolutions."""
+        return sum(flops for work, flops in self.work.items() if is_product(work))
 
 
 def traffic(module: Module, inside: Computation, found: Instruction) -> Traffic:
@@ -48,20 +56,24 @@ def traffic(module: Module, inside: Computation, found: Instruction) -> Traffic:
 def _fusion(module: Module, body: Computation) -> Traffic:
     wanted = _wanted(body)
     moved = sum(_written_bytes(body, output) for output in _outputs(body))
-    matrix = vector = 0.0
+    work: Counter[str] = Counter()
     for found in body.instructions.values():
         if not (elements := wanted.get(found.name, 0.0)):
             continue
         if found.opcode == "parameter":
             moved += elements * _item_bytes(found)
         elif found.opcode == "fusion":
-            inner = [_fusion(module, callee) for callee in module.called(found, "calls")]
-            matrix += sum(part.matrix_flops for part in inner)
-            vector += sum(part.vector_flops for part in inner)
+            for callee in module.called(found, "calls"):
+                work.update(_fusion(module, callee).work)
         else:
-            matrix += matrix_flops(body, found)
-            vector += vector_flops(found, elements, _read_elements(body, found, elements))
-    return Traffic(moved, matrix, vector)
+            work.update(_work(body, found, elements))
+    return Traffic(moved, work)
+
+
+def _work(inside: Computation, found: Instruction, elements: float) -> dict[str, float]:
+    """FLOPs of one operation by its class of work; none of what only moves."""
+    flops = matrix_flops(inside, found) or vector_flops(found, elements, _read_elements(inside, found, elements))
+    return {work_class(inside, found): flops} if flops else {}
 
 
 def _single(inside: Computation, found: Instruction) -> Traffic:
@@ -70,14 +82,8 @@ def _single(inside: Computation, found: Instruction) -> Traffic:
     operands = [inside.instructions[name] for name in found.operands if name in inside.instructions]
     reads = [_wanted_of(inside, found, index, elements, True) for index in range(len(operands))]
     read = sum(n * _item_bytes(operand) for n, operand in zip(reads, operands, strict=True))
-    matrix = matrix_flops(inside, found)
     is_opaque = found.opcode == "custom-call" and library_flops(inside, found) is None
-    return Traffic(
-        read + _result_bytes(inside, found),
-        matrix,
-        vector_flops(found, elements, _read_elements(inside, found, elements)),
-        is_opaque,
-    )
+    return Traffic(read + _result_bytes(inside, found), _work(inside, found, elements), is_opaque)
 
 
 def _result_bytes(inside: Computation, found: Instruction) -> float:

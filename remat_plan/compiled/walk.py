@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from remat_plan.compiled.hlo import Computation, Instruction, Module
 from remat_plan.compiled.trips import Constants, constants_of, trip_count
@@ -62,6 +63,13 @@ Price = Callable[[Module, Computation, Instruction], ModuleSeconds]
 """What one kernel costs: an instruction of a computation that is no fusion."""
 
 
+class _Costs(NamedTuple):
+    """What one kernel costs, and what a step of a loop costs beside its kernels."""
+
+    price: Price
+    loop_seconds: float
+
+
 def total(parts: Iterable[ModuleSeconds]) -> ModuleSeconds:
     """The sum of several.
 
@@ -79,33 +87,34 @@ def total(parts: Iterable[ModuleSeconds]) -> ModuleSeconds:
     )
 
 
-def walk(module: Module, price: Price) -> ModuleSeconds:
-    """Sum what the kernels of a module cost in one run."""
-    return _run(module, module.entry, {}, price)
+def walk(module: Module, price: Price, loop_seconds: float = 0.0) -> ModuleSeconds:
+    """Sum what the kernels of a module cost in one run; ``loop_seconds`` more for each step of a loop."""
+    return _run(module, module.entry, {}, _Costs(price, loop_seconds))
 
 
-def _run(module: Module, inside: Computation, around: Constants, price: Price) -> ModuleSeconds:
+def _run(module: Module, inside: Computation, around: Constants, costs: _Costs) -> ModuleSeconds:
     """One run of a computation; ``around`` is what is known of the values that the loop around it carries."""
-    return total(_cost(module, inside, found, around, price) for found in inside.instructions.values())
+    return total(_cost(module, inside, found, around, costs) for found in inside.instructions.values())
 
 
-def _cost(module: Module, inside: Computation, found: Instruction, around: Constants, price: Price) -> ModuleSeconds:
+def _cost(module: Module, inside: Computation, found: Instruction, around: Constants, costs: _Costs) -> ModuleSeconds:
     opcode = found.opcode
     if is_free(found):
         return ModuleSeconds()
     if opcode == "while":
         known = constants_of(module, inside, found, around)
-        step = total(_run(module, part, known, price) for part in module.called(found, "body", "condition"))
+        parts = [_run(module, part, known, costs) for part in module.called(found, "body", "condition")]
+        step = total([*parts, ModuleSeconds(costs.loop_seconds)])
         count = trip_count(module, inside, found, around)
         return total([step.times(1 if count is None else count), ModuleSeconds(unknown_loops=int(count is None))])
     if opcode == "conditional":
         keys = ("branch_computations", "true_computation", "false_computation")
-        branches = [_run(module, part, {}, price) for part in module.called(found, *keys)]
+        branches = [_run(module, part, {}, costs) for part in module.called(found, *keys)]
         return max(branches, key=lambda branch: branch.seconds, default=ModuleSeconds())
     if opcode in ("call", "async-start"):
         key = "to_apply" if opcode == "call" else "calls"
-        return total(_run(module, part, {}, price) for part in module.called(found, key))
-    return price(module, inside, found)
+        return total(_run(module, part, {}, costs) for part in module.called(found, key))
+    return costs.price(module, inside, found)
 
 
 def is_free(found: Instruction) -> bool:

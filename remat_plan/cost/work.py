@@ -1,7 +1,8 @@
 """What kind of work an equation is, for rates that were measured.
 
-In: an equation. Out: the name of a class of work, such as ``"product large float32"`` or ``"exp float32"``; equations
-of one class run at about one rate of FLOPs.
+In: an equation, or the shapes that tell (of operations of a compiled module, which ``compiled.classes`` reads).
+Out: the name of a class of work, such as ``"product large float32"`` or ``"exp float32"``; work of one class runs at
+about one rate of FLOPs.
 
 Products are told apart by shape: a batch of small ones (attention) and thin ones run at other rates than large ones.
 Convolutions are told apart by what they are in the gradient step: forward, with kernels of one element, gradients with
@@ -15,6 +16,7 @@ Limits: the shapes that rates are measured on stand for all of their class.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from remat_plan.cost.rules import EXPENSIVE, REDUCES
@@ -32,10 +34,63 @@ _SMALL_WINDOW = 3
 ELEMENTWISE = "element-wise"
 """The class of additions and the like."""
 
+BATCHED = "product batched"
+"""The class of a batch of products, as attention has them."""
+
+WINDOW_SUM = "reduce window"
+"""The class of reductions over windows, as poolings are."""
+
 
 def is_product(work: str) -> bool:
     """Tell whether a class of work is one of matrix products and convolutions."""
     return work.startswith(("product", "convolution"))
+
+
+def product_class(batch: int, rows: int, columns: int, depth: int) -> str:
+    """Return the class of a batch of products (rows x depth) (depth x columns).
+
+    >>> product_class(1, 512, 512, 64)
+    'product thin'
+    """
+    if batch > 1:
+        return BATCHED
+    return "product thin" if min(rows, columns, depth) <= THIN else "product large"
+
+
+def convolution_class(window: Sequence[int], image: Sequence[int], is_spread: bool, is_dilated: bool) -> str:
+    """Return the class of a convolution.
+
+    Args:
+        window: sizes of the kernel, by dimension of the image.
+        image: sizes of the result.
+        is_spread: whether the elements of the kernel are set apart (``rhs_dilation``).
+        is_dilated: whether those of the input are (``lhs_dilation``).
+
+    >>> convolution_class((3, 3), (32, 32), False, False)
+    'convolution window'
+    """
+    widest, largest = max(window, default=1), max(image, default=1)
+    if widest >= _LARGE_WINDOW or is_spread:
+        return "convolution kernel-gradient" if largest > 1 else "convolution pointwise-kernel-gradient"
+    if 1 < largest < widest <= _SMALL_WINDOW:
+        return "convolution narrow"
+    if is_dilated:
+        return "convolution dilated"
+    return "convolution pointwise" if widest == 1 else "convolution window"
+
+
+def reduction_class(sums_rows: bool) -> str:
+    """Return the class of a reduction, by whether the elements that it combines are neighbours in memory."""
+    return "reduce rows" if sums_rows else "reduce columns"
+
+
+def with_type(kind: str, dtype: object) -> str:
+    """Return the full name of a class: with the type that is computed in.
+
+    >>> with_type("exp", "float32")
+    'exp float32'
+    """
+    return f"{kind} {dtype}".strip()
 
 
 def work_class(eqn: Any) -> str:
@@ -51,14 +106,14 @@ def work_class(eqn: Any) -> str:
     if name == "dot_general":
         kind = _product(eqn)
     elif name in MATRIX_PRIMITIVES - {"conv_general_dilated"}:
-        kind = "product batched"
+        kind = BATCHED
     elif name == "conv_general_dilated":
         kind = _convolution(eqn)
     elif name in REDUCES:
         kind = _reduction(eqn)
     else:
         kind = name if name in EXPENSIVE or name.startswith("scatter") else ELEMENTWISE
-    return f"{kind} {getattr(aval, 'dtype', '')}".strip()
+    return with_type(kind, getattr(aval, "dtype", ""))
 
 
 def _product(eqn: Any) -> str:
@@ -68,27 +123,20 @@ def _product(eqn: Any) -> str:
     depth = math.prod([left[d] for d in contracted])
     rows = math.prod(left) // max(batched * depth, 1)
     columns = math.prod(right) // max(batched * depth, 1)
-    if batched > 1:
-        return "product batched"
-    return "product thin" if min(rows, columns, depth) <= THIN else "product large"
+    return product_class(batched, rows, columns, depth)
 
 
 def _convolution(eqn: Any) -> str:
     spec = eqn.params["dimension_numbers"]
     window = [eqn.invars[1].aval.shape[d] for d in spec.rhs_spec[2:]]
-    image = max([eqn.outvars[0].aval.shape[d] for d in spec.out_spec[2:]], default=1)
-    if max(window, default=1) >= _LARGE_WINDOW or max(eqn.params["rhs_dilation"], default=1) > 1:
-        return "convolution kernel-gradient" if image > 1 else "convolution pointwise-kernel-gradient"
-    if 1 < image < max(window, default=1) <= _SMALL_WINDOW:
-        return "convolution narrow"
-    if max(eqn.params["lhs_dilation"], default=1) > 1:
-        return "convolution dilated"
-    return "convolution pointwise" if max(window, default=1) == 1 else "convolution window"
+    image = [eqn.outvars[0].aval.shape[d] for d in spec.out_spec[2:]]
+    spread, dilated = (max(eqn.params[key], default=1) > 1 for key in ("rhs_dilation", "lhs_dilation"))
+    return convolution_class(window, image, spread, dilated)
 
 
 def _reduction(eqn: Any) -> str:
     axes = eqn.params.get("axes")
     if axes is None:
-        return "reduce window"
+        return WINDOW_SUM
     last = len(eqn.invars[0].aval.shape) - 1
-    return "reduce rows" if last in axes else "reduce columns"
+    return reduction_class(last in axes)

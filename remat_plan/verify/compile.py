@@ -193,20 +193,20 @@ def _compile(
         host_temp_bytes=stats.host_temp_size_in_bytes,
         compile_seconds=seconds,
         flops=_flops(compiled.cost_analysis()),
-        seconds=None if hardware is None else _seconds(compiled, target, hardware),
+        seconds=None if hardware is None else _seconds(compiled, stats.temp_size_in_bytes, target, hardware),
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)
 
 
-def _seconds(compiled: Any, target: Target, hardware: Hardware) -> float | None:
-    """What one run takes, by the text of the compiled module; backends need not have one.
+def _seconds(compiled: Any, temp_bytes: int, target: Target, hardware: Hardware) -> float | None:
+    """What one run takes, by the text of the compiled module and by its temporaries; backends need not have a text.
 
     With a loop of unknown length it may be anything.
     """
     text = compiled.as_text()
     found = compiled_seconds(text, target.platform, hardware) if text else None
-    return None if found is None or found.unknown_loops else found.seconds
+    return None if found is None or found.unknown_loops else found.seconds + hardware.fresh_seconds(temp_bytes)
 
 
 def _total_bytes(stats: Any, platform: str, traced: Any) -> int:
