@@ -3,7 +3,8 @@
 In: an ``Instruction`` and its ``Computation``. Out: the name of a class of work, by the rules of ``cost.work``.
 
 Limits: a function that XLA wrote out (a polynomial for ``erf``, an exponential for ``logistic``) is of the classes of
-what it was written as. Of library calls, products are told by their shapes.
+what it was written as, and a convolution that it made a product of is a product. Of library calls, products are told
+by their shapes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 
-from remat_plan.compiled.hlo import Computation, Instruction
+from remat_plan.compiled.hlo import Array, Computation, Instruction
 from remat_plan.compiled.operations import matrix_flops
 from remat_plan.cost.work import (
     BATCHED,
@@ -57,7 +58,7 @@ def _kind(inside: Computation, found: Instruction) -> str:
     if opcode == "dot":
         return _product(inside, found)
     if opcode == "convolution":
-        return _convolution(found)
+        return _convolution(inside, found)
     if opcode == "custom-call":
         return _library(inside, found)
     if opcode == "reduce":
@@ -89,12 +90,25 @@ def _library(inside: Computation, found: Instruction) -> str:
     return product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth))
 
 
-def _convolution(found: Instruction) -> str:
-    text = found.attributes
-    shape, labels = found.arrays[0].shape, found.word("dim_labels").partition("->")[2]
-    image = [n for n, label in zip(shape, labels, strict=False) if label.isdigit()]
+def _convolution(inside: Computation, found: Instruction) -> str:
+    """XLA takes a kernel that is larger than its image for the image, and reverses the other: its sizes are those of
+    the first operand then. A gradient that reverses its kernel is told from that by a result no smaller than it reads.
+    """
+    text, (given, _, written) = found.attributes, found.word("dim_labels").partition("->")
+    image = _of_image(found.arrays[0] if found.arrays else None, written)
+    read = _of_image(inside.operand_array(found, 0), given.partition("_")[0])
+    window = _sizes(text, "size")
+    if "rhs_reversal" in text and image < read:
+        window = read
     spread, dilated = (max(_sizes(text, key), default=1) > 1 for key in ("rhs_dilate", "lhs_dilate"))
-    return convolution_class(_sizes(text, "size"), image, spread, dilated)
+    return convolution_class(window, image, spread, dilated)
+
+
+def _of_image(array: Array | None, labels: str) -> list[int]:
+    """Sizes of the dimensions of an image, which are labelled by numbers."""
+    if array is None or len(labels) != len(array.shape):
+        return []
+    return [n for _, n in sorted((label, n) for label, n in zip(labels, array.shape, strict=True) if label.isdigit())]
 
 
 def _sizes(text: str, key: str) -> list[int]:
