@@ -196,7 +196,7 @@ def aval_bytes(aval: Any) -> int:
     return _array_bytes(shape, dtype)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def _array_bytes(shape: tuple[int, ...], dtype: Any) -> int:
     count = math.prod(int(dim) for dim in shape)
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):

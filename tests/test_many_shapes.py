@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from remat_plan import _compat
+from remat_plan.cost.layout import dot_operand_order
 from remat_plan.recent import Recent
 
 
@@ -66,6 +68,12 @@ def test_fitted_steps_of_the_last_shapes_are_kept(monkeypatch):
     assert step(W, jnp.ones((16, 8))).shape == W.shape
 
 
+def allocated():
+    """Bytes that were allocated by lines of remat_plan; old versions of JAX keep some for every shape themselves."""
+    ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/remat_plan/*")])
+    return sum(trace.size for trace in ours.traces)
+
+
 @pytest.mark.parametrize("door", PLANNED)
 def test_memory_is_flat(door, monkeypatch):
     """What is left of fifteen shapes is there no more after fifteen others."""
@@ -78,11 +86,13 @@ def test_memory_is_flat(door, monkeypatch):
         for begin in (200, 300, 400):
             trace(planned, range(begin, begin + 15))
             jax.clear_caches()  # JAX keeps traces of its own
+            for cached in (_compat._array_bytes, dot_operand_order):  # bounded by thousands of shapes, not by fifteen
+                cached.cache_clear()
             gc.collect()
-            found.append(tracemalloc.get_traced_memory()[0])
+            found.append(allocated())
     finally:
         tracemalloc.stop()
-    assert found[2] - found[1] < 20_000, found
+    assert found[2] - found[1] < 5_000, found
 
 
 @pytest.mark.slow

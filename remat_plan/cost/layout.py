@@ -28,7 +28,7 @@ _LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 SMALL_BYTES = 4 * 4096
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def dot_operand_order(
     shape: tuple[int, ...], batch: tuple[int, ...], contract: tuple[int, ...], contract_last: bool
 ) -> tuple[int, ...] | None:

@@ -42,7 +42,7 @@ def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
     return round(plain * _padding(tuple(shape), inner))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def _padding(shape: tuple[int, ...], inner: tuple[int, int] | None) -> float:
     """Return padded elements over elements, in the order of the innermost dimensions that pads least."""
     pairs = itertools.permutations(range(len(shape)) if inner is None else inner, 2)
