@@ -25,6 +25,9 @@ Seconds = Callable[[Sequence[Schedule]], Sequence[Ratio | None]]
 SURE = 0.01
 """A schedule takes the place of another that was predicted to be faster if it saves this share of its seconds."""
 
+MORE_WORK = 0.001
+"""Within a budget, it may do so much more work at most, as a share of the FLOPs of the other one."""
+
 _CLOCK_ROUNDS = (5, 15)
 """So often at least and at most each schedule is run by the clock."""
 

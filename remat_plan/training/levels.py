@@ -22,7 +22,7 @@ from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import find_predicted
 from remat_plan.search.judge import Judge
-from remat_plan.search.seconds import SURE
+from remat_plan.search.seconds import MORE_WORK, SURE
 from remat_plan.verify.compile import CompiledMemory
 
 MOST_COMPILES = 5
@@ -55,6 +55,10 @@ class Mark:
     def seconds(self, schedule: Schedule) -> float:
         """Seconds of its gradient step, by the evaluator."""
         return self.judge.timeline(self.known(schedule)).seconds
+
+    def flops(self, schedule: Schedule) -> float:
+        """FLOPs of its gradient step."""
+        return self.judge.timeline(self.known(schedule)).flops
 
     def price(self, schedule: Schedule) -> float:
         """What its schedules are compared by; see ``Judge.price``."""
@@ -153,7 +157,9 @@ class Levels:
         fitting = {c: memory.seconds for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes}
         best = min(fitting, key=lambda choice: price(self.marks, choice), default=None)
         own = None if best is None else fitting[best]
-        faster = {c: s for c, s in fitting.items() if own and s is not None and s < (1 - SURE) * own}
+        work = 0.0 if best is None else (1 + MORE_WORK) * flops(self.marks, best)
+        likely = {c: s for c, s in fitting.items() if s is not None and flops(self.marks, c) <= work}
+        faster = {c: s for c, s in likely.items() if own and s < (1 - SURE) * own}
         return min(faster, key=faster.__getitem__) if faster else best
 
     def _is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
@@ -183,6 +189,11 @@ class Levels:
 def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:
     """The level of a choice: of the mark that needs most."""
     return max(mark.above_arguments(s) for mark, s in zip(marks, choice, strict=True))
+
+
+def flops(marks: Sequence[Mark], choice: Choice) -> float:
+    """FLOPs of the gradient steps of all marks."""
+    return sum(mark.flops(s) for mark, s in zip(marks, choice, strict=True))
 
 
 def price(marks: Sequence[Mark], choice: Choice) -> float:

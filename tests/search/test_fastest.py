@@ -12,8 +12,10 @@ from remat_plan.clock.turns import Ratio
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import TIME, Candidates, Request
+from remat_plan.search.confirm import _quickest
 from remat_plan.search.fastest import find_fastest, proposed
 from remat_plan.search.judge import Judge
+from remat_plan.search.measure import Compiled
 from remat_plan.search.seconds import SURE, by_clock, can_run, faster_by
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced
@@ -136,18 +138,15 @@ def test_the_log_of_a_search():
 
 
 def test_what_fits_and_is_faster_by_the_compiler_is_returned(monkeypatch):
-    compiled = {}
-
-    def bytes_of(self, schedule, fast=False):
-        compiled.setdefault(schedule, known(self, schedule, fast))
-        return compiled[schedule]
-
-    def overhead(self, schedule):
-        """The smallest of what was compiled is the fastest."""
-        return 0.0 if compiled.get(schedule) == min(compiled.values()) else 0.5
-
-    known = Judge.compiled_bytes
-    monkeypatch.setattr(Judge, "compiled_bytes", bytes_of)
-    monkeypatch.setattr(Judge, "compiled_overhead", overhead)
-    plan = rp.plan(loss, W, X, budget="60%")
-    assert plan.compiled_peak_bytes == min(row.compiled_peak_bytes for row in plan.search.rows)
+    plain = judge().program.plain
+    candidates, request = searched()
+    other = max(proposed(judge(), candidates, request), key=lambda s: judge().timeline(s).flops)
+    assert judge().timeline(other).flops > 1.01 * judge().timeline(plain).flops
+    measure = Compiled(judge())
+    measure.peaks = {plain: 100, other: 90}
+    for faster in (plain, other):
+        monkeypatch.setattr(Judge, "compiled_overhead", lambda self, s, faster=faster: 0.0 if s == faster else 0.5)
+        for found in (plain, other):
+            same_work = faster in (found, plain)
+            assert _quickest(measure, found, 100) == (faster if same_work else found)
+    assert _quickest(measure, other, 95) == other

@@ -14,6 +14,9 @@ class Indifferent:
     def price(self, schedule):
         return 1.0
 
+    def flops(self, schedule):
+        return 2.0 if schedule == "more work" else 1.0
+
 
 def best(seconds, budget_bytes):
     """The choice that is taken."""
@@ -29,3 +32,9 @@ def test_the_compiler_has_the_last_word_on_what_fits():
     assert best([None, 0.5], 100) == (0,), "nothing to compare with"
     assert best([1.0, None], 100) == (0,)
     assert best([1.0, 0.5], 90) is None
+
+
+def test_not_where_more_is_computed():
+    levels = Levels((Indifferent(),), lambda choice: None, 0)
+    levels.tried = {("less",): memory(100, 1.0), ("more work",): memory(90, 0.5)}
+    assert levels.best(100) == ("less",)
