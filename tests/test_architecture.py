@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "planning": {"_compat", "units", "wording", "graph", "cost", "solve", "loops"},
     "compiled": {"cost"},
     "verify": {"_compat", "wording", "compiled", "cost"},
-    "clock": {"cost", "verify"},
+    "clock": {"collector", "cost", "verify"},
     "program": {"_compat", "wording", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "marks": {"program"},
     "modules": {"graph"},
     "training": {
-        *("_compat", "units", "graph", "cost", "verify", "report", "program", "reuse", "search", "marks"),
+        *("_compat", "units", "graph", "cost", "clock", "verify", "report", "program", "reuse", "search", "marks"),
     },
     "fitted": {
         *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),

@@ -3,7 +3,7 @@
 In: a ``Target`` that is attached, its ``Hardware`` of the table. Out: ``Hardware`` with rates by class of work.
 
 Each rate is that of the fastest of several calls: what else the machine does only makes calls slower. On an idle
-machine it takes under 20 seconds.
+machine of two cores it takes about 20 seconds.
 
 Fresh memory is the difference between writing an array over itself and writing it to memory that the program is
 given anew. XLA:CPU takes the memory of a program's temporaries from the system in each run and gives it back, so that

@@ -13,7 +13,6 @@ was.
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,8 @@ from statistics import median
 from typing import Any
 
 import jax
+
+from remat_plan import collector
 
 LEAST_SECONDS = 0.02
 """A program is called as often in each round as makes so many seconds, since shorter ones measure the clock."""
@@ -98,6 +99,11 @@ class Ratio:
     high: float
 
     @staticmethod
+    def exactly(value: float) -> Ratio:
+        """A ratio without noise."""
+        return Ratio(value, value, value)
+
+    @staticmethod
     def of(before: Sequence[float], after: Sequence[float]) -> Ratio:
         """The ratio of pairs, each of one round.
 
@@ -151,16 +157,11 @@ def time_in_turns(
         run.seconds()  # compiles, and touches the memory for the first time
     calls = [min(max(math.ceil(LEAST_SECONDS / run.seconds()[0]), 1), MOST_CALLS) for run in runs]
     found: list[list[tuple[float, float]]] = [[] for _ in runs]
-    collects = gc.isenabled()
-    gc.disable()  # a collection of all that a trace left behind takes longer than a small step
-    try:
+    with collector.seldom():  # a collection of all that a trace left behind takes longer than a small step
         for number in range(rounds):
             say(number)
             for index in _order(len(runs), number):
                 found[index].append(runs[index].seconds(calls[index]))
-    finally:
-        if collects:
-            gc.enable()
     return tuple(
         Samples(tuple(w for w, _ in samples), tuple(p for _, p in samples), n)
         for samples, n in zip(found, calls, strict=True)
