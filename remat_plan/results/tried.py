@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A schedule that a search compiled.
+    """A schedule that a search compiled with default options; those compiled with little optimisation are not told.
 
     Attributes:
         what: the schedule in a few words.

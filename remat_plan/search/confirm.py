@@ -16,7 +16,7 @@ from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
 from remat_plan.search.judge import UNMERGED, Judge
 from remat_plan.search.measure import Compiled, Measure
-from remat_plan.search.seconds import MORE_WORK, by_compiler, faster_by
+from remat_plan.search.seconds import by_compiler, faster_by, no_more_work
 
 _ROUNDS = 4
 """So many searches are made for one budget at most: after fewer, what fast compiles are far off may be missed."""
@@ -74,16 +74,12 @@ def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, 
 
 
 def _quickest(measure: Measure, found: Schedule, budget_bytes: int) -> Schedule:
-    """Of what the search compiled and what fits, the fastest by the compiler; ``found`` unless it is surely faster.
-
-    Others may not do more work: no plan has more FLOPs than what a person would write at its peak.
-    """
+    """Of what the search compiled and what fits, the fastest by the compiler; ``found`` unless it is surely faster."""
     if not isinstance(measure, Compiled):
         return found
     judge = measure.judge
-    work = (1 + MORE_WORK) * judge.timeline(found).flops
     fitting = [s for s, peak in measure.peaks.items() if peak <= budget_bytes and s != UNMERGED]
-    return faster_by(by_compiler(judge), found, [s for s in fitting if judge.timeline(s).flops <= work])
+    return faster_by(by_compiler(judge), found, no_more_work(lambda s: judge.timeline(s).flops, found, fitting))
 
 
 def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:

@@ -9,7 +9,7 @@ says is fastest is taken. A clock asks for arrays and a device that is attached.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -18,6 +18,8 @@ from remat_plan.clock.steps import ones, run_of
 from remat_plan.clock.turns import Ratio, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.search.judge import Judge
+
+T = TypeVar("T")
 
 Seconds = Callable[[Sequence[Schedule]], Sequence[Ratio | None]]
 """Of schedules the ratio of their seconds to those of the plain step, with an interval; None where it is not known."""
@@ -40,7 +42,7 @@ def by_compiler(judge: Judge) -> Seconds:
 
     def ratios(schedules: Sequence[Schedule]) -> list[Ratio | None]:
         found = [judge.compiled_overhead(s) for s in schedules]
-        return [None if overhead is None else Ratio(1 + overhead, 1 + overhead, 1 + overhead) for overhead in found]
+        return [None if overhead is None else Ratio.exactly(1 + overhead) for overhead in found]
 
     return ratios
 
@@ -52,8 +54,10 @@ def by_clock(judge: Judge) -> Seconds:
         values = [*judge.program.call.leaves, *ones(judge.program.cotangents)]
         judge.progress.say("running candidates")
         runs = [run_of(judge.step(s), values, judge.target) for s in (judge.unplanned, *schedules)]
+        for run in runs:
+            run.seconds()  # compiles
         least, most = _CLOCK_ROUNDS
-        once = sum(run.seconds()[0] for run in runs for _ in range(2)) / 2  # the first of both compiles
+        once = sum(run.seconds()[0] for run in runs)
         rounds = max(least, min(most, int(_CLOCK_SECONDS / max(once, 1e-9))))
         plain, *others = time_in_turns(runs, rounds)
         return [Ratio.of(plain.seconds, other.seconds) for other in others]
@@ -68,12 +72,21 @@ def can_run(judge: Judge) -> bool:
     return judge.target.attached and values and not judge.promoted and not judge.mapped
 
 
-def faster_by(seconds: Seconds, best: Schedule, others: Iterable[Schedule]) -> Schedule:
-    """Return of some schedules the fastest; ``best`` unless another is surely faster."""
+def no_more_work(flops: Callable[[T], float], found: T, others: Iterable[T]) -> list[T]:
+    """Return of other schedules (or choices of several) those that compute no more than one that was found.
+
+    No plan is to have more FLOPs than what a person would write at its peak.
+    """
+    most = (1 + MORE_WORK) * flops(found)
+    return [other for other in others if flops(other) <= most]
+
+
+def faster_by(seconds: Callable[[Sequence[T]], Sequence[Ratio | None]], best: T, others: Iterable[T]) -> T:
+    """Return of some schedules (or choices of several) the fastest; ``best`` unless another is surely faster."""
     every = [best, *dict.fromkeys(s for s in others if s != best)]
     own, *ratios = seconds(every)
     if own is None:
         return best
     known = [(ratio, s) for ratio, s in zip(ratios, every[1:], strict=True) if ratio is not None]
     sure = [(ratio.value, n, s) for n, (ratio, s) in enumerate(known) if ratio.high < (1 - SURE) * own.value]
-    return min(sure)[2] if sure else best
+    return min(sure, key=lambda row: row[:2])[2] if sure else best

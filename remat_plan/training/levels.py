@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import find_predicted
 from remat_plan.search.judge import Judge
-from remat_plan.search.seconds import MORE_WORK, SURE
+from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 
 MOST_COMPILES = 5
@@ -154,13 +155,16 @@ class Levels:
 
     def best(self, budget_bytes: int) -> Choice | None:
         """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better."""
-        fitting = {c: memory.seconds for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes}
+        fitting = [c for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
         best = min(fitting, key=lambda choice: price(self.marks, choice), default=None)
-        own = None if best is None else fitting[best]
-        work = 0.0 if best is None else (1 + MORE_WORK) * flops(self.marks, best)
-        likely = {c: s for c, s in fitting.items() if s is not None and flops(self.marks, c) <= work}
-        faster = {c: s for c, s in likely.items() if own and s < (1 - SURE) * own}
-        return min(faster, key=faster.__getitem__) if faster else best
+        if best is None:
+            return None
+        return faster_by(self._seconds, best, no_more_work(lambda c: flops(self.marks, c), best, fitting))
+
+    def _seconds(self, choices: Sequence[Choice]) -> list[Ratio | None]:
+        """Seconds of the compiled step under choices; None where its module does not tell."""
+        found = [self.tried[choice].seconds for choice in choices]
+        return [None if seconds is None else Ratio.exactly(seconds) for seconds in found]
 
     def _is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
         """Whether no other choice is worth a compile."""
