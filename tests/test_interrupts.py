@@ -114,6 +114,14 @@ def test_a_decorated_function_plans_on_the_next_call(stages):
     assert len(planned.plans) == 1
 
 
+def run_alone(code):
+    """Run code in a process of its own, which must end well."""
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 ANYWHERE = """
 import gc, random, signal, sys, threading, time
 import jax, jax.numpy as jnp
@@ -162,15 +170,7 @@ assert threading.active_count() == 1, threading.enumerate()
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(__import__("signal"), "setitimer"), reason="this system has no interval timers")
 def test_interrupted_anywhere():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ANYWHERE],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone(ANYWHERE)
 
 
 IMPORTING = """
@@ -204,12 +204,4 @@ assert "plan" in str(plan).lower()
 
 
 def test_interrupted_imports_can_be_done_again():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IMPORTING],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_alone(IMPORTING)
