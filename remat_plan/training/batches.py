@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from remat_plan.training.levels import Choice, Levels, Mark, held_bytes, level_bytes, overhead
-from remat_plan.training.search import Measuring, confirmed
+from remat_plan.training.levels import Choice, Levels, Mark, held_bytes, level_bytes, overhead, rate
+from remat_plan.training.search import Measuring, confirmed, first_rate
 from remat_plan.verify.compile import CompiledMemory
 
 _TRIES = 4
@@ -26,9 +26,6 @@ _LESS = 0.97
 
 _NO_MORE = 1.02
 """A batch that is larger than one that fits by less than this is not tried."""
-
-_LEAST_RATE = 1e-3
-"""A predicted byte is taken to come out at no less; a program that is tiny may need nothing."""
 
 _HALVINGS = 14
 """Steps of the search for the least level within a limit; the level is within a 16,000th of the plain one then."""
@@ -91,6 +88,8 @@ class Batches:
                 break
             peaks[guess] = self._written(guess).total_bytes
         best = max((b for b, peak in peaks.items() if peak <= self.budget_bytes), default=0)
+        known = self.step(best or self.unit)
+        self.rate = first_rate(known.measuring, known.marks)
         return Largest(best, peaks.get(best), 0.0)
 
     def within(self, limit: float | None, first: int) -> Largest:
@@ -140,7 +139,7 @@ class Batches:
         if not allowed:
             return Largest(batch, None, 0.0)
         least = min(allowed, key=allowed.__getitem__)
-        self.rate = max((allowed[least] - held) / max(level_bytes(step.marks, least), 1), _LEAST_RATE)
+        self.rate = rate(step.marks, least, allowed[least] - held)
         if found.fits and found.choice in allowed:
             return Largest(batch, found.memory.total_bytes, overhead(step.marks, found.choice))
         return Largest(batch, max(allowed[least], self.budget_bytes + 1), overhead(step.marks, least))

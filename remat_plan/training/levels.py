@@ -32,14 +32,21 @@ MOST_COMPILES = 5
 CLOSE = 0.03
 """A step that leaves no more than this share of the budget unused is not improved."""
 
-_AIM = 0.995
-"""The share of the budget that is aimed at after a step came out above it: predictions are not that exact."""
+_AIM = 0.005
+"""The share of the budget that is left free after a step came out above it: predictions are not that exact. After two
+four times as much is left, and so on."""
+
+_MORE = 2
+"""So many choices more are compiled where none fits: what is at the low end may cost far more than is needed."""
 
 _FLOOR = (0.0, 0.125, 0.25, 0.5)
 """Where choices near the low end lie: shares of the way from the least level to the plain one, by factors."""
 
 _NOTHING_TO_GAIN = 0.002
 """Nor is a step improved that recomputes this share of the plain seconds, or less."""
+
+_LEAST_RATE = 1e-3
+"""A predicted byte is taken to come out at no less; a program that is tiny may need nothing."""
 
 Choice = tuple[Schedule, ...]
 """A schedule for each mark."""
@@ -126,16 +133,33 @@ class Levels:
 
     def search(self, budget_bytes: int, compiles: int = MOST_COMPILES - 1) -> Fitted:
         """Find the fastest choice whose compiled step is within a budget; so many are compiled, if any fits."""
-        for _ in range(compiles):
-            choice = self._next(budget_bytes)
-            if choice is None or self._is_done(choice, self.measure(choice), budget_bytes):
+        self.explore(budget_bytes, compiles)
+        best = self.best(budget_bytes) or self.least()
+        return self.found(best, budget_bytes)
+
+    def found(self, choice: Choice, budget_bytes: int) -> Fitted:
+        """A choice as what was come to."""
+        memory = self.measure(choice)
+        return Fitted(choice, memory, memory.total_bytes <= budget_bytes)
+
+    def explore(self, budget_bytes: int, compiles: int) -> None:
+        """Compile so many choices, each where what is known says that the budget is met.
+
+        Fewer if one is as good as can be had, a few more if none fits.
+        """
+        most = len(self.tried) + compiles
+        while (choice := self.next(budget_bytes)) is not None:
+            if len(self.tried) >= most + (0 if self.best(budget_bytes) else _MORE):
                 break
-        best = self.best(budget_bytes)
-        if best is None:
-            # What every search ends with that found nothing: the least peak of these can be met as a budget.
-            floor = self.floor()
-            best = min(floor, key=lambda choice: self.measure(choice).total_bytes)
-        return Fitted(best, self.tried[best], self.tried[best].total_bytes <= budget_bytes)
+            if self.is_done(choice, self.measure(choice), budget_bytes):
+                break
+
+    def least(self) -> Choice:
+        """Of choices near the low end the one the compiler needs least for.
+
+        Every search that found nothing ends with these, whatever its budget: their least peak can be met as one.
+        """
+        return min(self.floor(), key=lambda choice: self.measure(choice).total_bytes)
 
     def floor(self) -> list[Choice]:
         """Choices near the low end: what is predicted to need least is not always what the compiler needs least for."""
@@ -149,8 +173,7 @@ class Levels:
         if choice not in self.tried:
             self.tried[choice] = self.compile(choice)
         memory = self.tried[choice]
-        above = memory.total_bytes - self.held_bytes
-        self.rate = max(above / max(level_bytes(self.marks, choice), 1), 1e-3)
+        self.rate = rate(self.marks, choice, memory.total_bytes - self.held_bytes)
         return memory
 
     def best(self, budget_bytes: int) -> Choice | None:
@@ -166,12 +189,12 @@ class Levels:
         found = [self.tried[choice].seconds for choice in choices]
         return [None if seconds is None else Ratio.exactly(seconds) for seconds in found]
 
-    def _is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
+    def is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
         """Whether no other choice is worth a compile."""
         close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= budget_bytes
         return close or (memory.total_bytes <= budget_bytes and overhead(self.marks, choice) <= _NOTHING_TO_GAIN)
 
-    def _next(self, budget_bytes: int) -> Choice | None:
+    def next(self, budget_bytes: int) -> Choice | None:
         """The choice to compile next; None where none is left between those that fit and those that do not.
 
         What predicted bytes come out at changes from one choice to the next, so what is aimed at may lie beyond what is
@@ -182,7 +205,7 @@ class Levels:
         low = max(under, default=0)
         over = [levels[c] for c, memory in self.tried.items() if memory.total_bytes > budget_bytes]
         high = min((level for level in over if level > low), default=None)
-        aim = (_AIM if over else 1.0) * budget_bytes
+        aim = (1 - _AIM * len(over) ** 2) * budget_bytes
         level = int((aim - self.held_bytes) / self.rate)
         proposed = [level] if high is None or low < level < high else []
         if high is not None:
@@ -193,6 +216,11 @@ class Levels:
 def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:
     """The level of a choice: of the mark that needs most."""
     return max(mark.above_arguments(s) for mark, s in zip(marks, choice, strict=True))
+
+
+def rate(marks: Sequence[Mark], choice: Choice, above_bytes: int) -> float:
+    """Compiled bytes above what is held that a predicted byte of a choice came out at."""
+    return max(above_bytes / max(level_bytes(marks, choice), 1), _LEAST_RATE)
 
 
 def flops(marks: Sequence[Mark], choice: Choice) -> float:

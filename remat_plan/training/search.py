@@ -2,8 +2,8 @@
 
 In: a ``TrainingStep``, its ``Site``s with their ``Mark``s, a target, a budget. Out: ``Fitted``.
 
-As in ``search.confirm``: where a search compiles fast (TPUs that are not attached), what it comes to is compiled with
-default options, and the ratio of the two sets the goal of the next search.
+Where compiling takes long (TPUs that are not attached) the first choices are compiled with little optimisation, to
+learn what predicted bytes come out at; those that count, with default options.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.progress import Progress
-from remat_plan.training.levels import CLOSE, Choice, Fitted, Levels, Mark, held_bytes, level_bytes, overhead, price
+from remat_plan.training.levels import MOST_COMPILES, Choice, Fitted, Levels, Mark, held_bytes, price, rate
 from remat_plan.training.sites import Site
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
-_AGAIN = 2
-"""So many choices are compiled fast in a second search, after default options came to another peak than fast ones."""
+_FAST = 2
+"""So many choices are compiled fast at most, before default options have their say."""
 
 _AGREEMENT = 0.005
 """The step as written stays unless another choice is predicted to be faster by this share."""
@@ -81,41 +81,38 @@ def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) 
 
 
 def _search(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
-    """Search among the schedules of the planner."""
+    """Search among the schedules of the planner.
+
+    What a predicted byte comes out at is taken from the step as written, until other choices are compiled. Arguments
+    and results of the marks are counted too, of which the step may hold some in other places, or not at all.
+    """
     held = held_bytes(measuring.as_written)
-    levels = Levels(marks, functools.partial(measuring.compile, fast=measuring.fast), held)
-    if measuring.step.spans_devices:
-        # What the evaluator counts may be spread over the devices, as the compiler sees fit.
-        plain = tuple(mark.judge.program.plain for mark in marks)
-        temporary = measuring.as_written.total_bytes - held
-        levels.rate = min(1.0, temporary / max(level_bytes(marks, plain), 1))
-    return confirmed(measuring, levels, budget_bytes)
+    compile_step = functools.partial(measuring.compile, fast=measuring.fast)
+    return confirmed(measuring, Levels(marks, compile_step, held, first_rate(measuring, marks)), budget_bytes)
+
+
+def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:
+    """What a predicted byte of the step as written comes out at; 1 where what is written is not what was predicted."""
+    if any(mark.judge.program.has_own_remat for mark in marks) and not measuring.step.spans_devices:
+        return 1.0
+    written = measuring.as_written
+    found = rate(marks, tuple(WRITTEN for _ in marks), written.total_bytes - held_bytes(written))
+    return min(1.0, found) if measuring.step.spans_devices else found
 
 
 def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted:
-    """Search, with default options of the compiler having the last word."""
-    marks = levels.marks
-    found = levels.search(budget_bytes)
+    """Search, with default options of the compiler having the last word.
+
+    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this.
+    """
     if not measuring.fast:
-        return found
-    known = [_with_default_options(measuring, found, budget_bytes)]
-    if found.fits and not _is_close(marks, known[0], budget_bytes):
-        margin = 1.0 if known[0].fits else 0.99
-        goal = int(budget_bytes * found.memory.total_bytes / known[0].memory.total_bytes * margin)
-        again = levels.search(goal, _AGAIN)
-        if again.choice != found.choice:
-            known.append(_with_default_options(measuring, again, budget_bytes))
-    within = [f for f in known if f.fits]
-    return min(within or known, key=lambda f: price(marks, f.choice) if within else f.memory.total_bytes)
-
-
-def _with_default_options(measuring: Measuring, found: Fitted, budget_bytes: int) -> Fitted:
-    """What was found with fast compiles, as it comes out without."""
-    memory = measuring.compile(found.choice)
-    return Fitted(found.choice, memory, memory.total_bytes <= budget_bytes)
-
-
-def _is_close(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> bool:
-    """Whether another search would find nothing better."""
-    close = found.memory.total_bytes >= (1 - CLOSE) * budget_bytes
-    return found.fits and (close or overhead(marks, found.choice) == 0.0)
+        return levels.search(budget_bytes)
+    levels.explore(budget_bytes, _FAST)
+    final = Levels(levels.marks, measuring.compile, levels.held_bytes, levels.rate)
+    first = levels.best(budget_bytes) or levels.next(budget_bytes)
+    if first is not None and not final.is_done(first, final.measure(first), budget_bytes):
+        final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried))
+    best = final.best(budget_bytes) or levels.least()
+    found = final.found(best, budget_bytes)
+    levels.tried.update(final.tried)
+    return found
