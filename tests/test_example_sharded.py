@@ -1,0 +1,48 @@
+"""``examples/sharded_training.py`` runs as a user runs it: as a program, whose output is all that is looked at."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TINY = "--layers 2 --width 16 --batch 8 --seq 32 --steps 2".split()
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / "sharded_training.py"), *arguments],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_it_trains_within_the_budget_in_every_layout():
+    done = run(*TINY, "--budget", "90%")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^(\w+): mesh of", done.stdout, re.MULTILINE) == ["copies", "fsdp", "tensor"]
+    peaks = [float(number) for number in re.findall(r"(?:as written|fitted|budget) +([\d.]+) MiB", done.stdout)]
+    held = [float(number) for number in re.findall(r"as written.* ([\d.]+) MiB$", done.stdout, re.MULTILINE)]
+    assert all(fitted <= budget <= plain for plain, fitted, budget in zip(*[iter(peaks)] * 3, strict=True))
+    assert held[1] <= held[0] > held[2]  # of one device: weights and optimizer are spread
+    assert len(re.findall(r"at most [\d.e+-]+ from as written", done.stdout)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "12"], "--batch and --width must be multiples of 8"),
+        (["--layers", "0"], "--layers 0: give a positive number"),
+        ([*TINY, "--layouts", "copies", "--budget", "1KB"], "error: budget 1 kB"),
+    ],
+)
+def test_it_explains_bad_input(arguments, message):
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
