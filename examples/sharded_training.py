@@ -148,7 +148,8 @@ def compare(name: str, options: argparse.Namespace) -> bool:
     report = fitted.report
     print(f"\n{name}: mesh of {shape[0]} x {shape[1]}, bytes on one device", flush=True)
     for label, needs in (("as written", report.plain), ("fitted", report.planned)):
-        print(f"  {label:<10} {mib(needs.peak_bytes)}, of which weights, optimizer and batch {mib(needs.argument_bytes)}")
+        held = mib(needs.argument_bytes)
+        print(f"  {label:<10} {mib(needs.peak_bytes)}, of which weights, optimizer and batch {held}")
     print(f"  budget     {mib(report.budget_bytes)}; recomputation {report.overhead:+.1%} (predicted)", flush=True)
     plain = jax.jit(make_step(adam, loss_fn), donate_argnums=0, compiler_options=rp.compiler_options() or None)
     wanted = train(plain, start(), data(), spread, options.steps)

@@ -6,6 +6,8 @@ In: a ``TrainingStep``, a budget, a target. Out: ``Found``, or ``BudgetError``. 
 from __future__ import annotations
 
 import functools
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +41,8 @@ from remat_plan.training.unmarked import no_mark
 from remat_plan.units import Budget, BudgetError, format_bytes
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
+
+_LOG = logging.getLogger("remat_plan")
 
 _WORTH_SLICES = 0.1
 """Above this overhead gradient accumulation is told of, where it would need none."""
@@ -122,6 +126,8 @@ def fit_step(
     if not found.fits:
         raise _below(marks, found, budget_bytes)
     report = _report(marked, found, budget, budget_bytes)
+    _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
+              report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
     plans = tuple(
         _plan(mark, mark.known(schedule), report, started) for mark, schedule in zip(marks, found.choice, strict=True)
     )

@@ -2,6 +2,7 @@
 
 import logging
 
+import jax
 import jax.numpy as jnp
 
 import remat_plan as rp
@@ -28,6 +29,14 @@ def test_what_was_compiled_and_chosen(caplog):
     assert compiled[0].getMessage().startswith("compiled a schedule for cpu in ")
     (record,) = planned
     assert record.getMessage().startswith(f"planned program {plan.fingerprint} in ")
+
+
+def test_what_a_fitted_step_came_to(caplog):
+    caplog.set_level(logging.INFO, "remat_plan")
+    report = rp.fit(lambda w, x: jax.grad(rp.remat(loss))(w, x), *ARGS, budget="90%").report
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "remat_plan"]
+    assert said.startswith("fitted step <lambda> in ")
+    assert said.endswith(f": {report.planned.peak_bytes} bytes of {report.budget_bytes}, {report.compiles} compiles")
 
 
 def test_silent_by_default(capfd):

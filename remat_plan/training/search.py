@@ -9,6 +9,7 @@ learn what predicted bytes come out at; those that count, with default options.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 
 from remat_plan.cost.hardware import Hardware
@@ -20,6 +21,8 @@ from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
+
+_LOG = logging.getLogger("remat_plan")
 
 _FAST = 2
 """So many choices are compiled fast at most, before default options have their say."""
@@ -54,8 +57,10 @@ class Measuring:
         key = choice, fast
         if key not in self._known:
             self.progress.say(f"compiling the step for {self.target.name} ({self.compiles + 1})")
-            self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
+            memory = self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
             self.compiles += 1
+            _LOG.debug("compiled the step for %s in %.1f s: %d bytes", self.target.name, memory.compile_seconds,
+                       memory.total_bytes)  # fmt: skip
         return self._known[key]
 
     @property
