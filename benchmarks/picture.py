@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.common import RESULTS
-from remat_plan.report.plots import AFTER, BEFORE
+from remat_plan.report.palette import AFTER, BEFORE
 
 PICTURE = Path(__file__).parent.parent / "docs/images/gpt2.svg"
 MODEL = "gpt2"

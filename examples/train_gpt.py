@@ -11,15 +11,19 @@ that every CPython carries, read character by character. Only two lines know abo
     plan = rp.plan(loss_fn, params, batch, key, budget="40%")
     planned_loss_fn = plan.apply(loss_fn)
 
-The rest trains, measures the plain step and the planned one side by side, and draws the memory over time.
+(The first is written in two steps here, to show what is predicted before anything is compiled.) The rest trains,
+measures the plain step and the planned one side by side, and draws the memory over time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import importlib.util
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -38,6 +42,9 @@ LossFn = Callable[[Params, jax.Array, jax.Array], jax.Array]
 
 TIMED_STEPS = 5
 """Steps of each kind that are timed; the median counts."""
+PATIENCE_SECONDS = 8.0
+"""How long nothing is said where output goes to a file or a pipe."""
+STARTED = time.perf_counter()
 
 
 # The model -------------------------------------------------------------------------------------------------
@@ -141,9 +148,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A compiled training step: (state, batch, key) -> (state, loss). The state that goes in is consumed."""
+    """A compiled training step: (state, batch, key) -> (state, (loss, norm of the gradient)).
 
-    run: Callable[[State, np.ndarray, jax.Array], tuple[State, jax.Array]]
+    The state that goes in is consumed.
+    """
+
+    run: Callable[[State, np.ndarray, jax.Array], tuple[State, tuple[jax.Array, jax.Array]]]
     peak_bytes: int
 
 
@@ -153,10 +163,11 @@ def compile_step(
     """Compile loss, gradients and update into one program, and read from the compiler what it needs."""
 
     @functools.partial(jax.jit, donate_argnums=0, compiler_options=rp.compiler_options())
-    def step(state: State, batch: jax.Array, key: jax.Array) -> tuple[State, jax.Array]:
+    def step(state: State, batch: jax.Array, key: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array]]:
         loss, gradients = jax.value_and_grad(loss_fn)(state.params, batch, key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        return State(optax.apply_updates(state.params, updates), optimizer_state), loss
+        told = loss, optax.global_norm(gradients)
+        return State(optax.apply_updates(state.params, updates), optimizer_state), told
 
     compiled = step.lower(state, batch, key).compile()
     memory = compiled.memory_analysis()
@@ -166,65 +177,92 @@ def compile_step(
     return Step(compiled, held_bytes + memory.temp_size_in_bytes)
 
 
-def largest_difference(one: LossFn, other: LossFn, params: Params, batch: np.ndarray, key: jax.Array) -> float:
-    """Return how far loss and gradients of two functions differ, relative to each array's largest entry.
+def time_in_turns(steps: list[Step], state: State, batch: np.ndarray, key: jax.Array) -> tuple[list[float], float]:
+    """Time steps in turn, so that whatever else the machine does hits all alike.
 
-    Gradients below a thousandth of the largest of all are compared with that: those of the biases of
-    attention's keys are zero but for rounding.
+    Returns:
+        The median seconds of each, and how far loss and norm of the gradient differ between the steps, relatively.
     """
-    options = rp.compiler_options()
-    expected, found = (
-        jax.tree.leaves(jax.jit(jax.value_and_grad(f), compiler_options=options)(params, batch, key))
-        for f in (one, other)
-    )
-    sizes = [float(jnp.max(jnp.abs(a))) for a in expected]
-    floor = max(sizes[1:]) / 1000  # the first is the loss
-    differences = [float(jnp.max(jnp.abs(a - b))) for a, b in zip(expected, found, strict=True)]
-    return max(difference / max(size, floor) for difference, size in zip(differences, sizes, strict=True))
-
-
-def seconds_per_step(steps: list[Step], state: State, batch: np.ndarray, key: jax.Array) -> list[float]:
-    """Time steps in turn, so that whatever else the machine does hits all alike; return the medians."""
     states = [jax.tree.map(jnp.copy, state) for _ in steps]
     seconds: list[list[float]] = [[] for _ in steps]
+    found: list[list[np.ndarray]] = [[] for _ in steps]
     for _ in range(1 + TIMED_STEPS):
         for i, step in enumerate(steps):
             start = time.perf_counter()
-            states[i], loss = step.run(states[i], batch, key)
-            loss.block_until_ready()
+            states[i], told = step.run(states[i], batch, key)
+            found[i].append(np.array(told))
             seconds[i].append(time.perf_counter() - start)
-    return [statistics.median(timed[1:]) for timed in seconds]  # the first run of each warms up
+    first = [told[0] for told in found]  # later ones start from parameters that differ by rounding
+    difference = max(float(np.max(np.abs(told / first[0] - 1))) for told in first)
+    return [statistics.median(timed[1:]) for timed in seconds], difference  # the first run of each warms up
 
 
 def train(step: Step, state: State, data: Iterable[np.ndarray], steps: int, key: jax.Array) -> Iterator[float]:
     """Train, and yield the loss of each step."""
     for i, batch in zip(range(steps), data, strict=False):
-        state, loss = step.run(state, batch, jax.random.fold_in(key, i))
+        state, (loss, _) = step.run(state, batch, jax.random.fold_in(key, i))
         yield float(loss)
 
 
-def shown(losses: Iterator[float], steps: int) -> list[float]:
-    """Collect the losses while showing how training goes: a bar on a terminal with rich, lines elsewhere."""
+# What is shown meanwhile -----------------------------------------------------------------------------------
+
+
+def on_terminal() -> bool:
+    """Tell whether there is a terminal that rich can draw on."""
+    return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+
+
+@contextlib.contextmanager
+def stage(text: str) -> Iterator[None]:
+    """Say what goes on: a spinner on a terminal; elsewhere a line, and another every few seconds."""
+    say(text)
+    if on_terminal():
+        from rich.console import Console
+
+        with Console().status(text):
+            yield
+        return
+    over = threading.Event()
+
+    def remind() -> None:
+        while not over.wait(PATIENCE_SECONDS):
+            say(f"still {text}")
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
     try:
-        from rich.progress import Progress
-    except ImportError:
-        return list(_printed(losses, steps))
-    if not sys.stdout.isatty():
-        return list(_printed(losses, steps))
-    collected = []
+        yield
+    finally:
+        over.set()
+        reminder.join()
+
+
+def say(text: str) -> None:
+    """Print a line with the seconds since the start."""
+    print(f"[{time.perf_counter() - STARTED:4.0f} s] {text}", flush=True)
+
+
+def shown(losses: Iterator[float], steps: int) -> list[float]:
+    """Collect the losses while showing how training goes: a bar on a terminal, a line now and then elsewhere."""
+    return list(_drawn(losses, steps) if on_terminal() else _printed(losses, steps))
+
+
+def _drawn(losses: Iterator[float], steps: int) -> Iterator[float]:
+    from rich.progress import Progress
+
     with Progress() as progress:
         bar = progress.add_task("training", total=steps)
         for loss in losses:
-            collected.append(loss)
             progress.update(bar, advance=1, description=f"training, loss {loss:.3f}")
-    return collected
+            yield loss
 
 
 def _printed(losses: Iterator[float], steps: int) -> Iterator[float]:
-    every = max(1, steps // 8)
+    said = -PATIENCE_SECONDS
     for i, loss in enumerate(losses, start=1):
-        if i == 1 or i == steps or i % every == 0:
-            print(f"  step {i:4d} of {steps}: loss {loss:.3f}", flush=True)
+        if i == steps or time.perf_counter() - said >= PATIENCE_SECONDS / 2:  # a step takes seconds itself
+            said = time.perf_counter()
+            say(f"step {i} of {steps}: loss {loss:.3f}")
         yield loss
 
 
@@ -261,10 +299,10 @@ def parse_options() -> Options:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     model = parser.add_argument_group("model")
-    model.add_argument("--layers", type=int, default=8, help="transformer layers; activations grow with them")
+    model.add_argument("--layers", type=int, default=6, help="transformer layers; activations grow with them")
     model.add_argument("--scan", action="store_true", help="put all layers under one scan")
-    model.add_argument("--width", type=int, default=256, help="size of the residual stream")
-    model.add_argument("--heads", type=int, default=8, help="attention heads; must divide the width")
+    model.add_argument("--width", type=int, default=192, help="size of the residual stream")
+    model.add_argument("--heads", type=int, default=6, help="attention heads; must divide the width")
     model.add_argument("--seq", type=int, default=256, help="characters in a training example")
     model.add_argument("--batch", type=int, default=8, help="examples in a step")
     model.add_argument("--dropout", type=float, default=0.1, help="its key is an argument of the loss")
@@ -278,7 +316,7 @@ def parse_options() -> Options:
     memory.add_argument("--target", help="plan for another device: gpu:h100, tpu:v5e:1x1, ...")
     memory.add_argument("--out", default="memory_timeline.png", help="where to draw the memory over time")
     training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=int, default=40, help="training steps")
+    training.add_argument("--steps", type=int, default=30, help="training steps")
     training.add_argument("--lr", type=float, default=1e-3, help="AdamW's learning rate")
     training.add_argument("--seed", type=int, default=0, help="of parameters, data and dropout")
     parsed = parser.parse_args()
@@ -290,7 +328,7 @@ def parse_options() -> Options:
 
 
 def main() -> None:
-    """Plan, compare, train, report."""
+    """Predict, plan, compare, train, report."""
     options = parse_options()
     text, alphabet = load_text()
     data = batches(text, options.batch, options.seq, options.seed)
@@ -299,49 +337,53 @@ def main() -> None:
     model = GPT(len(alphabet), options.layers, options.width, options.heads, options.dropout, options.scan)
     loss_fn = make_loss(model)
     optimizer = optax.adamw(options.lr)
-    params = model.init({"params": init_key, "dropout": key}, batch[:, :-1])
-    state = State(params, optimizer.init(params))
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-    device = jax.devices()[0].device_kind
-    print(f"{parameters:,} parameters, {len(text):,} characters, on {device}", flush=True)
 
-    start = time.perf_counter()
-    try:
-        plan = rp.plan(loss_fn, params, batch, key, budget=options.budget, target=options.target)
-    except rp.BudgetError as error:
-        sys.exit(str(error))
+    def make_state() -> State:
+        params = model.init({"params": init_key, "dropout": key}, batch[:, :-1])
+        return State(params, optimizer.init(params))
+
+    shapes = jax.eval_shape(make_state).params  # shapes are enough to plan with
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    say(f"{parameters:,} parameters, {len(text):,} characters, on {jax.devices()[0].device_kind}")
+
+    with stage("predicting what memory costs in time (nothing is compiled)"):
+        curve = rp.tradeoff(loss_fn, shapes, batch, key, target=options.target, progress=False)
+    print(f"\n{curve}\n", flush=True)
+    with stage(f"planning for a budget of {options.budget}, and compiling to check it"):
+        try:
+            plan = curve.plan(options.budget)
+        except rp.BudgetError as error:
+            sys.exit(str(error))
+    print(f"\n{plan}\n", flush=True)
     planned_loss_fn = plan.apply(loss_fn)
-    print(f"planned in {time.perf_counter() - start:.1f} s, compiling included", flush=True)
 
-    difference = largest_difference(loss_fn, planned_loss_fn, params, batch, key)
-    steps = [compile_step(f, optimizer, state, batch, key) for f in (loss_fn, planned_loss_fn)]
-    print(f"timing {TIMED_STEPS} steps of each, in turn", flush=True)
-    seconds = seconds_per_step(steps, state, batch, key)
-    losses = shown(train(steps[1], state, data, options.steps, key), options.steps)
+    with stage("making parameters"):
+        state = jax.jit(make_state)()
+    with stage("compiling the training steps, plain and planned"):
+        plain, planned = [compile_step(f, optimizer, state, batch, key) for f in (loss_fn, planned_loss_fn)]
+    with stage(f"timing {TIMED_STEPS} steps of each, in turn"):
+        seconds, difference = time_in_turns([plain, planned], state, batch, key)
+    losses = shown(train(planned, state, data, options.steps, key), options.steps)
     draw(plan, options.out)
 
-    print(f"\n{plan}\n")
-    print_table(plan, steps, seconds)
-    print(f"Loss and gradients differ by {difference:.1e} at most, relatively.")
-    print(f"Loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} planned steps.")
+    before, after = (f"{step.peak_bytes / 2**20:,.0f} MiB" for step in (plain, planned))
+    print(f"\nPeak of the training step {before} -> {after}: {change(planned.peak_bytes / plain.peak_bytes)}.")
+    print(
+        f"Seconds per step {seconds[0]:.2f} -> {seconds[1]:.2f}: {change(seconds[1] / seconds[0])}. Loss "
+        f"{losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} planned steps; "
+        f"loss and norm of the gradient differ by {difference:.1e} at most, relatively."
+    )
+    print(f'In your code: loss_fn = rp.remat(loss_fn, budget="{options.budget}"), or rp.fit for a whole training step.')
     print(f"Memory over time: {options.out}")
 
 
-def print_table(plan: rp.Plan, steps: list[Step], seconds: list[float]) -> None:
-    """Print what the plain and the planned program need."""
-    rows = [
-        (
-            "peak of loss and gradients",
-            mib(plan.written_peak_bytes),
-            mib(plan.compiled_peak_bytes or plan.predicted_peak_bytes),
-        ),
-        ("peak of the whole step", *(mib(step.peak_bytes) for step in steps)),
-        ("whole steps per second", *(f"{1 / each:.3f}" for each in seconds)),
-    ]
-    print(f"{'':27}{'plain':>14}{'planned':>14}")
-    for name, plain, planned in rows:
-        print(f"{name:27}{plain:>14}{planned:>14}")
-    print(f"{'budget for the first row':27}{'':14}{mib(plan.budget_bytes or 0):>14}")
+def change(ratio: float) -> str:
+    """Write a ratio as a change in per cent.
+
+    >>> change(0.412), change(1.03)
+    ('-58.8 %', '+3.0 %')
+    """
+    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def draw(plan: rp.Plan, path: str) -> None:
@@ -352,11 +394,6 @@ def draw(plan: rp.Plan, path: str) -> None:
     figure = plan.plot().get_figure(root=True)
     assert figure is not None
     figure.savefig(path, dpi=150, bbox_inches="tight")
-
-
-def mib(count: int) -> str:
-    """Write bytes for people."""
-    return f"{count / 2**20:,.1f} MiB"
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def _row(judge: Judge, candidates: Candidates, request: Request, budget: Budget 
     text = "" if budget is None else budget.text
     try:
         plan = make_plan(judge, candidates, budget, request, time.perf_counter())
-    except BudgetError as error:
+    except BudgetError as error:  # a row that says what the least is
         return ComparisonRow(request.strategy.name, text, None, error.minimum_bytes, str(error))
     except ValueError as error:  # it lacks a setting, or cannot plan this program
         return ComparisonRow(request.strategy.name, text, None, None, str(error))

@@ -25,6 +25,7 @@ from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import below_minimum
+from remat_plan.results.effects import effect_notes
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import check_rounds, peaks_of
 from remat_plan.results.plan import Plan
@@ -166,6 +167,8 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
         )
     if all(map(is_written, found.choice)):
         notes.append("the budget is met by the step as it is")
+    else:
+        notes += dict.fromkeys(note for mark in marks for note in effect_notes(mark.judge.program.graph))
     if step.spans_devices:
         notes.append("predicted figures (activations, plans) count all devices together; all others are of one device")
     return StepReport(

@@ -37,7 +37,7 @@ try:
     import flax.linen as nn
     from flax.core import lift, meta
     from flax.linen.transforms import lift_transform
-except ImportError as error:  # pragma: no cover
+except ModuleNotFoundError as error:  # pragma: no cover
     raise ImportError('rp.linen needs Flax: pip install "remat_plan[flax]"') from error
 
 

@@ -23,7 +23,7 @@ from remat_plan.policies import guarded
 
 try:
     from flax import nnx
-except ImportError as error:  # pragma: no cover
+except ModuleNotFoundError as error:  # pragma: no cover
     raise ImportError('rp.nnx needs Flax: pip install "remat_plan[flax]"') from error
 
 

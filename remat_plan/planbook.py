@@ -88,7 +88,7 @@ class PlanBook:
         if traced.has_gradient:
             try:
                 return self.emissions(traced)
-            except (NotImplementedError, TypeError, ValueError):
+            except (NotImplementedError, TypeError, ValueError):  # what JAX raises where it cannot differentiate
                 if traced.is_loss or _has_vjp(traced):
                     raise
         # Nothing to plan, as there is no backward pass: JAX says so where one is asked for.
@@ -135,6 +135,6 @@ def _has_vjp(traced: Traced) -> bool:
     step = PullbackStep(_compat.as_function(traced.jaxpr), traced.call.differentiated)
     try:
         jax.eval_shape(step, *traced.call.structs, *traced.cotangents)
-    except (NotImplementedError, TypeError, ValueError):
+    except (NotImplementedError, TypeError, ValueError):  # JAX has no one class for it
         return False
     return True

@@ -20,6 +20,7 @@ from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.results.decisions import decide
+from remat_plan.results.effects import effect_notes
 from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
 from remat_plan.results.trace import reduce_timeline
 from remat_plan.results.tried import Search, Tried
@@ -234,14 +235,15 @@ def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Re
         notes += [text] if gain > 0 else []
     notes += [f"{len(compiled)} schedules were compiled (print(plan.search))"] if compiled else []
     peaks = measure.peaks if isinstance(measure, Compiled) else {}
-    return Chosen(schedule, [*notes, *_source_notes(candidates, request)], peaks)
+    return Chosen(schedule, [*notes, *_source_notes(candidates, request), *effect_notes(program.graph)], peaks)
 
 
 def _without_budget(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
     """The preferred schedule of a strategy that can do without a budget."""
     named = candidates.named(request)
     assert named is not None, "a strategy that searches by itself needs a budget"
-    return Chosen(rank(named.schedules, judge).schedules[0], _source_notes(candidates, request))
+    notes = [*_source_notes(candidates, request), *effect_notes(judge.program.graph)]
+    return Chosen(rank(named.schedules, judge).schedules[0], notes)
 
 
 def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:

@@ -102,7 +102,7 @@ def parse_budget(budget: Any) -> Budget:
         return _parse_text(budget)
     try:
         number = float(budget)
-    except OverflowError:
+    except OverflowError:  # an integer beyond floats: refused below as infinite
         number = math.inf
     except TypeError:  # an array of several numbers
         raise TypeError(f"budget={short(budget)}: a budget is one number: {_EXAMPLES}.") from None

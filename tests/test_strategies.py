@@ -54,7 +54,7 @@ def test_the_table():
     assert all(name in text for name in names)
     assert max(map(len, text.splitlines())) <= 110
     assert f"{len(table)} strategies: auto, chain" in repr(table)
-    assert "<td>memory</td>" in table._repr_html_()
+    assert ">memory</td>" in table._repr_html_()
     assert "nobody" not in table
 
 

@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # the user stopped it: no traceback
         print("remat-plan: stopped", file=sys.stderr)
         return 130
-    except Exception:
+    except Exception:  # a fault of this library: shown whole
         traceback.print_exc()
         print(
             "remat-plan: this is a failure of remat_plan or of the compiler, not of your input. Please report it, "

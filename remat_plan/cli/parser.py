@@ -124,7 +124,7 @@ def _count(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
             number = int(text)
-        except ValueError:
+        except ValueError:  # no number: refused below
             number = least - 1
         if number < least:
             raise argparse.ArgumentTypeError(f"{text!r}: a whole number of {least} or more is needed")

@@ -28,7 +28,7 @@ def _model() -> str:
     """The model of the processor, where Linux tells; "" elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except OSError:  # not Linux
         return ""
     told = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
     fields = {key.strip(): value.strip() for key, value in told.items()}

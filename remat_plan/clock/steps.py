@@ -28,15 +28,16 @@ def attached(name: str, what: str) -> Target:
     Raises:
         ValueError: it is not attached; the message says so.
     """
+    cause: ValueError | None = None
     if ":" not in name:
         try:
             return resolve(name)
-        except ValueError:
-            pass
+        except ValueError as error:  # no such device in this process
+            cause = error
     raise ValueError(
         f"{what} is for {name}, which is not attached to this process, so nothing can be run on it. What the compiler "
         "itself expects there is plan.compiled_overhead; to measure, plan for a device that is here (target=None)."
-    )
+    ) from cause
 
 
 def run_of(step: Callable[..., Any], values: Sequence[Any], target: Target) -> Run:

@@ -10,10 +10,10 @@ measured anew. ``REMAT_PLAN_CACHE`` names another folder.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import sys
@@ -29,6 +29,8 @@ from remat_plan.clock.calibrate import calibrate
 from remat_plan.clock.device import device_name
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
+
+_LOG = logging.getLogger("remat_plan")
 
 FORMAT = 3
 """Number of the form of the file and of the probes: one more with each change after which rates mean something else."""
@@ -111,7 +113,10 @@ def _read(path: Path, table: Hardware) -> Hardware | None:
         data = json.loads(path.read_text(encoding="utf-8"))["hardware"]
         rates = {_text(work): _positive(rate) for work, rate in data.pop("rates").items()}
         figures = {name: _number(data.pop(name)) for name in _STORED if name != "rates"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:  # measured for the first time
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of any shape
+        _LOG.warning("%s cannot be read (%s: %s): the device is measured again", path, type(error).__name__, error)
         return None
     if data or not rates or not all(figures[n] > 0 for n in ("matrix_flops", "vector_flops", "bytes_per_second")):
         return None
@@ -137,16 +142,23 @@ def _positive(found: Any) -> float:
 
 
 def _write(path: Path, hardware: Hardware, target: Target) -> None:
-    """Write rates; where that is not possible (a folder that may not be written to), they are measured again."""
+    """Write rates; where that is not possible, a warning in the log says that they will be measured again."""
     figures = {name: getattr(hardware, name) for name in _STORED if name != "rates"}
     data = {**_identity(target), "hardware": {**figures, "rates": dict(hardware.rates)}}
-    with contextlib.suppress(OSError):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(data, file, indent=1, sort_keys=True)
             os.replace(beside, path)
-        except OSError:
+        except OSError:  # a full disk: nothing half-written stays
             os.unlink(beside)
             raise
+    except OSError as error:  # a folder that may not be written to: these rates still serve this process
+        _LOG.warning(
+            "measured rates cannot be kept in %s (%s), so every process will measure them anew; name another folder in "
+            "REMAT_PLAN_CACHE",
+            path.parent,
+            error,
+        )

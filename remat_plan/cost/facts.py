@@ -86,7 +86,7 @@ class FactBook:
         """
         try:
             return self._numbers.setdefault(key, len(self._numbers))
-        except TypeError:
+        except TypeError:  # it cannot be hashed
             return None
 
     def _learn(self, eqn: Any) -> Facts:

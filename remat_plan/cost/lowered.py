@@ -9,12 +9,15 @@ linear solves) is lowered by tracing a function, so that function is the truth a
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from remat_plan import _compat
+
+_LOG = logging.getLogger("remat_plan")
 
 
 def lowered_jaxpr(eqn: Any, platform: str = "") -> Any | None:
@@ -34,5 +37,6 @@ def lowered_jaxpr(eqn: Any, platform: str = "") -> Any | None:
 def _traced(fun: Callable[..., Any], structs: Any, params: tuple[tuple[str, Any], ...], _context: Any) -> Any | None:
     try:
         return jax.make_jaxpr(functools.partial(fun, **dict(params)))(*structs)
-    except Exception:  # a rule for some cases only; what it refuses, the compiler refuses too
+    except Exception:  # JAX's rule may raise anything for cases it is not for; the compiler will refuse them too
+        _LOG.debug("a lowering rule cannot be traced: the cost of its equation is guessed", exc_info=True)
         return None

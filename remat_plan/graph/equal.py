@@ -16,6 +16,7 @@ are one object.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ import jax
 import numpy as np
 
 from remat_plan import _compat
+
+_LOG = logging.getLogger("remat_plan")
 
 _SMALL = 64
 """Arrays in parameters with more elements than this are the same only if they are one object."""
@@ -216,7 +219,8 @@ def _derivative(eqn: Any, read: Sequence[bool]) -> tuple[Any, tuple[Any, ...]] |
             return _compat.live_jaxpr(jax.make_jaxpr(push)(operands, [operands[i] for i in moving]))
         cotangents = [_compat.struct(v.aval) for v, wanted in zip(eqn.outvars, floats, strict=True) if wanted]
         return _compat.live_jaxpr(jax.make_jaxpr(pull)(operands, cotangents))
-    except Exception:  # a rule that cannot be traced by itself cannot be compared; where it is needed, it says why
+    except Exception:  # the user's rule may raise anything; where it is needed, JAX raises that again
+        _LOG.debug("%s: its rule cannot be traced by itself, so it is not compared", eqn.primitive.name, exc_info=True)
         return None
 
 

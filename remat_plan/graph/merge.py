@@ -33,7 +33,7 @@ def identity(eqn: Any) -> Any | None:
     key = (eqn.primitive, tuple(sorted(values, key=lambda item: item[0])))
     try:
         hash(key)
-    except TypeError:
+    except TypeError:  # a parameter that cannot be hashed: the equation is taken as unlike any other
         return None
     return key
 

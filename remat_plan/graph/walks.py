@@ -41,7 +41,7 @@ class Texts:
         try:
             key = (eqn.primitive, tuple(sorted((k, v) for k, v in eqn.params.items())))
             hash(key)
-        except TypeError:
+        except TypeError:  # a parameter that cannot be hashed: its text is made each time
             return param_text(eqn)
         if key not in self.known:
             self.known[key] = param_text(eqn)

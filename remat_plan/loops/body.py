@@ -169,7 +169,7 @@ def forward_mode_explained(message: str) -> Iterator[None]:
     """
     try:
         yield
-    except TypeError as error:
+    except TypeError as error:  # JAX has no class of its own for it
         if "custom_vjp" not in str(error):
             raise
         raise TypeError(message) from error

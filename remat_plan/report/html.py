@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from remat_plan import markup
+from remat_plan.markup import number, prose
+from remat_plan.report import charts
+from remat_plan.report.palette import AFTER
 from remat_plan.report.points import comparison_cells, comparison_title, share_header, tradeoff_title
 from remat_plan.report.rows import (
     Entry,
     Fact,
     analysis_facts,
     analysis_title,
-    budget_text,
-    memory_high,
     number_of,
     plan_entries,
     plan_facts,
     plan_title,
     residual_groups,
-    shares,
 )
-from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.report.tables import Table
 from remat_plan.units import format_bytes
 
@@ -33,32 +33,31 @@ if TYPE_CHECKING:
     from remat_plan.results.analysis import Analysis
     from remat_plan.results.comparison import Comparison
     from remat_plan.results.plan import Plan
-    from remat_plan.results.trace import MemoryTrace
     from remat_plan.results.tradeoff import Tradeoff
 
 ENTRIES = 60
 """Most lines of a table."""
-BEFORE, AFTER = "#d97706", "#3b82f6"
-_COLUMNS = 100
 _ACTION = 60
-_NUMBERS = (
-    "bytes",
-    "saves",
-    "recomputes",
-    "peak",
-    "of plain",
-    "of written",
-    "overhead",
-    "compiled",
-    "FLOPs",
-    "budget",
-    "as written",
-    "planned",
-    "seconds",
-    "spread",
+"""Room, in characters, for what is done, before the values that are saved go below it."""
+_INDENT = 20
+_PLAN = (
+    ("", ">"),
+    ("equations", "<"),
+    ("what is done", "<"),
+    ("saves", ">"),
+    ("", "<"),
+    ("recomputes", ">"),
+    ("source", "<"),
 )
-_COLOURS = ("#3b82f6", "#d97706", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#a3a308")
-"""One for each strategy, in turn; all can be told from white and from black."""
+_ANALYSIS = (
+    ("bytes", ">"),
+    ("", "<"),
+    ("", ">"),
+    ("value", "<"),
+    ("type", "<"),
+    ("for the backward pass", "<"),
+    ("source", "<"),
+)
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -72,28 +71,9 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-_STYLE = """<style>
-.remat-plan { font: 13px/1.45 system-ui, sans-serif; color: inherit; max-width: 1000px; }
-.remat-plan .title { font-weight: 600; margin: 4px 0 6px; }
-.remat-plan table { border-collapse: collapse; margin: 6px 0 10px; }
-.remat-plan th, .remat-plan td { padding: 2px 10px 2px 0; text-align: left; vertical-align: top;
-  background: transparent; border: 0; }
-.remat-plan thead th { border-bottom: 1px solid rgba(128, 128, 128, .6); white-space: nowrap; }
-.remat-plan tbody tr { border-bottom: 1px solid rgba(128, 128, 128, .18); background: transparent; }
-.remat-plan .facts tbody tr { border: 0; }
-.remat-plan .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.remat-plan .what { min-width: 420px; }
-.remat-plan .source { white-space: nowrap; }
-.remat-plan .bar { width: 120px; min-width: 60px; }
-.remat-plan .bar div { height: 10px; margin-top: 4px; border-radius: 2px; background: #3b82f6; }
-.remat-plan .small { opacity: .75; font-size: 12px; }
-.remat-plan code { font-size: 12px; white-space: nowrap; background: transparent;
-  color: inherit; padding: 0; }
-.remat-plan .legend span { margin-right: 16px; white-space: nowrap; }
-.remat-plan .key { display: inline-block; width: 18px; height: 4px; margin-right: 5px;
-  vertical-align: middle; }
-.remat-plan .hover:hover { fill-opacity: .12; }
-</style>"""
+_STYLE = "<style>.remat-plan .hover:hover { fill-opacity: .12; }</style>"
+"""All that an attribute cannot say: the stretch of a chart that is pointed at. The rest is inline, see ``markup``."""
+_BLOCK = "font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:1000px;text-align:left"
 
 
 def plan_html(plan: Plan) -> str:
@@ -101,15 +81,12 @@ def plan_html(plan: Plan) -> str:
     entries = plan_entries(plan)
     largest = max((e.decision.saved_bytes or 0 for e in entries if e.decision), default=0)
     rows = [_entry_row(e, largest) for e in entries[:ENTRIES]]
-    header = ["", "equations", "what is done", "saves", "", "recomputes", "source"]
-    notes = [f'<div class="small">note: {escape(note)}</div>' for note in plan.notes]
     return _fragment(
         plan_title(plan),
         _facts(plan_facts(plan)),
-        *notes,
-        _legend(plan),
-        _timeline(plan),
-        _table(header, rows, len(entries) - ENTRIES),
+        *(markup.small(f"note: {note}") for note in plan.notes),
+        charts.timeline(plan),
+        markup.table(_PLAN, rows, len(entries) - ENTRIES),
     )
 
 
@@ -119,25 +96,21 @@ def analysis_html(analysis: Analysis) -> str:
     largest = made[0].size_bytes if made else 0
     rows = [
         [
-            _number(format_bytes(g.size_bytes)),
+            number(format_bytes(g.size_bytes)),
             _bar(g.size_bytes, largest, f"{g.count} x {format_bytes(g.row.size_bytes)}"),
-            _number(f"{g.count} x" if g.count > 1 else ""),
-            _cell(f"<code>{escape(g.label)}</code>"),
-            _cell(f"<code>{escape(g.type)}</code>"),
-            _cell(escape(g.status)),
-            f'<td title="{escape(g.hint)}">{escape(g.place)}</td>',
+            number(f"{g.count} x" if g.count > 1 else ""),
+            markup.cell(markup.code(g.label)),
+            markup.cell(markup.code(g.type)),
+            prose(g.status),
+            prose(g.place, title=g.hint),
         ]
         for g in made[:ENTRIES]
     ]
-    header = ["bytes", "", "", "value", "type", "for the backward pass", "source"]
-    parts = [_facts(analysis_facts(analysis)), _table(header, rows, len(made) - ENTRIES)]
+    parts = [_facts(analysis_facts(analysis)), markup.table(_ANALYSIS, rows, len(made) - ENTRIES)]
     if owned:
         size_bytes = sum(g.size_bytes for g in owned)
         count = sum(g.count for g in owned)
-        parts.append(
-            f'<div class="small">Read as well: {count} of the arguments and constants '
-            f"({format_bytes(size_bytes)})</div>"
-        )
+        parts.append(markup.small(f"Read as well: {count} of the arguments and constants ({format_bytes(size_bytes)})"))
     return _fragment(analysis_title(analysis), *parts)
 
 
@@ -148,18 +121,16 @@ def tradeoff_html(curve: Tradeoff) -> str:
     largest, written = max((p.peak_bytes for p in points), default=1) or 1, curve.written_peak_bytes
     rows = [
         [
-            _number(format_bytes(p.peak_bytes)),
+            number(format_bytes(p.peak_bytes)),
             _bar(p.peak_bytes, largest, f"{p.peak_bytes / written:.1%} {share}"),
-            _number(f"{p.peak_bytes / written:.1%}"),
-            _number(f"{p.overhead:.1%}"),
+            number(f"{p.peak_bytes / written:.1%}"),
+            number(f"{p.overhead:.1%}"),
         ]
         for p in points
     ]
     title = tradeoff_title(curve)
-    parts = [_table(["peak", "", share, "overhead"], rows, 0)]
-    if points:
-        parts.insert(0, _curve(curve, title))
-    return _fragment(title, *parts)
+    table = markup.table((("peak", ">"), ("", "<"), (share, ">"), ("overhead", ">")), rows)
+    return _fragment(title, charts.curve(curve, title), table) if points else _fragment(title, table)
 
 
 def comparison_html(comparison: Comparison) -> str:
@@ -168,25 +139,37 @@ def comparison_html(comparison: Comparison) -> str:
     rows = []
     for row in comparison.rows:
         strategy, budget, peak, share, overhead, compiled, flops, remark = comparison_cells(comparison, row)
-        bar = _cell("") if row.peak_bytes is None else _bar(row.peak_bytes, written, f"{row.peak_bytes} bytes")
-        told = f'<td title="{escape(row.problem)}">{escape(remark)}</td>'
-        numbers = [_number(peak), bar, _number(share), _number(overhead), _number(compiled), _number(flops)]
-        rows.append([_cell(escape(strategy)), _number(budget), *numbers, told])
-    of = share_header(comparison.has_own_remat)
-    header = ["strategy", "budget", "peak", "", of, "overhead", "compiled", "FLOPs", ""]
-    notes = [f'<div class="small">{escape(text)}</div>' for text in comparison.footnotes]
-    chart = _scatter(comparison) if any(row.plan is not None for row in comparison.rows) else []
-    return _fragment(
-        comparison_title(comparison, number_of(len(rows), "plan")), *chart, _table(header, rows, 0), *notes
+        bar = prose("") if row.peak_bytes is None else _bar(row.peak_bytes, written, f"{row.peak_bytes} bytes")
+        numbers = [number(peak), bar, number(share), number(overhead), number(compiled), number(flops)]
+        rows.append([prose(strategy), number(budget), *numbers, prose(remark, title=row.problem)])
+    figures = (share_header(comparison.has_own_remat), "overhead", "compiled", "FLOPs")
+    header = (
+        ("strategy", "<"),
+        ("budget", ">"),
+        ("peak", ">"),
+        ("", "<"),
+        *((text, ">") for text in figures),
+        ("", "<"),
     )
+    chart = [charts.scatter(comparison)] if any(row.plan is not None for row in comparison.rows) else []
+    title = comparison_title(comparison, number_of(len(rows), "plan"))
+    return _fragment(title, *chart, markup.table(header, rows), *map(markup.small, comparison.footnotes))
 
 
 def table_html(table: Table) -> str:
     """A table: figures, notes, rows."""
-    kinds = [_number if column.align == ">" else lambda text: _cell(escape(text)) for column in table.columns]
-    rows = [[make(cell) for make, cell in zip(kinds, line.cells, strict=True)] for line in table.lines]
-    notes = [f'<div class="small">{escape(text)}</div>' for text in (*table.notes, *table.footnotes)]
-    return _fragment(table.title, _facts(table.facts), *notes, _table([c.header for c in table.columns], rows, 0))
+    rows = []
+    for line in table.lines:
+        cells = [
+            number(text)
+            if column.align == ">"
+            else markup.cell(escape(text), f"padding-left:{line.indent}ch" if column.flexible and line.indent else "")
+            for column, text in zip(table.columns, line.cells, strict=True)
+        ]
+        rows.append(cells)
+    header = [(column.header, column.align) for column in table.columns]
+    notes = [markup.small(text) for text in (*table.notes, *table.footnotes)]
+    return _fragment(table.title, _facts(table.facts), *notes, markup.table(header, rows))
 
 
 def page(title: str, fragment: str) -> str:
@@ -203,148 +186,41 @@ def page(title: str, fragment: str) -> str:
 
 
 def _fragment(title: str, *parts: str) -> str:
-    return "\n".join(
-        [f'<div class="remat-plan">{_STYLE}', f'<div class="title">{escape(title)}</div>', *parts, "</div>"]
-    )
-
-
-def _cell(inner: str) -> str:
-    return f"<td>{inner}</td>"
-
-
-def _number(text: str) -> str:
-    return f'<td class="number">{escape(text)}</td>'
+    head = f'<div style="font-weight:600;margin:4px 0 6px">{escape(title)}</div>'
+    return "\n".join([f'<div class="remat-plan" style="{_BLOCK}">{_STYLE}', head, *parts, "</div>"])
 
 
 def _bar(size: float, largest: float, title: str) -> str:
     share = 100 * size / largest if largest else 0.0
-    return f'<td class="bar" title="{escape(title)}"><div style="width:{share:.1f}%"></div></td>'
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    head = "".join(f'<th class="number">{h}</th>' if h in _NUMBERS else f"<th>{h}</th>" for h in header)
-    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    more = f'<div class="small">... and {left} more rows</div>' if left > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{more}"
+    bar = f'<div style="height:10px;margin-top:4px;border-radius:2px;background:{AFTER};width:{share:.1f}%"></div>'
+    return markup.cell(bar, "width:120px;min-width:60px", title)
 
 
 def _facts(facts: Sequence[Fact]) -> str:
-    rows = "\n".join(
-        f"<tr><td>{escape(f.label)}</td>{_number(f.figure)}"
-        f"{_number('' if f.share is None else f'{f.share:.1%}')}"
-        f'<td><span class="small">{escape(f.remark)}</span></td></tr>'
+    rows = [
+        [
+            prose(f.label),
+            number(f.figure),
+            number("" if f.share is None else f"{f.share:.1%}"),
+            markup.cell(f'<span style="{markup.SMALL}">{escape(f.remark)}</span>'),
+        ]
         for f in facts
-    )
-    return f'<table class="facts"><tbody>\n{rows}\n</tbody></table>'
+    ]
+    return markup.table((), rows)
 
 
 def _entry_row(entry: Entry, largest: int) -> list[str]:
     d = entry.decision
     saved = None if d is None else d.saved_bytes
     values = "" if entry.names_value(_ACTION) else entry.saved_values()
-    action = escape(entry.action(_ACTION))
-    codes = "; ".join(f"<code>{escape(value)}</code>" for value in values.split("; "))
-    detail = f'<div class="small">{codes}</div>' if values else ""
+    codes = "; ".join(markup.code(value) for value in values.split("; "))
+    detail = f'<div style="{markup.SMALL}">{codes}</div>' if values else ""
     return [
-        _number(f"{entry.count} x" if entry.count > 1 and d is not None else ""),
-        _cell(escape(entry.equations)),
-        f'<td class="what" style="padding-left:{20 * entry.indent}px">{action}{detail}</td>',
-        _number(entry.saved),
-        _cell("") if saved is None else _bar(saved, largest, f"{saved} bytes saved by one"),
-        _number(entry.recomputed),
-        f'<td class="source">{escape(d.source) if d is not None else ""}</td>',
+        number(f"{entry.count} x" if entry.count > 1 and d is not None else ""),
+        prose(entry.equations),
+        markup.cell(escape(entry.action(_ACTION)) + detail, f"min-width:420px;padding-left:{_INDENT * entry.indent}px"),
+        number(entry.saved),
+        prose("") if saved is None else _bar(saved, largest, f"{saved} bytes saved by one"),
+        number(entry.recomputed),
+        markup.cell(escape(d.source) if d is not None else "", "white-space:nowrap"),
     ]
-
-
-def _legend(plan: Plan) -> str:
-    items = [
-        (f"background:{BEFORE}", f"plain: peak {format_bytes(plan.plain_timeline.peak_bytes)}"),
-        (f"background:{AFTER}", f"planned: peak {format_bytes(plan.planned_timeline.peak_bytes)}"),
-        ("border-top:2px dashed currentColor;height:0", f"budget: {budget_text(plan)}"),
-        (
-            "background:currentColor;opacity:.25;height:10px",
-            f"arguments and results: {format_bytes(plan.planned_timeline.owned_bytes)}",
-        ),
-    ]
-    return _keys(items)
-
-
-def _keys(items: Sequence[tuple[str, str]]) -> str:
-    """A legend of (style of the key, text)."""
-    keys = "".join(f'<span><i class="key" style="{style}"></i>{escape(text)}</span>' for style, text in items)
-    return f'<div class="legend">{keys}</div>'
-
-
-def _timeline(plan: Plan) -> str:
-    before, after = plan.plain_timeline, plan.planned_timeline
-    high = memory_high(plan)
-    rule = float(plan.budget_bytes) if plan.budget_bytes is not None and plan.budget_bytes <= high else None
-    one, two = _highest(before), _highest(after)
-    hover = [
-        f"at {n * 100 // _COLUMNS} % of the step: plain {format_bytes(a)}, planned {format_bytes(b)}, "
-        f"budget {budget_text(plan)}"
-        for n, (a, b) in enumerate(zip(one, two, strict=True))
-    ]
-    return line_chart(
-        "live memory over the gradient step, plain and planned (predicted)",
-        [Line(BEFORE, shares(before), before.live_bytes), Line(AFTER, shares(after), after.live_bytes)],
-        Axis("position in the gradient step (share of its instructions)", 0, 100, lambda v: f"{v:.0f} %"),
-        Axis("live memory (predicted)", 0, high, format_bytes),
-        floor=after.owned_bytes,
-        rule=rule,
-        columns=hover,
-    )
-
-
-def _highest(trace: MemoryTrace) -> list[int]:
-    """The most live bytes in each of ``_COLUMNS`` stretches of the step."""
-    highest = [0] * _COLUMNS
-    for share, size in zip(shares(trace), trace.live_bytes, strict=True):
-        column = min(int(share * _COLUMNS / 100), _COLUMNS - 1)
-        highest[column] = max(highest[column], size)
-    for n in range(1, _COLUMNS):
-        highest[n] = highest[n] or highest[n - 1]  # a step that is longer than a column
-    return highest
-
-
-def _curve(curve: Tradeoff, title: str) -> str:
-    points = curve.points
-    xs, ys, titles = [], [], []  # stairs: a budget between two points is met by the one with the smaller peak
-    for point, after in zip(points, [*points[1:], points[-1]], strict=True):
-        xs += [point.peak_bytes, after.peak_bytes]
-        ys += [point.overhead, point.overhead]
-        titles += [f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}", ""]
-    low, high = points[0].peak_bytes, points[-1].peak_bytes
-    margin = 0.04 * ((high - low) or high or 1)
-    return line_chart(
-        title,
-        [Line(AFTER, xs, ys, titles)],
-        Axis("peak memory (predicted)", low - margin, high + margin, format_bytes),
-        Axis("overhead (predicted)", 0, 1.08 * max([*ys, 1e-3]), lambda v: f"{100 * v:.3g} %"),
-    )
-
-
-def _scatter(comparison: Comparison) -> list[str]:
-    """Peak and overhead of all plans, a colour for each strategy: legend and chart."""
-    names = list(dict.fromkeys(row.strategy for row in comparison.rows if row.plan is not None))
-    lines, keys = [], []
-    for number, name in enumerate(names):
-        colour = _COLOURS[number % len(_COLOURS)]
-        points = sorted(
-            (row.peak_bytes, row.plan.overhead)
-            for row in comparison.rows
-            if row.strategy == name and row.plan is not None and row.peak_bytes is not None
-        )
-        titles = [f"{name}: peak {format_bytes(peak)}, overhead {overhead:.1%}" for peak, overhead in points]
-        lines.append(Line(colour, [p for p, _ in points], [o for _, o in points], titles))
-        keys.append((f"background:{colour}", name))
-    most = max([1, comparison.written_peak_bytes, *(x for line in lines for x in line.xs)])
-    high = max([1e-3, *(y for line in lines for y in line.ys)])
-    word = "compiled" if comparison.verified else "predicted"
-    chart = line_chart(
-        "peak and overhead of the plans compared",
-        lines,
-        Axis(f"peak memory ({word})", 0, 1.04 * most, format_bytes),
-        Axis("overhead (predicted)", 0, 1.08 * high, lambda v: f"{100 * v:.3g} %"),
-    )
-    return [_keys(keys), chart]

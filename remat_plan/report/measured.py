@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat_plan.report.plots import AFTER, BEFORE, new_axes
+from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.plots import ink, new_axes
 from remat_plan.report.points import overhead_text
 from remat_plan.report.rows import Fact, number_of
 from remat_plan.report.tables import Column, Line, Table
@@ -64,7 +65,7 @@ def plot_measurement(measured: Measurement, ax: Axes | None = None) -> Axes:
     ax = new_axes(ax)
     steps = (measured.plain, measured.planned)
     spreads = [step.spread_seconds / 2 for step in steps]
-    ax.barh(["plain", "planned"], [s.seconds for s in steps], xerr=spreads, color=[BEFORE, AFTER])
+    ax.barh(["plain", "planned"], [s.seconds for s in steps], xerr=spreads, color=[BEFORE, AFTER], ecolor=ink())
     ax.invert_yaxis()
     ax.set_xlabel(f"seconds of one step on {measured.device}")
     ax.set_title(f"overhead {overhead_text(measured)}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from remat_plan.report.rows import memory_high, residual_groups, shares
+from remat_plan.report.palette import AFTER, BEFORE, GREY, PLAIN, PLANNED, Look, point_look
+from remat_plan.report.rows import compiled_peaks, memory_high, residual_groups, shares
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -20,18 +21,23 @@ if TYPE_CHECKING:
     from remat_plan.results.plan import Plan
     from remat_plan.results.tradeoff import Tradeoff
 
-BEFORE, AFTER, BUDGET, OWNED = "#d97706", "#2563eb", "#111827", "#9ca3af"
+OWNED = GREY
+"""What is there all the time, and what is compared with."""
+RULE = (0, (6, 3))
+"""Dashes of straight lines across, such as the budget."""
 _SIZE = (8.0, 4.2)
 _BARS = 15
-_MARKERS = "osD^v<>PX"
 
 
 def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
     """Draw live bytes over the gradient step, plain and planned, and the budget.
 
     Args:
-        plan: what to draw; all values are by the evaluator.
+        plan: what to draw.
         ax: axes to draw on; by default those of a new figure (``plan.plot().figure.savefig("memory.png")``).
+
+    Lines are live bytes as the evaluator predicts them; markers are the peaks that the compiler reports, where the plan
+    was compiled.
 
     Returns:
         The axes. The x axis is the share of the step's instructions, since the planned step has more of them.
@@ -43,13 +49,16 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
     before, after = plan.plain_timeline, plan.planned_timeline
     owned = f"arguments and results: {format_bytes(after.owned_bytes)}"
     ax.axhspan(0, after.owned_bytes, color=OWNED, alpha=0.35, linewidth=0, label=owned)
-    for trace, colour, word in ((before, BEFORE, "plain"), (after, AFTER, "planned")):
-        label = f"{word}: peak {format_bytes(trace.peak_bytes)}"
-        ax.plot(shares(trace), trace.live_bytes, color=colour, linewidth=1.6, label=label)
+    for trace, drawn, word in ((before, PLAIN, "plain"), (after, PLANNED, "planned")):
+        label = f"{word}: predicted peak {format_bytes(trace.peak_bytes)}"
+        ax.plot(shares(trace), trace.live_bytes, color=drawn.colour, linewidth=drawn.width, label=label)
+    for (place, size_bytes, word), drawn in zip(compiled_peaks(plan), (PLAIN, PLANNED), strict=False):
+        label = f"{word}: compiled peak {format_bytes(size_bytes)}"
+        ax.plot(place, size_bytes, clip_on=False, label=label, **markers(drawn))
     high = memory_high(plan)
     if plan.budget_bytes is not None and plan.budget_bytes <= high:
         label = f"budget: {format_bytes(plan.budget_bytes)}"
-        ax.axhline(plan.budget_bytes, color=BUDGET, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
+        ax.axhline(plan.budget_bytes, color=ink(), linewidth=1.2, linestyle=RULE, label=label)
     ax.set_xlim(0, 100)
     ax.set_ylim(0, high)
     ax.set_xlabel("position in the gradient step (% of its instructions)")
@@ -92,7 +101,7 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
 
 
 def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
-    """Draw overhead against peak bytes of all plans, one line with markers for each strategy.
+    """Draw overhead against peak bytes of all plans, points for each strategy, which are not joined.
 
     Args:
         comparison: what to draw; strategies and budgets without a plan are left out.
@@ -110,14 +119,13 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
             points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead))
     for number, (name, found) in enumerate(points.items()):
         peaks, overheads = zip(*sorted(found), strict=True)
-        marker = _MARKERS[number % len(_MARKERS)]
-        ax.plot(peaks, overheads, marker=marker, markersize=5, linewidth=1.2, clip_on=False, label=name)
+        ax.plot(peaks, overheads, clip_on=False, label=name, **markers(point_look(number, len(points))))
     word = "as written" if comparison.has_own_remat else "plain step"
     label = f"{word}: {format_bytes(comparison.written_peak_bytes)}"
-    ax.axvline(comparison.written_peak_bytes, color=OWNED, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
+    ax.axvline(comparison.written_peak_bytes, color=OWNED, linewidth=1.2, linestyle=RULE, label=label)
     word = "compiled" if comparison.verified else "predicted"
     ax.set_xlim(left=0)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(bottom=min([0.0, *(o for found in points.values() for _, o in found)]))  # below 0: it saves time
     ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     ax.set_xlabel(f"peak memory of the gradient step ({word})")
     ax.set_ylabel("overhead (% of plain seconds, predicted)")
@@ -164,7 +172,7 @@ def new_axes(ax: Axes | None) -> Axes:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError('plots need matplotlib: pip install "remat_plan[plot]"') from error
     if ax is not None:
         return ax
@@ -175,6 +183,25 @@ def new_axes(ax: Axes | None) -> Axes:
     figure = Figure(figsize=_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     return figure.add_subplot()
+
+
+def ink() -> str:
+    """The colour of text: what is drawn in it can be seen on whatever background matplotlib was told to use."""
+    import matplotlib
+
+    return matplotlib.rcParams["text.color"]
+
+
+def markers(drawn: Look) -> dict[str, Any]:
+    """The arguments of ``Axes.plot`` for the markers of a look."""
+    return {
+        "linestyle": "",
+        "marker": drawn.marker,
+        "markersize": drawn.size,
+        "markeredgecolor": drawn.colour,
+        "markerfacecolor": "none",
+        "markeredgewidth": 2,
+    }
 
 
 def finish(ax: Axes, bytes_axis: Any) -> None:

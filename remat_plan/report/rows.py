@@ -252,9 +252,21 @@ def shares(trace: MemoryTrace) -> tuple[float, ...]:
     return tuple(100.0 * p / max(trace.steps - 1, 1) for p in trace.positions)
 
 
+def compiled_peaks(plan: Plan) -> list[tuple[float, int, str]]:
+    """Where in the step, 0 to 100, the peaks of both steps are predicted; what the compiler says of them; whose."""
+    if plan.compiled_peak_bytes is None:
+        return []
+    both = (
+        (plan.plain_timeline, plan.plain_peak_bytes, "plain"),
+        (plan.planned_timeline, plan.compiled_peak_bytes, "planned"),
+    )
+    return [(shares(t)[t.live_bytes.index(max(t.live_bytes))], size_bytes, word) for t, size_bytes, word in both]
+
+
 def memory_high(plan: Plan) -> float:
     """The most bytes that a picture of the step shows: a budget far above the peaks would flatten them."""
-    peak = max(plan.plain_timeline.peak_bytes, plan.planned_timeline.peak_bytes, 1)
+    compiled = [size_bytes for _, size_bytes, _ in compiled_peaks(plan)]
+    peak = max(plan.plain_timeline.peak_bytes, plan.planned_timeline.peak_bytes, *compiled, 1)
     budget = plan.budget_bytes if plan.budget_bytes is not None else 0
     return 1.06 * (max(peak, budget) if budget <= 1.5 * peak else peak)
 

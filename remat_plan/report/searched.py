@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat_plan.report.plots import AFTER, BEFORE, finish, new_axes
+from remat_plan.report.palette import AFTER, BEFORE, GREY
+from remat_plan.report.plots import finish, ink, new_axes
 from remat_plan.report.rows import number_of
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.units import format_bytes
@@ -63,7 +64,7 @@ def plot_search(search: Search, ax: Axes | None = None) -> Axes:
     kinds = (
         ("predicted", BEFORE, "o", [row.overhead for row in search.rows]),
         ("by the compiler", AFTER, "s", [row.compiled_overhead for row in search.rows]),
-        ("by the clock", "black", "x", [row.measured_overhead for row in search.rows]),
+        ("by the clock", ink(), "x", [row.measured_overhead for row in search.rows]),
     )
     for label, colour, marker, overheads in kinds:
         told = [(r.compiled_peak_bytes, 100 * o) for r, o in zip(search.rows, overheads, strict=True) if o is not None]
@@ -71,7 +72,7 @@ def plot_search(search: Search, ax: Axes | None = None) -> Axes:
             ax.plot(*zip(*told, strict=True), linestyle="", marker=marker, color=colour, label=label)
     for row in search.rows:
         if row.chosen:
-            ax.axvline(row.compiled_peak_bytes, color=AFTER, linewidth=0.8, label="chosen")
+            ax.axvline(row.compiled_peak_bytes, color=GREY, linewidth=0.8, label="chosen")
     ax.set_xlabel("compiled peak (bytes on one device)")
     ax.set_ylabel("overhead (%)")
     ax.set_title("Schedules that the search compiled")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
 from remat_plan.results.decisions import line_text, value_text
+from remat_plan.results.effects import effect_places
 from remat_plan.units import BudgetError, format_bytes
 
 
@@ -50,12 +51,10 @@ def below_minimum(
 
 def _without_effects(graph: Graph) -> str:
     """What to take out: equations with effects run exactly once, so that nothing is recomputed around them."""
-    places = dict.fromkeys(f"{op.primitive} {line_text(op.eqn)}".strip() for op in graph.ops if op.effectful)
+    places = effect_places(graph)
     if not places:
         return ""
-    return (
-        f"taking out what has effects, must run exactly once and so cannot be recomputed ({', '.join([*places][:3])}), "
-    )
+    return f"taking out what has effects, must run exactly once and so cannot be recomputed ({', '.join(places[:3])}), "
 
 
 def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:

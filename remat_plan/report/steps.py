@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat_plan.report.plots import AFTER, BEFORE, BUDGET, OWNED, finish, new_axes
+from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.plots import OWNED, RULE, finish, ink, new_axes
 from remat_plan.report.rows import Fact, compiled_facts, number_of
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
@@ -88,7 +89,7 @@ def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
         ax.barh(names, sizes, left=bottom, color=colour, label=label)
         bottom = [b + s for b, s in zip(bottom, sizes, strict=True)]
     label = f"budget: {format_bytes(report.budget_bytes)}"
-    ax.axvline(report.budget_bytes, color=BUDGET, linewidth=1.2, linestyle=(0, (6, 3)), label=label)
+    ax.axvline(report.budget_bytes, color=ink(), linewidth=1.2, linestyle=RULE, label=label)
     ax.invert_yaxis()
     ax.set_xlabel(f"bytes on one device of {report.name} (compiled)")
     ax.set_title(f"Training step for {report.target}: {report.overhead:.1%} overhead")

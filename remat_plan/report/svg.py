@@ -1,6 +1,6 @@
 """A line chart as inline SVG: no script, no network; texts take the colour of the page around it.
 
-In: ``Line``, ``Axis``, marks. Out: an ``<svg>`` element as a string.
+In: ``Line``, ``Axis``, marks. Out: ``<svg>`` elements as strings: a chart, and the key of a line for a legend.
 """
 
 from __future__ import annotations
@@ -10,15 +10,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from remat_plan.report.palette import Look
+
 WIDTH, HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 26, 14, 46
+_DASHED = ' stroke-dasharray="6 4"'
+_SHADE = 0.2
+_CORNERS = {
+    "s": ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+    "D": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
+    "^": ((0, -1.2), (1.1, 1), (-1.1, 1)),
+    "v": ((0, 1.2), (1.1, -1), (-1.1, -1)),
+}
+"""Corners of a marker around its place, for half its size; a circle has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points joined by straight lines; a point with a title is a dot that tells it when pointed at."""
+    """Points, joined by lines if the look has a width; one with a title has a marker that tells it when pointed at."""
 
-    colour: str
+    look: Look
     xs: Sequence[float]
     ys: Sequence[float]
     titles: Sequence[str] = ()
@@ -73,7 +84,7 @@ def line_chart(
 
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}" '
-        f'style="width:100%;max-width:{WIDTH}px;height:auto" font-size="12" fill="currentColor">'
+        f'style="width:100%;max-width:{WIDTH}px;height:auto;display:block" font-size="12" fill="currentColor">'
     ]
     for tick in y.ticks():
         _, v = at(x.low, tick)
@@ -84,18 +95,14 @@ def line_chart(
         parts += [_stroke(u, bottom, u, bottom + 4, 0.6), _text(u, bottom + 18, x.tick(tick))]
     if floor > y.low:
         _, v = at(x.low, floor)
-        parts.append(_area(_LEFT, v, width, bottom - v, 0.12))
+        parts.append(_area(_LEFT, v, width, bottom - v, _SHADE))
     for line in lines:
         points = [at(px, py) for px, py in zip(line.xs, line.ys, strict=True)]
-        path = " ".join(f"{u:.1f},{v:.1f}" for u, v in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.8"/>')
-        for (u, v), title in zip(points, line.titles, strict=False):
-            if title:
-                dot = f'<circle cx="{u:.1f}" cy="{v:.1f}" r="4.5" fill="{line.colour}">'
-                parts.append(f"{dot}{_title(title)}</circle>")
+        parts += [_path(points, line.look)] if line.look.width else []
+        parts += [_marker(*p, line.look, title) for p, title in zip(points, line.titles, strict=False) if title]
     if rule is not None:
         _, v = at(x.low, rule)
-        parts.append(_stroke(_LEFT, v, _LEFT + width, v, 0.9, ' stroke-dasharray="6 4"'))
+        parts.append(_stroke(_LEFT, v, _LEFT + width, v, 0.9, _DASHED))
     parts.append(_stroke(_LEFT, bottom, _LEFT + width, bottom, 0.6))
     each = width / max(len(columns), 1)
     parts += [_area(_LEFT + n * each, _TOP, each, height, 0, text) for n, text in enumerate(columns)]
@@ -122,4 +129,44 @@ def _stroke(x1: float, y1: float, x2: float, y2: float, opacity: float, more: st
     return (
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="currentColor" '
         f'stroke-opacity="{opacity}"{more}/>'
+    )
+
+
+def _path(points: Sequence[tuple[float, float]], look: Look) -> str:
+    places = " ".join(f"{u:.1f},{v:.1f}" for u, v in points)
+    return f'<polyline points="{places}" fill="none" stroke="{look.colour}" stroke-width="{look.width}"/>'
+
+
+def _marker(u: float, v: float, look: Look, title: str = "") -> str:
+    """A hollow marker: another one of the same place can be seen through it."""
+    half = look.size / 2
+    paint = f'fill="none" pointer-events="all" stroke="{look.colour}" stroke-width="2"'
+    corners = " ".join(f"{u + half * dx:.1f},{v + half * dy:.1f}" for dx, dy in _CORNERS.get(look.marker, ()))
+    shape = f'polygon points="{corners}"' if corners else f'circle cx="{u:.1f}" cy="{v:.1f}" r="{half:.1f}"'
+    return f"<{shape} {paint}>{_title(title) if title else ''}</{shape.partition(' ')[0]}>"
+
+
+def line_key(look: Look) -> str:
+    """A piece of a line, for a legend."""
+    return _key(_path([(0, 6), (30, 6)], look))
+
+
+def marker_key(look: Look) -> str:
+    """A marker, for a legend."""
+    return _key(_marker(15, 6, look))
+
+
+def rule_key() -> str:
+    """A piece of the dashed line across, for a legend."""
+    return _key(_stroke(0, 6, 30, 6, 0.9, _DASHED))
+
+
+def area_key() -> str:
+    """A piece of the shaded area, for a legend."""
+    return _key(_area(0, 1, 30, 10, _SHADE))
+
+
+def _key(piece: str) -> str:
+    return (
+        f'<svg width="30" height="12" style="vertical-align:middle;margin-right:5px" aria-hidden="true">{piece}</svg>'
     )

@@ -6,6 +6,7 @@ In: ``Table``; ``Plan``, ``Analysis``, ``Tradeoff``, ``Comparison`` for lines. O
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def layout(table: Table) -> str:
     """Lay a table out: title, figures, notes, columns with two spaces between them, footnotes."""
     parts = [table.title, ""]
     if table.facts or table.notes:
-        parts += [*_facts(table.facts), *(fit(f"  {note}") for note in table.notes), ""]
+        parts += [*_facts(table.facts), *(line for note in table.notes for line in _note(note)), ""]
     widths = _widths(table)
     where = sum(w + len(_GAP) for w, c in zip(widths, _until_flexible(table.columns), strict=False))
     parts.append(_row(table.columns, [c.header for c in table.columns], widths))
@@ -69,6 +70,11 @@ def layout(table: Table) -> str:
         parts.append(_row(table.columns, _cells(table.columns, line), widths))
         parts += _below(line, where + line.indent + 2)
     return "\n".join([*parts, *map(fit, table.footnotes)])
+
+
+def _note(text: str) -> list[str]:
+    """A note, whole: what it says to do stands at its end."""
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def fit(text: str, width: int = WIDTH) -> str:

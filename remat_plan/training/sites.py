@@ -116,7 +116,7 @@ def find_sites(trace: Callable[[MarkRunner], Any]) -> tuple[list[Site], Any]:
     try:
         found = Discovery(probing=True)
         traced = trace(found)
-    except TypeError as error:
+    except TypeError as error:  # forward mode through a mark, which no probe has: trace again without probes
         if "custom_vjp" not in str(error):
             raise
         found = Discovery(probing=False)

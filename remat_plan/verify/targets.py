@@ -190,19 +190,20 @@ def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
     one_host = (*layout, 1, 1, 1)[:3]
     # Older libtpu (jax 0.10) takes 2x2x1 chips a host for granted and refuses 1x1 unless told otherwise.
     attempts = ({}, {"chips_per_host_bounds": one_host})
-    complaint = ""
+    failure: Exception | None = None
     for extra in attempts:
         try:
             found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options, **extra)
             return tuple(found.devices)
         except Exception as err:  # whatever the foreign library raises is reported below, none is hidden
-            complaint = complaint or str(err).splitlines()[0]
+            failure = failure or err
+    complaint = str(failure).partition("\n")[0] or type(failure).__name__
     if complaint.startswith("INVALID_ARGUMENT"):
-        raise ValueError(f"Unknown target {name!r}: {complaint} {_known()}")
+        raise ValueError(f"Unknown target {name!r}: {complaint} {_known()}") from failure
     raise RuntimeError(
         f"Target {name!r}: libtpu {_version('libtpu')} with jaxlib {_version('jaxlib')} said: {complaint} "
         'Each JAX release wants its own libtpu: pip install -U "remat_plan[tpu]"'
-    )
+    ) from failure
 
 
 @functools.cache
@@ -282,5 +283,5 @@ def _version(distribution: str) -> str:
 
     try:
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+    except metadata.PackageNotFoundError:  # found as a module, not as an installed distribution
         return "(version unknown)"

@@ -190,3 +190,21 @@ def test_a_cpu_is_measured():
     assert all(rate > 0 for rate in found.rates.values())
     assert found.rates["exp float32"] < found.rates["element-wise float32"] * 8
     assert found.bytes_per_second < 1e12
+
+
+def test_what_goes_wrong_with_the_file_is_logged(measured, tmp_path, caplog):
+    target = resolve("cpu")
+    store.hardware_of(target, "measured")
+    assert not caplog.records, "a first measurement is no fault"
+    kept(tmp_path).write_text('{"hardware": []}')
+    store.hardware_of(target, "measured")
+    (record,) = caplog.records
+    assert "cannot be read (AttributeError" in record.message or "cannot be read (TypeError" in record.message
+    assert len(measured) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_logged(measured, tmp_path, caplog):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert store.hardware_of(resolve("cpu"), "measured") == MEASURED
+    assert [r.levelname for r in caplog.records] == ["WARNING"] * len(caplog.records)
+    assert any("cannot be kept" in r.message and "REMAT_PLAN_CACHE" in r.message for r in caplog.records)

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+import remat_plan as rp
 from remat_plan.report.html import ENTRIES, page, plan_html
+from remat_plan.report.palette import PLAIN
 from remat_plan.report.rows import plan_entries
 from remat_plan.report.svg import Axis, Line, line_chart
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
@@ -60,6 +62,34 @@ def test_fragments_are_well_formed_and_self_contained(plan, verified, identity, 
         assert not [word for word in ("http", "url(", "@import") if word in fragment]
 
 
+def test_no_rule_of_a_notebook_reaches_a_table(plan, analysis, curve, comparison):
+    """What Jupyter says of tables, rows and cells is said in an attribute of each, which no rule of a page beats."""
+    said = {
+        "table": ("table-layout:", "margin:", "border"),
+        "tr": ("background:transparent", "border"),
+        "th": ("text-align:", "vertical-align:", "background:", "border:", "padding:", "white-space:nowrap"),
+        "td": ("text-align:", "vertical-align:", "background:", "border:", "padding:"),
+        "code": ("background:transparent", "color:inherit", "padding:"),
+    }
+    for thing in (plan, analysis, curve, comparison, rp.strategies()):
+        reader = read(thing._repr_html_())
+        styles = [(tag, value) for tag, name, value in reader.attributes if name == "style" and tag in said]
+        assert len(styles) == sum(tag in said for tag in reader.seen)
+        assert all(word in value for tag, value in styles for word in said[tag])
+
+
+def test_prose_is_on_the_left_and_figures_on_the_right(plan):
+    cells = re.findall(r'text-align:(left|right)[^"]*"[^>]*>([^<]+)<', plan_html(plan))
+    assert {side for side, text in cells if re.fullmatch(r"[\d.,]+ ([kMG]?B|[kMG]?FLOP)", text)} == {"right"}
+    assert {side for side, text in cells if re.match("recompute all|left as it is|plain peak|save ", text)} == {"left"}
+
+
+def test_no_colour_of_one_theme(plan, analysis, curve, comparison):
+    """Black or white text or ground would be gone in a dark or a light notebook."""
+    for thing in (plan, analysis, curve, comparison, rp.strategies()):
+        assert not re.search(r'#(0{3}|0{6}|f{3}|f{6})\b|[:=]"?(black|white)\b', thing._repr_html_(), re.I)
+
+
 def test_style_is_for_the_fragment_only(plan):
     style = re.search(r"<style>(.*?)</style>", plan_html(plan), re.S).group(1)
     selectors = [s.strip() for rule in style.split("}")[:-1] for s in rule.split("{")[0].split(",")]
@@ -79,8 +109,8 @@ def test_the_figures_of_a_plan_are_shown(verified):
 
 
 def test_the_timeline_has_all_points(plan):
-    fragment = plan_html(plan)
-    lines = re.findall(r'<polyline points="([^"]*)"', fragment)
+    chart = plan_html(plan).split('role="img"')[1]
+    lines = re.findall(r'<polyline points="([^"]*)"', chart)
     assert [len(line.split()) for line in lines] == [
         len(t.positions) for t in (plan.plain_timeline, plan.planned_timeline)
     ]
@@ -96,6 +126,14 @@ def test_pointing_at_the_timeline_tells_values(plan):
     assert any(f"planned {format_bytes(plan.planned_timeline.peak_bytes)}" in t for t in titles)
 
 
+def test_compiled_peaks_are_marked_where_the_peaks_are_predicted(plan, verified):
+    assert "compiled peak" not in plan_html(plan).split("<svg", 1)[1]  # not compiled
+    chart = plan_html(verified)
+    for word, size in (("plain", verified.plain_peak_bytes), ("planned", verified.compiled_peak_bytes)):
+        assert chart.count(f"{word}: compiled peak {format_bytes(size)}") == 2  # in the legend, and at the marker
+        assert f"{word}: predicted peak" in chart
+
+
 def test_the_budget_is_a_line_where_it_is_in_sight(plan):
     assert "stroke-dasharray" in plan_html(plan)
     far = dataclasses.replace(plan, budget_bytes=100 * plan.written_peak_bytes)
@@ -106,7 +144,7 @@ def test_the_budget_is_a_line_where_it_is_in_sight(plan):
 def test_there_is_a_row_for_each_entry(plan, with_schedule):
     for made in (plan, with_schedule([["a", ["b", "b"]], "a", ".", "f"])):
         body = plan_html(made).split("<tbody>")[-1]
-        assert body.count("<tr>") == len(plan_entries(made))
+        assert body.count("<tr ") == len(plan_entries(made))
     nested = plan_html(with_schedule([["a", ["b", "b"]]]))
     assert [f"padding-left:{n}px" in nested for n in (0, 20, 40, 60)] == [True, True, True, False]
 
@@ -153,7 +191,7 @@ def test_names_of_the_program_are_escaped(analysis):
 def test_a_curve_has_a_dot_and_a_row_for_each_point(curve):
     fragment = curve._repr_html_()
     assert fragment.count("<circle") == len(curve.points)
-    assert fragment.split("<tbody>")[-1].count("<tr>") == len(curve.points)
+    assert fragment.split("<tbody>")[-1].count("<tr ") == len(curve.points)
     for point in curve.points:
         assert f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}" in fragment
 
@@ -161,8 +199,8 @@ def test_a_curve_has_a_dot_and_a_row_for_each_point(curve):
 def test_a_comparison_has_a_dot_for_each_plan_and_a_row_for_each_budget(comparison):
     fragment = comparison._repr_html_()
     plans = [row.plan for row in comparison.rows if row.plan is not None]
-    assert fragment.count("<circle") == len(plans) == 2
-    assert fragment.split("<tbody>")[-1].count("<tr>") == len(comparison.rows)
+    assert fragment.split('role="img"')[1].count("<circle") == len(plans) == 2
+    assert fragment.split("<tbody>")[-1].count("<tr ") == len(comparison.rows)
     for plan in plans:
         assert f"auto: peak {format_bytes(plan.predicted_peak_bytes)}, overhead {plan.overhead:.1%}" in fragment
     none = dataclasses.replace(comparison, rows=comparison.rows[2:])
@@ -198,7 +236,7 @@ def test_ticks_are_few_round_and_within(low, high):
 
 def test_points_stand_where_the_axes_say():
     axis = Axis("", 0, 10, str)
-    chart = line_chart("", [Line("red", [0, 10], [0, 10])], axis, axis)
+    chart = line_chart("", [Line(PLAIN, [0, 10], [0, 10])], axis, axis)
     (u0, v0), (u1, v1) = (map(float, p.split(",")) for p in re.search(r'points="([^"]*)"', chart).group(1).split())
     assert u0 < u1
     assert v0 > v1  # up is more

@@ -60,10 +60,29 @@ def test_axes_have_labels_units_title_and_legend(plan):
     assert f"{plan.overhead:.1%}" in ax.get_title()
     assert labels(ax) == [
         f"arguments and results: {format_bytes(plan.planned_timeline.owned_bytes)}",
-        f"plain: peak {format_bytes(plan.plain_timeline.peak_bytes)}",
-        f"planned: peak {format_bytes(plan.planned_timeline.peak_bytes)}",
+        f"plain: predicted peak {format_bytes(plan.plain_timeline.peak_bytes)}",
+        f"planned: predicted peak {format_bytes(plan.planned_timeline.peak_bytes)}",
         f"budget: {format_bytes(plan.budget_bytes)}",
     ]
+
+
+def test_compiled_peaks_are_markers_at_the_predicted_ones(verified):
+    _, _, before, after, _ = verified.plot().get_lines()
+    sizes = (verified.plain_peak_bytes, verified.compiled_peak_bytes)
+    for line, size, trace in zip(
+        (before, after), sizes, (verified.plain_timeline, verified.planned_timeline), strict=True
+    ):
+        assert list(line.get_ydata()) == [size]
+        at = [100 * p / (trace.steps - 1) for p in trace.positions]
+        assert trace.live_bytes[at.index(pytest.approx(line.get_xdata()[0]))] == trace.peak_bytes
+        assert line.get_linestyle() == "None"
+        assert "compiled peak" in line.get_label()
+
+
+def test_the_budget_can_be_seen_on_a_dark_ground(plan):
+    matplotlib = importlib.import_module("matplotlib")
+    with matplotlib.rc_context({"text.color": "white"}):
+        assert plan.plot().get_lines()[-1].get_color() == "white"
 
 
 def test_a_budget_far_above_does_not_flatten_the_rest(plan):

@@ -46,7 +46,7 @@ def test_a_measurement_is_shown_and_stored(measured):
     assert measured.device in text
     assert f"jax {jax.__version__}" in text
     assert "overhead" in repr(measured)
-    assert "<table>" in measured._repr_html_()
+    assert "<table " in measured._repr_html_()
     data = json.loads(measured.to_json())
     assert data["kind"] == "measurement"
     assert data["plain"]["seconds"] == measured.plain.seconds

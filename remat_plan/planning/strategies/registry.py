@@ -5,10 +5,10 @@ In: names. Out: ``Strategy`` records, and ``Strategies``, the table that ``rp.st
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Iterator
 
+from remat_plan import markup
 from remat_plan.planning.strategies.records import (
     CHECKED,
     MILP_MOST_OPS,
@@ -248,10 +248,8 @@ class Strategies:
         return "\n".join([*lines, *_LEGEND])
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{html.escape(head)}</th>" for head in _HEADS)
-        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in _texts(row)) for row in _BY_NAME.values())
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><tr>{heads}</tr>{body}</table><p>{html.escape(' '.join(_LEGEND))}</p>"
+        rows = [[markup.prose(text) for text in _texts(row)] for row in _BY_NAME.values()]
+        return markup.table([(head, "<") for head in _HEADS], rows) + markup.small(" ".join(_LEGEND))
 
 
 _LEGEND = (
