@@ -2,6 +2,7 @@
 #
 #   make demo     train a small GPT within 40 % of the memory it would need, and draw the memory over time
 #   make test     run the tests
+#   make docs     build the documentation as a site
 #
 # Everything is installed into $(VENV), once. JAX takes the device it finds; JAX_PLATFORMS=cpu chooses the CPU.
 
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint format types bench clean
+.PHONY: help demo test slow lint format types bench docs package clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -43,8 +44,20 @@ types: $(VENV)/.installed-dev ## Check types
 bench: $(VENV)/.installed-test ## Measure plans against what people write by hand
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
 
-clean: ## Remove the environment
-	rm -rf $(VENV)
+docs: $(VENV)/.installed-docs ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The wheel is made from the source distribution, so that both have all that it takes; then it is used without the clone.
+package: $(VENV)/.installed-package ## Build wheel and source distribution, and try the wheel in an environment of its own
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m venv --clear $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip install --quiet dist/*.whl
+	JAX_PLATFORMS=cpu $(VENV)-wheel/bin/python -P .ci/smoke.py
+
+clean: ## Remove the environments and what is built
+	rm -rf $(VENV) $(VENV)-wheel dist site
 
 # One stamp for each set of extras: an install is repeated only when pyproject.toml changes.
 $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python

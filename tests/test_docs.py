@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+import remat_plan as rp
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/strategies").glob("*.md"))]
 
@@ -93,6 +95,25 @@ def test_the_output_shown_has_the_lines_of_a_plan(capsys):
     words = [found.group().split() for text in (shown[1], printed) if (found := header.search(text))]
     assert len(words) == 2
     assert words[0] == words[1]
+
+
+def test_every_public_name_is_in_the_reference():
+    """A name is shown from the module that defines it, under the name that users write."""
+    page = (ROOT / "docs/api.md").read_text()
+    entries = dict(re.findall(r"^::: (\S+)\n    options: \{heading: rp\.([\w.]+),", page, re.MULTILINE))
+    shown = {name: path for path, name in entries.items()}
+    assert set(shown) == {*rp.__all__, "linen", "nnx"}
+    for name, path in shown.items():
+        module, _, last = path.rpartition(".")
+        assert getattr(rp, name) is getattr(importlib.import_module(module), last), path
+
+
+def test_every_page_is_in_the_menu_of_the_site():
+    menu = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(menu) == len(set(menu))
+    for page in PAGES:
+        assert page.relative_to(ROOT).as_posix() in menu
+    assert all((ROOT / page).exists() for page in menu if page != "benchmarks/results/index.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
