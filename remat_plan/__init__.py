@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.accumulate import accumulate
@@ -62,4 +63,5 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"remat_plan.{name}")
     if name in ("scan", "while_loop"):
         return getattr(importlib.import_module(f"remat_plan.loops.{name}"), name)
-    raise AttributeError(f"module 'remat_plan' has no attribute {name!r}")
+    message = f"module 'remat_plan' has no attribute {name!r}"
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])  # with these Python asks "Did you mean"

@@ -60,19 +60,19 @@ def plan(
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is computed).
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
             an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as it is
-            written, or ``"device"``. None for the strategies that can do without one (``rp.strategies()`` tells).
+            written, or ``"device"``. None for strategies that need no budget (see ``rp.strategies()``).
         strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``; ``rp.Binomial(slots=8)``,
             ``rp.Collection(names=...)``, ``rp.Mirror(counts=...)``; or an explicit schedule, such as ``plan.schedule``.
-        must_save: ``checkpoint_name`` names of values that are never computed again.
+        must_save: ``checkpoint_name`` names of values that are never recomputed.
         must_recompute: ``checkpoint_name`` names of values that are never kept for the backward pass.
-        never_recompute: names of primitives that never run again, such as ``"psum"`` or ``"dot_general"``. By default
-            the collectives of the program, where ``"auto"`` or ``"chain"`` searches; ``()`` lets them run again.
+        never_recompute: names of primitives that are never recomputed, such as ``"psum"`` or ``"dot_general"``. By
+            default the collectives of the program, where ``"auto"`` or ``"chain"`` searches; ``()`` allows it.
         verify: compile and correct until the compiled peak is within the budget; else trust the prediction.
         argnums, has_aux: as in ``jax.grad``.
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
-        cost: whose seconds to go by: ``"table"``, rates of data sheets, or ``"measured"``: rates of the attached
+        cost: which rates predict seconds: ``"table"``, those of data sheets, or ``"measured"``: rates of the attached
             device, measured once (some 20 seconds) and kept in the user's cache folder; plans then depend on that file.
         existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
             written where nothing that fits is predicted to be faster; ``"keep"`` plans around them.
@@ -85,7 +85,8 @@ def plan(
         The plan: ``print`` it, ``plan.apply(fn)`` it.
 
     Raises:
-        BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` says what can be had.
+        BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` is the smallest achievable budget
+            that was found.
         TypeError, ValueError: an argument is wrong; the message names it.
 
     Example:
@@ -143,7 +144,7 @@ def analyze(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Analysis:
-    """Tell what plain JAX keeps between forward and backward passes, by value; nothing is compiled.
+    """List what plain JAX keeps between forward and backward passes, by value; nothing is compiled.
 
     Args: as in ``plan``.
 

@@ -41,7 +41,7 @@ def max_batch(
         train_step: the step, with marks, as ``fit`` takes it.
         make_args: returns the arguments of the step for a number of examples, as arrays or (better, since nothing is
             run) as ``jax.ShapeDtypeStruct``.
-        budget: bytes on one device, as in ``plan``; no share.
+        budget: bytes on one device, as in ``plan``, but not as a share.
         multiple_of: what batches are multiples of; also the smallest one.
         overheads: limits on recomputed seconds over plain seconds (0.1 is ten per cent, predicted) to find the largest
             batch for, beside that of the step as it is and the largest of all.

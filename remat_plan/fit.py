@@ -32,8 +32,8 @@ from remat_plan.verify.targets import Target, resolve
 class FittedStep:
     """A training step that fits in its budget; made by ``fit``.
 
-    Call it as the user's function. For arguments of other shapes (the last batch of an epoch, say) it is fitted anew,
-    within as many bytes; what was fitted is kept for the 64 shapes that were used last.
+    Call it as the user's function. For arguments of other shapes (say, the last batch of an epoch) it is fitted again
+    within the same number of bytes; what was fitted is kept for the 64 shapes used last.
 
     Attributes:
         fn: the user's function.

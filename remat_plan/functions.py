@@ -139,7 +139,7 @@ def remat(
     shapes it plans again.
 
     Args:
-        fn: with a budget, or with ``argnums`` or ``has_aux``, a loss as ``plan`` takes it. Else any function of
+        fn: with a budget, or with ``argnums`` or ``has_aux``, a loss as ``plan`` takes it. Otherwise any function of
             arrays: its gradient step is then its VJP with respect to every array of floating point, with
             cotangents for all of its outputs.
         budget: as in ``plan``; for a function that is no loss, use ``checkpoint(fn, budget=...)``.
@@ -270,7 +270,7 @@ def make_request(
     """
     if unknown := sorted(set(planning) - set(Planning.__annotations__)):
         raise TypeError(
-            f"{unknown[0]!r} is no argument here; beside budget and strategy there are "
+            f"{unknown[0]!r} is not an argument here; besides budget and strategy there are "
             f"{', '.join(Planning.__annotations__)}."
         )
     row, settings = resolve_strategy(strategy or (_ALONE if budget is None else "auto"))

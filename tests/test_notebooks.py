@@ -57,10 +57,34 @@ def test_outputs_are_kept_and_small(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_it_installs_the_package_where_it_is_not(path):
+def test_it_installs_from_a_clone_a_wheel_or_the_index(path, tmp_path, monkeypatch):
+    """The first cell as it is, but for the command that installs, which is taken down."""
     first = code_cells(nbformat.read(path, as_version=4))[0].source
-    assert 'find_spec("remat_plan") is None' in first
-    assert "%pip install -q" in first
+    code, commands = re.subn(r"%pip install -q (.*)", r"asked.append(f\1)", first)
+    assert commands == 1
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    def asked_in(folder):
+        monkeypatch.chdir(folder)
+        namespace = {"asked": []}
+        exec(code, namespace)
+        return namespace["asked"][0].partition("[")[0]
+
+    clone, alone = tmp_path / "clone" / "notebooks", tmp_path / "alone"
+    clone.mkdir(parents=True)
+    alone.mkdir()
+    assert asked_in(alone) == "remat_plan"
+    wheel = alone / "remat_plan-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    assert asked_in(alone) == str(wheel)
+    (tmp_path / "clone" / "pyproject.toml").touch()
+    assert asked_in(clone) == str(tmp_path / "clone")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_nothing_is_installed_where_all_is_there(path):
+    first = code_cells(nbformat.read(path, as_version=4))[0].source
+    exec(re.sub(r"%pip install", "raise AssertionError #", first), {})  # where tests run, there is all
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

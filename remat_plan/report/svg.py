@@ -167,6 +167,5 @@ def area_key() -> str:
 
 
 def _key(piece: str) -> str:
-    return (
-        f'<svg width="30" height="12" style="vertical-align:middle;margin-right:5px" aria-hidden="true">{piece}</svg>'
-    )
+    style = 'style="vertical-align:middle;margin-right:5px" fill="currentColor" aria-hidden="true"'
+    return f'<svg width="30" height="12" {style}>{piece}</svg>'

@@ -90,6 +90,12 @@ def test_no_colour_of_one_theme(plan, analysis, curve, comparison):
         assert not re.search(r'#(0{3}|0{6}|f{3}|f{6})\b|[:=]"?(black|white)\b', thing._repr_html_(), re.I)
 
 
+def test_what_has_no_colour_of_its_own_takes_that_of_the_page(plan):
+    charts = re.findall(r"<svg [^>]*>", plan_html(plan))
+    assert len(charts) > 3  # keys of the legend are charts too
+    assert all('fill="currentColor"' in chart for chart in charts)
+
+
 def test_style_is_for_the_fragment_only(plan):
     style = re.search(r"<style>(.*?)</style>", plan_html(plan), re.S).group(1)
     selectors = [s.strip() for rule in style.split("}")[:-1] for s in rule.split("{")[0].split(",")]
