@@ -233,7 +233,8 @@ def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Re
         gain = 1 - judge.timeline(schedule).seconds / judge.timeline(program.written).seconds
         text = f"the function as written is within the budget too; this plan is predicted to be {gain:.1%} faster"
         notes += [text] if gain > 0 else []
-    notes += [f"{len(compiled)} schedules were compiled (print(plan.search))"] if compiled else []
+    counted = "1 schedule was" if len(compiled) == 1 else f"{len(compiled)} schedules were"
+    notes += [f"{counted} compiled (print(plan.search))"] if compiled else []
     peaks = measure.peaks if isinstance(measure, Compiled) else {}
     return Chosen(schedule, [*notes, *_source_notes(candidates, request), *effect_notes(program.graph)], peaks)
 
