@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
+from benchmarks.headlines import HEADLINES
 from benchmarks.models import MODELS
 
 _MODULES = {
@@ -16,7 +17,7 @@ _MODULES = {
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
-_MODULES |= {"peaks": "benchmarks.peaks"}
+_MODULES |= {"peaks": "benchmarks.peaks", "headlines": "benchmarks.headlines"}
 ALL = tuple(_MODULES)
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
@@ -37,6 +38,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
                  needs the extras cuda12 and tpu)
+  headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
+                 O(log n) (writes to results/headlines/; two hours)
 
 Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
 accelerator is used.
@@ -60,8 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
-    parser.add_argument("--models", nargs="+", default=(), choices=sorted({*MODELS, *AUTHORS}), metavar="model",
-                        help=f"only these: {', '.join(MODELS)}; of authors: {', '.join(AUTHORS)}")  # fmt: skip
+    parser.add_argument("--models", nargs="+", default=(), choices=sorted({*MODELS, *AUTHORS, *HEADLINES}),
+                        metavar="model",
+                        help=f"only these: {', '.join(MODELS)}; of authors: {', '.join(AUTHORS)}; "
+                        f"of headlines: {', '.join(HEADLINES)}")  # fmt: skip
     parser.add_argument("--size", choices=SIZES, default="small", help="of the models of authors (default small)")
     parser.add_argument("--targets", nargs="+", default=(), metavar="target", help="of fit: only these")
     parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")

@@ -1,0 +1,59 @@
+"""Chen et al. 2016: ResNets of 100 to 1000 layers on ImageNet, batch 32; memory against depth.
+
+In: nothing; networks are compiled for the CPU and never run. Out: ``results/headlines/imagenet.md``.
+
+The paper (arXiv 1604.06174, abstract and section 5.2) takes a 1000-layer ResNet from 48 GB to 7 GB of feature maps for
+30 % more running time, on a Titan X. The depths here are those of the 200-layer network of its code
+(dmlc/mxnet-memonger, ``layers = [3, 24, 36, 3]``), in proportion.
+"""
+
+from __future__ import annotations
+
+from benchmarks.common import Options, Report, Session
+from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, SQRT, add_rows, bar, peak_over, temporaries_over
+from benchmarks.headlines.resnets import Shape, resnet
+
+DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
+"""Blocks of each stage: 1001, 401, 200 and 101 layers."""
+
+QUICK_DEPTHS = ((2, 5),)
+ASKS = (SQRT, peak_over(4), peak_over(6.9), peak_over(10), temporaries_over(10))
+QUICK_ASKS = (SQRT, temporaries_over(2))
+BARS = ((6.9, 15.0), (10.0, 20.0))
+"""Times less memory than plain, and the overhead in per cent that it may cost at the greatest depth."""
+
+_COLUMNS = ("layers", "stages", *COLUMNS)
+_INTRO = f"""Chen et al. 2016, figure 5: ResNets (bottlenecks, BatchNorm) of growing depth at batch 32, 224 x 224,
+float32. Stages: each a Python loop over its blocks (`unrolled`), or one `lax.scan` (`scanned`). The paper went from 48
+to 7 GB of feature maps (6.9 times less) at 1000 layers for 30 % more time. {COLUMNS_TEXT}"""
+
+
+def shape_of(depths: tuple[int, ...], quick: bool) -> Shape:
+    """The network with so many blocks in each stage."""
+    return Shape(depths, 4, True, 2, 32, 10) if quick else Shape(depths, 64, True, 32, 224, 1000)
+
+
+def run_scanned(options: Options) -> Report:
+    """Measure the networks with scanned stages; write and return the table."""
+    return _run("imagenet", True, options)
+
+
+def run_unrolled(options: Options) -> Report:
+    """Measure the networks with unrolled stages; write and return the table."""
+    return _run("imagenet_unrolled", False, options)
+
+
+def _run(name: str, scanned: bool, options: Options) -> Report:
+    report = Report(name, _INTRO, _COLUMNS, options.results)
+    for depths in QUICK_DEPTHS if options.quick else DEPTHS:
+        shape = shape_of(depths, options.quick)
+        session = Session(resnet(f"resnet{shape.layers}", shape, scanned))
+        points = add_rows(
+            report,
+            (str(shape.layers), "scanned" if scanned else "unrolled"),
+            session,
+            QUICK_ASKS if options.quick else ASKS,
+        )
+        report.facts += [line for bar_ in BARS for line in bar(f"{shape.layers} layers", points, *bar_)]
+    report.finish(report.facts)
+    return report
