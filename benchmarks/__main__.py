@@ -39,7 +39,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
                  needs the extras cuda12 and tpu)
   headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
-                 O(log n) (writes to results/headlines/; two hours)
+                 O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
 
 Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
 accelerator is used.

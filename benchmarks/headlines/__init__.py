@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from benchmarks.common import Options, Report
-from benchmarks.headlines import cifar, imagenet, logarithm, lstm
+from benchmarks.headlines import checkmate, cifar, imagenet, logarithm, lstm, monet
 
 HEADLINES: dict[str, Callable[[Options], Report]] = {
     "imagenet": imagenet.run_scanned,
@@ -18,6 +18,8 @@ HEADLINES: dict[str, Callable[[Options], Report]] = {
     "lstm": lstm.run,
     "cifar": cifar.run,
     "imagenet_unrolled": imagenet.run_unrolled,
+    "monet": monet.run,
+    "checkmate": checkmate.run,
 }
 """By name, in the order in which they are run."""
 
