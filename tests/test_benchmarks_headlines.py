@@ -76,14 +76,17 @@ PLAIN = Point("plain", 1100, 1000)
 
 def test_budgets_are_shares_of_the_peak_or_of_the_temporaries():
     half, tenth = peak_over(2).budget, temporaries_over(10).budget
-    assert half is not None and half(PLAIN) == 550
-    assert tenth is not None and tenth(PLAIN) == pytest.approx(200)
+    assert half is not None
+    assert half(PLAIN) == 550
+    assert tenth is not None
+    assert tenth(PLAIN) == pytest.approx(200)
 
 
 def test_a_bar_is_met_by_the_cheapest_point_that_is_small_enough():
     points = [PLAIN, Point("a", 300, 200, 0.1, 0.10), Point("b", 200, 100, 0.2, 0.30), Point("c", 220, 120, 0.2, 0.19)]
     whole, temporaries = bar("x", points, 5, 20)
-    assert "+19.0 % (c)" in whole and whole.endswith("met")
+    assert "+19.0 % (c)" in whole
+    assert whole.endswith("met")
     assert "+10.0 % (a)" in temporaries
     assert bar("x", points, 20, 20)[0].endswith("not reached; the bar is +20 %: missed")
 
@@ -93,7 +96,8 @@ def test_rows_say_what_was_compiled_and_what_cannot_be_had(tmp_path):
     session = Session(logarithm.chain(8, True, 256))
     plain, sqrt = add_rows(report, ("8",), session, [SQRT, Ask("nothing", lambda plain: 1)])
     assert [row[1] for row in report.rows] == ["plain", "sqrt", "nothing"]
-    assert sqrt.peak_bytes < plain.peak_bytes and sqrt.flops_share > 0
+    assert sqrt.peak_bytes < plain.peak_bytes
+    assert sqrt.flops_share > 0
     assert report.rows[0][3] == report.rows[0][5] == "1.00"
     assert report.rows[2][2].startswith("least ")
 
@@ -122,7 +126,7 @@ def test_pictures_are_drawn_from_tables(tmp_path):
     report.add(64, "ours, peak / 9", "least 0.1", *[""] * (len(COLUMNS) - 2))
     made = draw(tmp_path / "images", tmp_path)
     assert [path.name for path in made] == ["lstm.svg"]
-    assert "temporaries (GB, compiled)" in made[0].read_text() or made[0].stat().st_size > 5000
+    assert "<svg" in made[0].read_text()
     rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
     assert lines_of(rows, "steps", "predicted +%") == {
         "plain": [(64.0, 0.0), (128.0, 0.0)],
