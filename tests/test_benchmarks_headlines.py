@@ -10,7 +10,7 @@ from benchmarks.common import Report, Session
 from benchmarks.headlines import HEADLINES, checkmate, logarithm
 from benchmarks.headlines.classifiers import VGG16, googlenet, mobilenet, mobilenet_v2, vgg
 from benchmarks.headlines.lstm import lstm
-from benchmarks.headlines.points import COLUMNS, SQRT, Ask, Point, add_rows, bar, peak_over, temporaries_over
+from benchmarks.headlines.points import COLUMNS, SQRT, Ask, Point, add_rows, bar, peak_over, resume, temporaries_over
 from benchmarks.headlines.resnets import Shape, resnet
 from benchmarks.headlines.segmenters import fcn8, segnet, unet
 
@@ -100,6 +100,20 @@ def test_rows_say_what_was_compiled_and_what_cannot_be_had(tmp_path):
     assert sqrt.flops_share > 0
     assert report.rows[0][3] == report.rows[0][5] == "1.00"
     assert report.rows[2][2].startswith("least ")
+
+
+def test_an_unfinished_table_is_gone_on_with(tmp_path):
+    def table():
+        return Report("t", "", ("layers", *COLUMNS), tmp_path)
+
+    first = table()
+    for layers in ("8", "8", "16"):
+        first.add(layers, *PLAIN.cells(PLAIN))
+    again = table()
+    assert resume(again, rows_each=2) == {"8"}
+    assert again.rows == first.rows[:2]
+    first.finish([])
+    assert resume(table(), rows_each=2) == set()
 
 
 def test_forward_runs_follow_from_flops(tmp_path):

@@ -10,7 +10,7 @@ The paper (arXiv 1604.06174, abstract and section 5.2) takes a 1000-layer ResNet
 from __future__ import annotations
 
 from benchmarks.common import Options, Report, Session
-from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, SQRT, add_rows, bar, peak_over, temporaries_over
+from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, SQRT, add_rows, bar, peak_over, resume, temporaries_over
 from benchmarks.headlines.resnets import Shape, resnet
 
 DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
@@ -45,15 +45,14 @@ def run_unrolled(options: Options) -> Report:
 
 def _run(name: str, scanned: bool, options: Options) -> Report:
     report = Report(name, _INTRO, _COLUMNS, options.results)
+    asks = QUICK_ASKS if options.quick else ASKS
+    done = resume(report, len(asks) + 1)
     for depths in QUICK_DEPTHS if options.quick else DEPTHS:
         shape = shape_of(depths, options.quick)
-        session = Session(resnet(f"resnet{shape.layers}", shape, scanned))
-        points = add_rows(
-            report,
-            (str(shape.layers), "scanned" if scanned else "unrolled"),
-            session,
-            QUICK_ASKS if options.quick else ASKS,
-        )
-        report.facts += [line for bar_ in BARS for line in bar(f"{shape.layers} layers", points, *bar_)]
+        if str(shape.layers) not in done:
+            session = Session(resnet(f"resnet{shape.layers}", shape, scanned))
+            points = add_rows(report, (str(shape.layers), "scanned" if scanned else "unrolled"), session, asks)
+            report.facts += [line for each in BARS for line in bar(f"{shape.layers} layers", points, *each)]
+            report.write()
     report.finish(report.facts)
     return report

@@ -24,7 +24,7 @@ from benchmarks.models import Model
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.solve.binomial import advances
 
-LAYERS, QUICK_LAYERS = (4, 8, 16, 32, 64, 128, 256, 512, 1024), (4, 8, 16)
+LAYERS, QUICK_LAYERS = (4, 16, 64, 256, 1024), (4, 8)
 MOST_UNROLLED = 256
 """Longer chains are compiled scanned only: the code of `log` grows with n log n."""
 

@@ -18,7 +18,7 @@ from jax import lax
 from benchmarks.authors.record import cross_entropy, f32, i32
 from benchmarks.common import Options, Report, Session
 from benchmarks.headlines.layers import dense, dense_params
-from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, LOG, SQRT, Ask, add_rows, bar, peak_over
+from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, LOG, SQRT, Ask, add_rows, bar, peak_over, resume
 from benchmarks.models import Model
 from remat_plan.planning.strategies.records import Settings
 
@@ -74,9 +74,12 @@ def asks(steps: int) -> tuple[Ask, ...]:
 def run(options: Options) -> Report:
     """Measure all; write and return the table."""
     report = Report("lstm", _INTRO, _COLUMNS, options.results)
+    done = resume(report, len(asks(LENGTHS[0])) + 1)
     for steps in QUICK_LENGTHS if options.quick else LENGTHS:
-        model = lstm(steps, 2, 16, 4, 3, 10) if options.quick else lstm(steps)
-        points = add_rows(report, (str(steps),), Session(model), asks(steps))
-        report.facts += [line for each in BARS for line in bar(f"{steps} steps", points, *each)]
+        if str(steps) not in done:
+            model = lstm(steps, 2, 16, 4, 3, 10) if options.quick else lstm(steps)
+            points = add_rows(report, (str(steps),), Session(model), asks(steps))
+            report.facts += [line for each in BARS for line in bar(f"{steps} steps", points, *each)]
+            report.write()
     report.finish(report.facts)
     return report

@@ -9,6 +9,7 @@ feature maps, which are most of those. Limits: nothing is run; seconds are predi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -136,6 +137,24 @@ def add_rows(report: Report, labels: Sequence[str], session: Session, asks: Sequ
             continue
         report.add(*labels, *points[-1].cells(plain))
     return points
+
+
+def resume(report: Report, rows_each: int) -> set[str]:
+    """Take over the networks that an unfinished table of before has in full; return their labels.
+
+    Args:
+        report: with no rows yet; gets those rows and the facts.
+        rows_each: how many rows a network has.
+    """
+    path = report.path / f"{report.name}.md"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not any(line.startswith("**Not finished**") for line in lines):
+        return set()
+    cells = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines if line.startswith("| ")]
+    counts = Counter(row[0] for row in cells)
+    report.rows = [row for row in cells if counts[row[0]] == rows_each and len(row) == len(report.columns)]
+    report.facts = [line.removeprefix("* ") for line in lines if line.startswith("* ")]
+    return {row[0] for row in report.rows}
 
 
 def least_overhead(points: Sequence[Point], times: float, size: Callable[[Point], int]) -> Point | None:
