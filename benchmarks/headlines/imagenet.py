@@ -16,6 +16,9 @@ from benchmarks.headlines.resnets import Shape, resnet
 DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
 """Blocks of each stage: 1001, 401, 200 and 101 layers."""
 
+UNROLLED_DEPTHS = ((2, 12, 17, 2), (3, 24, 36, 3))
+"""Those that are compiled with unrolled stages too: code, and the time to plan and compile it, grow with the depth."""
+
 QUICK_DEPTHS = ((2, 5),)
 ASKS = (SQRT, peak_over(4), peak_over(6.9), peak_over(10), temporaries_over(10))
 QUICK_ASKS = (SQRT, temporaries_over(2))
@@ -47,7 +50,8 @@ def _run(name: str, scanned: bool, options: Options) -> Report:
     report = Report(name, _INTRO, _COLUMNS, options.results)
     asks = QUICK_ASKS if options.quick else ASKS
     done = resume(report, len(asks) + 1)
-    for depths in QUICK_DEPTHS if options.quick else DEPTHS:
+    wanted = DEPTHS if scanned else UNROLLED_DEPTHS
+    for depths in QUICK_DEPTHS if options.quick else wanted:
         shape = shape_of(depths, options.quick)
         if str(shape.layers) not in done:
             session = Session(resnet(f"resnet{shape.layers}", shape, scanned))

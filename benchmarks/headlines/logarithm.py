@@ -25,7 +25,7 @@ from remat_plan.planning.strategies.records import Settings
 from remat_plan.solve.binomial import advances
 
 LAYERS, QUICK_LAYERS = (4, 16, 64, 256, 1024), (4, 8)
-MOST_UNROLLED = 256
+MOST_UNROLLED = 64
 """Longer chains are compiled scanned only: the code of `log` grows with n log n."""
 
 WIDTH, HIDDEN, ROWS = 64, 64, 4096
