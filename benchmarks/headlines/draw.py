@@ -47,11 +47,14 @@ def draw_depth(rows: list[Row], x: str, title: str, path: Path) -> None:
             axes.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.4, label=label)
         axes.set_xlabel(x)
         axes.set_xscale("log", base=2)
-    left.set_yscale("log")
+        axes.set_xticks(sorted({float(row[x]) for row in rows}))
+        _plain_numbers(axes.xaxis)
+    left.set_yscale("log", base=2)
+    _plain_numbers(left.yaxis)
     left.set_ylabel("temporaries (GB, compiled)")
-    right.set_ylabel("overhead (% of seconds, predicted)")
+    right.set_ylabel("overhead (%, predicted)")
     right.set_ylim(bottom=-2)
-    left.legend(frameon=False, fontsize=7)
+    _legend(figure, left)
     _save(figure, path)
 
 
@@ -66,6 +69,7 @@ def draw_logarithm(rows: list[Row], path: Path) -> None:
                     axes.plot(*zip(*shown, strict=True), style, markersize=5, label=f"{label}, {written}")
         axes.set_xlabel("layers n")
         axes.set_xscale("log", base=2)
+        _plain_numbers(axes.xaxis)
     layers = sorted({float(row["layers"]) for row in rows})
     left.plot(layers, [math.log2(n) for n in layers], "k-", linewidth=0.9, label="log2 n")
     left.plot(layers, [2 * math.log2(n) for n in layers], "k:", linewidth=0.9, label="2 log2 n")
@@ -77,6 +81,17 @@ def draw_logarithm(rows: list[Row], path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=7)
     _save(figure, path)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Label ticks by the number itself, not by a power."""
+    axis.set_major_formatter(lambda value, position: f"{value:g}")
+    axis.set_minor_formatter(lambda value, position: "")
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    """One legend below both pictures."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
 
 
 def _figure(title: str) -> tuple[Any, Any]:
