@@ -110,10 +110,10 @@ def test_an_unfinished_table_is_gone_on_with(tmp_path):
     for layers in ("8", "8", "16"):
         first.add(layers, *PLAIN.cells(PLAIN))
     again = table()
-    assert resume(again, rows_each=2) == {"8"}
+    assert resume(again, {"8": 2, "16": 2}) == {"8"}
     assert again.rows == first.rows[:2]
     first.finish([])
-    assert resume(table(), rows_each=2) == set()
+    assert resume(table(), {"8": 2}) == set()
 
 
 def test_forward_runs_follow_from_flops(tmp_path):

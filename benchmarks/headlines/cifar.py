@@ -33,9 +33,9 @@ def shape_of(blocks: int, quick: bool) -> Shape:
 def run(options: Options) -> Report:
     """Measure all; write and return the table."""
     report = Report("cifar", _INTRO, _COLUMNS, options.results)
-    done = resume(report, len(ASKS) + 1)
-    for blocks in QUICK_BLOCKS if options.quick else BLOCKS:
-        shape = shape_of(blocks, options.quick)
+    shapes = [shape_of(blocks, options.quick) for blocks in (QUICK_BLOCKS if options.quick else BLOCKS)]
+    done = resume(report, {str(shape.layers): len(ASKS) + 1 for shape in shapes})
+    for shape in shapes:
         if str(shape.layers) not in done:
             points = add_rows(report, (str(shape.layers),), Session(resnet("cifar", shape, True)), ASKS)
             report.facts += [line for each in BARS for line in bar(f"{shape.layers} layers", points, *each)]

@@ -16,11 +16,15 @@ from benchmarks.headlines.resnets import Shape, resnet
 DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
 """Blocks of each stage: 1001, 401, 200 and 101 layers."""
 
-UNROLLED_DEPTHS = ((2, 12, 17, 2), (3, 24, 36, 3))
+UNROLLED_DEPTHS = ((2, 12, 17, 2),)
 """Those that are compiled with unrolled stages too: code, and the time to plan and compile it, grow with the depth."""
 
 QUICK_DEPTHS = ((2, 5),)
 ASKS = (SQRT, peak_over(4), peak_over(6.9), peak_over(10), temporaries_over(10))
+FEW_ASKS = (SQRT, peak_over(4))
+DEEP = 400
+"""Networks with fewer layers are asked for less: they show how memory grows."""
+
 QUICK_ASKS = (SQRT, temporaries_over(2))
 BARS = ((6.9, 15.0), (10.0, 20.0))
 """Times less memory than plain, and the overhead in per cent that it may cost at the greatest depth."""
@@ -48,15 +52,17 @@ def run_unrolled(options: Options) -> Report:
 
 def _run(name: str, scanned: bool, options: Options) -> Report:
     report = Report(name, _INTRO, _COLUMNS, options.results)
-    asks = QUICK_ASKS if options.quick else ASKS
-    done = resume(report, len(asks) + 1)
-    wanted = DEPTHS if scanned else UNROLLED_DEPTHS
-    for depths in QUICK_DEPTHS if options.quick else wanted:
-        shape = shape_of(depths, options.quick)
-        if str(shape.layers) not in done:
-            session = Session(resnet(f"resnet{shape.layers}", shape, scanned))
-            points = add_rows(report, (str(shape.layers), "scanned" if scanned else "unrolled"), session, asks)
-            report.facts += [line for each in BARS for line in bar(f"{shape.layers} layers", points, *each)]
+    wanted = QUICK_DEPTHS if options.quick else DEPTHS if scanned else UNROLLED_DEPTHS
+    shapes = [shape_of(depths, options.quick) for depths in wanted]
+    asks = {str(s.layers): QUICK_ASKS if options.quick else ASKS if s.layers >= DEEP else FEW_ASKS for s in shapes}
+    done = resume(report, {label: len(row) + 1 for label, row in asks.items()})
+    for shape in shapes:
+        label = str(shape.layers)
+        if label not in done:
+            session = Session(resnet(f"resnet{label}", shape, scanned))
+            points = add_rows(report, (label, "scanned" if scanned else "unrolled"), session, asks[label])
+            if shape.layers >= DEEP:
+                report.facts += [line for each in BARS for line in bar(f"{label} layers", points, *each)]
             report.write()
     report.finish(report.facts)
     return report

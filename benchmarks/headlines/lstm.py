@@ -74,8 +74,9 @@ def asks(steps: int) -> tuple[Ask, ...]:
 def run(options: Options) -> Report:
     """Measure all; write and return the table."""
     report = Report("lstm", _INTRO, _COLUMNS, options.results)
-    done = resume(report, len(asks(LENGTHS[0])) + 1)
-    for steps in QUICK_LENGTHS if options.quick else LENGTHS:
+    lengths = QUICK_LENGTHS if options.quick else LENGTHS
+    done = resume(report, {str(steps): len(asks(steps)) + 1 for steps in lengths})
+    for steps in lengths:
         if str(steps) not in done:
             model = lstm(steps, 2, 16, 4, 3, 10) if options.quick else lstm(steps)
             points = add_rows(report, (str(steps),), Session(model), asks(steps))

@@ -10,7 +10,7 @@ feature maps, which are most of those. Limits: nothing is run; seconds are predi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.common import Report, Session
@@ -139,12 +139,12 @@ def add_rows(report: Report, labels: Sequence[str], session: Session, asks: Sequ
     return points
 
 
-def resume(report: Report, rows_each: int) -> set[str]:
+def resume(report: Report, wanted: Mapping[str, int]) -> set[str]:
     """Take over the networks that an unfinished table of before has in full; return their labels.
 
     Args:
         report: with no rows yet; gets those rows and the facts.
-        rows_each: how many rows a network has.
+        wanted: how many rows each network is to have, by its label in the first column.
     """
     path = report.path / f"{report.name}.md"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -152,7 +152,7 @@ def resume(report: Report, rows_each: int) -> set[str]:
         return set()
     cells = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines if line.startswith("| ")]
     counts = Counter(row[0] for row in cells)
-    report.rows = [row for row in cells if counts[row[0]] == rows_each and len(row) == len(report.columns)]
+    report.rows = [row for row in cells if counts[row[0]] == wanted.get(row[0])]
     report.facts = [line.removeprefix("* ") for line in lines if line.startswith("* ")]
     return {row[0] for row in report.rows}
 
