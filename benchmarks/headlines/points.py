@@ -123,19 +123,29 @@ def point_of(session: Session, name: str, plan: Plan) -> Point:
     return Point(name, peak, peak - session.judge.owned_bytes, flops, plan.overhead, plan.compiled_overhead)
 
 
-def add_rows(report: Report, labels: Sequence[str], session: Session, asks: Sequence[Ask]) -> list[Point]:
-    """Add a row for the plain step and one for each ask; return what could be had, the plain step first."""
+def add_rows(
+    report: Report, labels: Sequence[str], session: Session, asks: Sequence[Ask], theirs: Sequence[str] = ()
+) -> list[Point]:
+    """Add a row for the plain step and one for each ask; return what could be had, the plain step first.
+
+    Args:
+        report: with the columns of ``labels``, ``COLUMNS`` and those of ``theirs``.
+        labels: what the network is.
+        session: of the network.
+        asks: what is wanted.
+        theirs: what a source reports, for the last columns.
+    """
     points = [plain_point(session)]
     plain = points[0]
-    report.add(*labels, *plain.cells(plain))
+    report.add(*labels, *plain.cells(plain), *theirs)
     for ask in asks:
         try:
             points.append(point_of(session, ask.name, plan_of(session, ask, plain)))
         except BudgetError as error:
             least = f"least {error.minimum_bytes / 1e9:.4g}"
-            report.add(*labels, ask.name, least, *[""] * (len(COLUMNS) - 2))
+            report.add(*labels, ask.name, least, *[""] * (len(COLUMNS) - 2), *theirs)
             continue
-        report.add(*labels, *points[-1].cells(plain))
+        report.add(*labels, *points[-1].cells(plain), *theirs)
     return points
 
 
