@@ -1,7 +1,9 @@
 """Measured seconds of policies and plans against predicted ones, with rates of data sheets and with measured rates.
 
 In: models of a size that this machine runs in about a second. Out: ``results/timing.md``, and ``timing.json`` beside it
-with the rows that are done: a model that is in there is not run again unless it is named.
+with what was measured, the schedules of plans and the rates of the device: a model that is in there is not run again
+unless it is named. Predictions are made anew in each run, by the rates that are stored; where all models are there,
+nothing is measured.
 
 All steps of a model run in turns with the plain one; see ``remat_plan.clock.turns``.
 """
@@ -9,26 +11,22 @@ All steps of a model run in turns with the plain one; see ``remat_plan.clock.tur
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jax
 
-from benchmarks.authors import llama
-from benchmarks.common import Options, Report, Session, mb, raw_step
-from benchmarks.models import Model, concrete
+from benchmarks.common import Options, Report, Session, mb, raw_step, versions
+from benchmarks.models import concrete
+from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
 from remat_plan.clock.device import device_name
 from remat_plan.clock.steps import run_of, with_values
 from remat_plan.clock.store import hardware_of
 from remat_plan.clock.turns import Ratio, Run, time_in_turns
-from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.memory import evaluate
-from remat_plan.report.progress import Progress
-from remat_plan.search.judge import Judge
+from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.units import BudgetError
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
@@ -42,7 +40,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Changes to the sizes of ``benchmarks.models``, so that one step takes about a second on two cores."""
 
-POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 SHARES = ("50%", "30%")
 ROUNDS, QUICK_ROUNDS = 9, 2
 _COLUMNS = (
@@ -53,31 +50,22 @@ _INTRO = """Every step ran {rounds} times, in turns with the plain step of its m
 is the median over rounds of the seconds over those of the plain step in the same round, less one; the true median is in
 the next column 19 times of 20. CPU: the same of seconds of all processors, in which other processes count less. Then
 what the evaluator predicts with rates of data sheets, and with rates measured on this machine; and by how many points
-each is off. `plan at` is our plan (by measured rates) at the peak of that policy on every block."""
+each is off. `plan at` is our plan (by measured rates) at the peak of that policy on every block. The line of versions
+below is of the predictions; what was measured when is told at the end."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A model, and its loss under policies."""
-
-    name: str
-    model: Model
-    losses: dict[str, Callable[..., Any]]
-    arguments: tuple[Any, Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One step, measured and predicted; overheads are shares.
+class Measured:
+    """One step that was run; overheads are shares.
 
     Attributes:
         model, step: what ran.
         peak_bytes: compiled.
         seconds: the median.
-        overhead, low, high: measured, with its interval.
-        processor_overhead: measured, of seconds of all processors.
-        table, rates: predicted, by data sheets and by measured rates.
-        against: for a plan at the peak of a policy, how much longer it takes than that (measured), and its interval.
+        overhead, low, high: with its interval.
+        processor_overhead: of seconds of all processors.
+        against: for a plan at the peak of a policy, how much longer it takes than that, and its interval.
+        schedule: of a plan, as data.
     """
 
     model: str
@@ -88,154 +76,187 @@ class Row:
     low: float
     high: float
     processor_overhead: float
-    table: float
-    rates: float
     against: tuple[float, float, float] | None = None
-
-    def cells(self) -> tuple[str, ...]:
-        """The row as text."""
-        return (
-            *(self.model, self.step, mb(self.peak_bytes), f"{self.seconds:.3g}"),
-            *(_points(self.overhead), f"{_points(self.low)} to {_points(self.high)}", _points(self.processor_overhead)),
-            *(_points(self.table), _points(self.rates)),
-            *(_points(self.table - self.overhead), _points(self.rates - self.overhead)),
-        )
+    schedule: list[Any] | None = None
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step that runs, and what is predicted of it."""
+class Row:
+    """A step that was run beside what is predicted of it: overheads by data sheets and by measured rates."""
 
-    name: str
-    run: Run
-    peak_bytes: int
-    table_seconds: float
-    rates_seconds: float
+    measured: Measured
+    table: float
+    rates: float
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        ran = self.measured
+        return (
+            *(ran.model, ran.step, mb(ran.peak_bytes), f"{ran.seconds:.3g}"),
+            *(_points(ran.overhead), f"{_points(ran.low)} to {_points(ran.high)}", _points(ran.processor_overhead)),
+            *(_points(self.table), _points(self.rates)),
+            *(_points(self.table - ran.overhead), _points(self.rates - ran.overhead)),
+        )
+
+
+@dataclass
+class Store:
+    """What was measured, as it is in ``timing.json``.
+
+    Attributes:
+        device: its name.
+        hardware: rates that were measured on it.
+        versions: with which versions each model was run, and when.
+        steps: what was run.
+    """
+
+    device: str
+    hardware: Hardware
+    versions: dict[str, str] = field(default_factory=dict)
+    steps: list[Measured] = field(default_factory=list)
+
+    @staticmethod
+    def read(path: Path) -> Store | None:
+        """What was stored; None where nothing was."""
+        if not path.exists():
+            return None
+        data = json.loads(path.read_text(encoding="utf-8"))
+        steps = [
+            Measured(**{**step, "against": None if step["against"] is None else tuple(step["against"])})
+            for step in data["steps"]
+        ]
+        return Store(data["device"], Hardware(**data["hardware"]), data["versions"], steps)
+
+    def write(self, path: Path) -> None:
+        """Write all of it, one step a line."""
+        hardware = {k: dict(v) if k == "rates" else v for k, v in _fields(self.hardware).items()}
+        head = {"device": self.device, "hardware": hardware, "versions": self.versions}
+        lines = ",\n".join(json.dumps(asdict(step)) for step in self.steps)
+        path.write_text(json.dumps(head, indent=1)[:-2] + f',\n "steps": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def run(options: Options) -> Report:
-    """Measure all; write and return the table."""
+    """Measure what is missing; predict all; write and return the table."""
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
     report = Report("timing", _INTRO.format(rounds=rounds), _COLUMNS, options.results)
-    stored = options.results / "timing.json"
-    rows = [row for row in _read(stored) if row.model not in options.models]
-    for row in rows:
-        report.add(*row.cells())
-    done = {row.model for row in rows}
-    for name in options.choose((*SIZES, "llama")):
-        if name in done:
+    path = options.results / "timing.json"
+    names = [*SIZES, "llama"]
+    store = Store.read(path)
+    known = {step.model for step in store.steps} if store else set()
+    missing = [name for name in names if name in options.models or (not options.models and name not in known)]
+    if store is None or missing:
+        device, hardware = resolve(None), hardware_of(resolve(None), "measured")
+        kept = [step for step in store.steps if step.model not in missing] if store else []
+        store = Store(device_name(device.device), hardware, store.versions if store else {}, kept)
+    rows: list[Row] = []
+    for name in names:
+        steps = steps_of(name, options, SIZES) if name in missing or name in known else None
+        if steps is None:
             continue
-        for row in measure_case(make_case(name, options), rounds):
+        if name in missing:
+            store.steps += measure_case(steps, rounds)
+            store.versions[name] = versions()
+            store.write(path)
+        for row in predict(steps, [s for s in store.steps if s.model == name], store.hardware):
             rows.append(row)
             report.add(*row.cells())
-        _write(stored, rows)
-        report.facts = facts(rows)
-    report.finish(facts(rows))
+        report.facts = facts(rows, store)
+    report.finish(facts(rows, store))
     return report
 
 
-def make_case(name: str, options: Options) -> Case:
-    """A model at the size of this benchmark, or tiny."""
-    if name == "llama":
-        config = llama.CONFIGS["tiny" if options.quick else "small"]
-        made = llama.make_of(config)
-        model = Model(name, made.plain, *made.arguments, loss_with=lambda wrap: made.plain, classes=4)
-        chosen = dict(list(made.policies.items())[-3:])
-        return Case(name, model, chosen, with_values(made.arguments))
-    model = options.model(name, **({} if options.quick else SIZES[name]))
-    wraps = {p: partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, p)) for p in POLICIES}
-    return Case(name, model, {p: model.loss_with(wrap) for p, wrap in wraps.items()}, concrete(model))
+def predict(steps: Steps, measured: Sequence[Measured], rates: Hardware) -> Iterator[Row]:
+    """What the evaluator says of steps, by data sheets and by measured rates."""
+    table = hardware_for("cpu", "cpu")
+    plain = [steps.timeline(PLAIN, None, hardware).seconds for hardware in (table, rates)]
+    for ran in measured:
+        schedule = restored(ran.schedule)
+        seconds = [steps.timeline(ran.step, schedule, hardware).seconds for hardware in (table, rates)]
+        yield Row(ran, *(after / before - 1 for after, before in zip(seconds, plain, strict=True)))
 
 
-def measure_case(case: Case, rounds: int) -> Iterator[Row]:
+def measure_case(steps: Steps, rounds: int) -> Iterator[Measured]:
     """Run all steps of a model in turns."""
-    session = Session(case.model, None, cost="measured")
-    table = Judge(session.program, session.judge.target, Progress("benchmarks", False))
-    values = tuple(jax.tree.leaves(case.arguments))
-    steps = [_planned("plain", session, table, session.judge.unplanned, values)]
-    policies = [_written(case, name, loss, table.hardware, session.judge.hardware, values)
-                for name, loss in case.losses.items()]  # fmt: skip
-    steps += policies
+    session = Session(steps.model, None, cost="measured")
+    judge, case = session.judge, steps.model
+    arguments = concrete(case) if steps.name in SIZES else with_values((case.params, case.batch))
+    values = tuple(jax.tree.leaves(arguments))
+    ready = [_Ready(PLAIN, run_of(judge.step(judge.unplanned), values, judge.target), 0)]
+    policies = [_written(steps, name, values) for name in steps.losses]
+    ready += policies
     wanted = [(f"plan at {p.name}", p.peak_bytes) for p in policies] + [(f"plan at {s}", s) for s in SHARES]
     for name, budget in wanted:
         try:
             schedule = session.plan(budget).plan.schedule
         except BudgetError:
             continue
-        steps.append(_planned(name, session, table, schedule, values))
-    samples = time_in_turns([step.run for step in steps], rounds)
-    plain, first = steps[0], samples[0]
-    by_name = {step.name: found for step, found in zip(steps, samples, strict=True)}
-    for step, found in zip(steps[1:], samples[1:], strict=True):
+        run = run_of(judge.step(schedule), values, judge.target)
+        ready.append(_Ready(name, run, judge.compiled_bytes(schedule), stored(schedule)))
+    samples = time_in_turns([step.run for step in ready], rounds)
+    first, by_name = samples[0], {step.name: found for step, found in zip(ready, samples, strict=True)}
+    for step, found in zip(ready[1:], samples[1:], strict=True):
         ratio = Ratio.of(first.seconds, found.seconds)
         policy = by_name.get(step.name.removeprefix("plan at "))
         against = Ratio.of(policy.seconds, found.seconds) if policy is not None and policy is not found else None
-        yield Row(
-            *(case.name, step.name, step.peak_bytes, found.median_seconds),
+        yield Measured(
+            *(steps.name, step.name, step.peak_bytes, found.median_seconds),
             *(ratio.value - 1, ratio.low - 1, ratio.high - 1),
             Ratio.of(first.processor_seconds, found.processor_seconds).value - 1,
-            step.table_seconds / plain.table_seconds - 1,
-            step.rates_seconds / plain.rates_seconds - 1,
             None if against is None else (against.value - 1, against.low - 1, against.high - 1),
+            step.schedule,
         )
 
 
-def _planned(name: str, session: Session, table: Judge, schedule: Any, values: Sequence[Any]) -> Step:
-    judge = session.judge
-    run = run_of(judge.step(schedule), values, judge.target)
-    seconds = table.timeline(schedule).seconds, judge.timeline(schedule).seconds
-    return Step(name, run, judge.compiled_bytes(schedule), *seconds)
+@dataclass(frozen=True)
+class _Ready:
+    """A step that can be run; the schedule of a plan as data."""
+
+    name: str
+    run: Run
+    peak_bytes: int
+    schedule: list[Any] | None = None
 
 
-def _written(
-    case: Case, name: str, loss: Callable[..., Any], table: Hardware, rates: Hardware, values: Sequence[Any]
-) -> Step:
+def _written(steps: Steps, policy: str, values: Sequence[Any]) -> _Ready:
     target = resolve(None)
-    step, structs = raw_step(case.model, loss)
-    jaxpr = jax.make_jaxpr(step)(*structs)
-    seconds = evaluate(jaxpr, table).seconds, evaluate(jaxpr, rates).seconds
-    return Step(name, run_of(step, values, target), compile_memory(step, structs, target).total_bytes, *seconds)
+    step, structs = raw_step(steps.model, steps.losses[policy])
+    return _Ready(policy, run_of(step, values, target), compile_memory(step, structs, target).total_bytes)
 
 
-def facts(rows: Sequence[Row]) -> list[str]:
+def facts(rows: Sequence[Row], store: Store) -> list[str]:
     """How far predictions are off, and where plans are slower than the policy at whose peak they are."""
     if not rows:
         return []
     found = []
     for word, off in (
-        ("rates of data sheets", [abs(r.table - r.overhead) for r in rows]),
-        ("measured rates", [abs(r.rates - r.overhead) for r in rows]),
-        ("measured rates, against seconds of all processors", [abs(r.rates - r.processor_overhead) for r in rows]),
+        ("rates of data sheets", [abs(r.table - r.measured.overhead) for r in rows]),
+        ("measured rates", [abs(r.rates - r.measured.overhead) for r in rows]),
+        (
+            "measured rates, against seconds of all processors",
+            [abs(r.rates - r.measured.processor_overhead) for r in rows],
+        ),
     ):
-        worst = rows[off.index(max(off))]
+        worst = rows[off.index(max(off))].measured
         found.append(
             f"off by, {word}: {100 * median(off):.1f} points in the median, {100 * max(off):.1f} at worst "
             f"({worst.model}, {worst.step})"
         )
-    slower = [f"{r.model}, {r.step} ({_points(r.against[0])} %)" for r in rows if r.against and r.against[1] > 0]
-    compared = sum(r.against is not None for r in rows)
-    found.append(f"of {compared} plans at the peak of a policy, slower beyond noise: {', '.join(slower) or 'none'}")
-    hardware = hardware_of(resolve(None), "measured")
+    compared = [(r.measured, r.measured.against) for r in rows if r.measured.against]
+    slower = [f"{ran.model}, {ran.step} ({_points(a[0])} %)" for ran, a in compared if a[1] > 0]
+    found.append(f"of {len(compared)} plans at the peak of a policy, slower beyond noise: {', '.join(slower) or 'none'}")
+    hardware = store.hardware
     found.append(
-        f"{device_name(resolve(None).device)}: memory {hardware.bytes_per_second / 1e9:.1f} GB/s, large products "
+        f"{store.device}: memory {hardware.bytes_per_second / 1e9:.1f} GB/s, large products "
         f"{hardware.matrix_flops / 1e9:.0f} GFLOP/s, fresh memory {1e9 * hardware.fresh_seconds_per_byte:.2f} ns/byte"
     )
+    for told in dict.fromkeys(store.versions.values()):
+        found.append(f"measured: {', '.join(n for n, v in store.versions.items() if v == told)}: {told}")
     return found
+
+
+def _fields(hardware: Hardware) -> dict[str, Any]:
+    return {name: getattr(hardware, name) for name in Hardware.__dataclass_fields__}
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
-
-
-def _read(path: Path) -> list[Row]:
-    """The rows of a run before; none where there was none."""
-    if not path.exists():
-        return []
-    return [
-        Row(**{**row, "against": None if row["against"] is None else tuple(row["against"])})
-        for row in json.loads(path.read_text(encoding="utf-8"))
-    ]
-
-
-def _write(path: Path, rows: Sequence[Row]) -> None:
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")

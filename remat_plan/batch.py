@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_plan import collector
+from remat_plan.clock.store import check_cost
 from remat_plan.fitted import find_marks, make_step
 from remat_plan.report.progress import Progress
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
@@ -33,6 +34,7 @@ def max_batch(
     in_shardings: Any = None,
     out_shardings: Any = None,
     target: str | None = None,
+    cost: str = "table",
     progress: bool | None = None,
 ) -> BatchSizes:
     """Find the largest batch with which a training step fits in a number of bytes, plain and planned.
@@ -45,7 +47,8 @@ def max_batch(
         multiple_of: what batches are multiples of; also the smallest one.
         overheads: limits on recomputed seconds over plain seconds (0.1 is ten per cent, predicted) to find the largest
             batch for, beside that of the step as it is and the largest of all.
-        donate_argnums, static_argnums, in_shardings, out_shardings, target, progress: as in ``fit``.
+        donate_argnums, static_argnums, in_shardings, out_shardings, target, cost, progress: as in ``fit``. With
+            ``cost="measured"`` the limits on overhead are by rates of the attached device.
 
     Returns:
         One row per limit; ``print`` it. ``.plain`` and ``.largest`` are the batch sizes of the step as it is and of the
@@ -71,6 +74,7 @@ def max_batch(
         raise TypeError("rp.max_batch needs two functions: the training step, and one that makes its arguments.")
     if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
         raise ValueError(f"multiple_of={short(multiple_of)}: give a positive integer.")
+    check_cost(cost)
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:
         raise ValueError(f"budget={budget!r}: a share of what? Each batch has a peak of its own; give bytes.")
@@ -82,7 +86,7 @@ def max_batch(
             shown.say(f"tracing the step with batch {batch}")
             args = tuple(make_args(batch))
             told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
-            marked = find_marks(make_step(train_step, args, told)[0], device, shown)
+            marked = find_marks(make_step(train_step, args, told)[0], device, shown, cost)
             return MarkedStep(marked.marks, marked.measuring)
 
         batches = Batches(step_at, multiple_of, budget_bytes)

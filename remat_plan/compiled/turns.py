@@ -4,16 +4,17 @@ In: a kernel of a ``Module``. Out: how many of its operands are read in strides.
 
 XLA:CPU makes one kernel of a transposed copy and the chain of operations before it, and computes the chain in the order
 in which the copy is written: every operand is read in strides. ``Hardware.kernel_seconds`` charges by the operand.
-A copy that leaves rows whole, as one that puts the heads of attention before its positions, is as fast as any kernel:
-2 x 12.6 MB at 45 GB/s, against 41 of a copy in order, and 6 to 9 of copies that split rows (XLA:CPU, two cores).
+Which copies are slow is the rule of the evaluator (``cost.layout.splits_rows``): one that leaves rows whole ran at 45
+GB/s (2 x 12.6 MB), against 41 of a copy in order, and 6 to 9 of copies that split rows (XLA:CPU, two cores).
 
 Limits: as in the evaluator, operands much smaller than what is written are broadcast and not counted, nor are copies
-that convolutions read (see ``cost.memory``).
+that convolutions read (see ``cost.emitter``).
 """
 
 from __future__ import annotations
 
 from remat_plan.compiled.hlo import Computation, Instruction, Module
+from remat_plan.cost.layout import splits_rows
 
 _COPIES = frozenset({"copy", "transpose"})
 _VIEWS = frozenset({"bitcast", "reshape", "get-tuple-element"})
@@ -45,7 +46,7 @@ def _read_in_strides(body: Computation) -> int:
 
 
 def _turns(inside: Computation, found: Instruction) -> bool:
-    """Whether elements that are neighbours before a copy are none behind it; dimensions of one element do not count.
+    """Whether a copy splits rows.
 
     >>> from remat_plan.compiled.hlo import parse
     >>> entry = parse('''ENTRY %main (x: f32[4,8]) -> f32[8,4] {
@@ -60,9 +61,7 @@ def _turns(inside: Computation, found: Instruction) -> bool:
         return False
     shape = read.arrays[0].shape
     source = found.numbers("dimensions") if found.opcode == "transpose" else tuple(range(len(shape)))
-    before = (d for d in read.minor_first if shape[d] > 1)
-    behind = (source[d] for d in found.minor_first if shape[source[d]] > 1)
-    return next(before, None) != next(behind, None)
+    return splits_rows(shape, read.minor_first[::-1], [source[d] for d in reversed(found.minor_first)])
 
 
 def _is_for_convolution(inside: Computation, found: Instruction) -> bool:

@@ -50,6 +50,9 @@ class FusionModel:
         tiles: arrays are padded to tiles, and what enters a network's first convolution is copied (``cost.tiles``).
         epilogues: products that take in the element-wise steps which are their only readers: these are written with
             them, so nobody computes them again (XLA:GPU, ``CudnnFusedConvRewriter``; XLA:TPU, output fusions).
+        whole_concatenations: a concatenation along rows is a kernel of its own, so the parts are not kept where it is
+            (XLA:CPU, XLA:TPU).
+        whole_splits: so is what is split into parts, as the gradient of a concatenation is (XLA:TPU).
         max_copies: a cheap producer is computed again in at most this many kernels.
     """
 
@@ -67,6 +70,8 @@ class FusionModel:
     kernel_copies: bool = False
     tiles: bool = False
     epilogues: frozenset[str] = frozenset()
+    whole_concatenations: bool = False
+    whole_splits: bool = False
     max_copies: int = 64
 
 
@@ -90,10 +95,19 @@ TPU = FusionModel(
     gather_kernels=True,
     tiles=True,
     epilogues=MATRIX_PRIMITIVES,
+    whole_concatenations=True,
+    whole_splits=True,
 )
 """XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 
-CPU = FusionModel(library_clusters=True, layout_copies=True, index_pooling=True, widens=True, breadth_first=True)
+CPU = FusionModel(
+    library_clusters=True,
+    layout_copies=True,
+    index_pooling=True,
+    widens=True,
+    breadth_first=True,
+    whole_concatenations=True,
+)
 """XLA:CPU of jaxlib 0.12."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import FusionModel
-from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows
+from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows, splits_rows
 from remat_plan.cost.lowered import lowered_jaxpr
 from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
@@ -40,6 +40,7 @@ class Facts:
         key: the number of what tells equations on equal inputs apart; None where it equals no other one.
         work: the class of its FLOPs.
         by_name: whether lowering treats its primitive in a way of its own.
+        splits_rows: of a transpose, whether neighbours in memory are none behind it.
     """
 
     eqn: Any  # kept, so that its id stays its own
@@ -55,6 +56,7 @@ class Facts:
     key: int | None = None
     work: str = ELEMENTWISE
     by_name: bool = False
+    splits_rows: bool = False
 
 
 class FactBook:
@@ -120,6 +122,7 @@ class FactBook:
             region=self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
             by_name=name in _BY_NAME,
+            splits_rows=name == "transpose" and _splits_rows(eqn),
         )
 
     def _inner(self, eqn: Any) -> Any | None:
@@ -143,7 +146,7 @@ class FactBook:
             kind = Kind.CHEAP
         if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
             return Kind.EXPENSIVE
-        if self.model.library_clusters and name == "concatenate" and long_rows(eqn):
+        if self.model.whole_concatenations and name == "concatenate" and long_rows(eqn):
             return Kind.OPAQUE
         return kind
 
@@ -166,6 +169,11 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
+
+
+def _splits_rows(eqn: Any) -> bool:
+    shape = eqn.invars[0].aval.shape
+    return splits_rows(shape, range(len(shape)), eqn.params["permutation"])
 
 
 def item_bytes(eqn: Any) -> int:

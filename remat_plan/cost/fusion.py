@@ -179,6 +179,12 @@ def _shifts(steps: list[Step], links: _Links) -> list[int]:
     return found
 
 
+def _split_up(steps: list[Step], links: _Links) -> list[int]:
+    """Return the steps whose results are read in several parts."""
+    parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in users) for users in links.users]
+    return [index for index, count in enumerate(parts) if count > 1]
+
+
 def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
     steps, model = program.steps, program.model
@@ -187,6 +193,8 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
     epilogues = _epilogues(program, links) if model.epilogues else {}
     written = {*epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
+    if model.whole_splits:
+        written.update(_split_up(steps, links))
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         if index in epilogues:

@@ -33,11 +33,6 @@ from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
-_TURNING = frozenset({"layout_copy", "transpose"})
-"""Steps that write what they read in another order. What is fused into their kernel is read so too: XLA:CPU has 4 to 30
-times the seconds for it (1024 x 768 elements, 12 operands: 4.0 against 0.14 ns per element and operand)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Live bytes over one step of the program.
@@ -144,12 +139,12 @@ def _kernel_seconds(kernel: Kernel, moved_bytes: int, turned_operands: int, hard
 
 
 def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many operands a kernel writes in another order than it reads them; those much smaller are broadcast.
+    """How many operands a kernel reads in strides, for a copy that splits rows; those much smaller are broadcast.
 
-    Copies that convolutions read are not counted: the lines of an image that are read in strides stay in the cache.
-    Charged like the others they put the overheads of a ResNet-50 off by 20 points, uncharged by 2.
+    What is fused into such a kernel is read so too: XLA:CPU has 4 to 30 times the seconds for it (1024 x 768 elements,
+    12 operands: 4.0 against 0.14 ns per element and operand).
     """
-    if step.primitive not in _TURNING or (step.eqn is not None and step.eqn.primitive.name == "conv_general_dilated"):
+    if not step.splits_rows:
         return 0
     written = sizes[step.writes[0]]
     return sum([2 * sizes[b] >= written for b in reads])

@@ -116,7 +116,7 @@ class Lowering(Emitter):
         reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
         made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
-        made.work = facts.work
+        made.work, made.splits_rows = facts.work, facts.splits_rows
         writes = self.emit(facts.key, made, out)
         if inner is not None:
             self.inner[writes[0]] = len(facts.eqn.outvars[0].aval.shape), inner

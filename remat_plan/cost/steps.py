@@ -41,7 +41,8 @@ class Step:
     ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
     computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
     it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
-    ``work`` is the class of its FLOPs (see ``work``).
+    ``work`` is the class of its FLOPs (see ``work``). ``splits_rows`` tells a copy into another order after which
+    neighbours in memory are none (see ``layout``).
     """
 
     reads: tuple[int, ...]
@@ -56,6 +57,7 @@ class Step:
     equations: int = 1
     carries: tuple[tuple[int, int], ...] = ()
     work: str = ELEMENTWISE
+    splits_rows: bool = False
 
 
 @dataclass(slots=True)
