@@ -162,7 +162,7 @@ def rows_of(steps: Steps, target: str, found: Sequence[Compiled]) -> Iterator[Ro
 
 
 def facts(rows: Sequence[Row]) -> list[str]:
-    """For each target how far predictions are off, and which plans are slower than the policy at whose peak they are."""
+    """For each target how far predictions are off, and which plans are slower than the policy at their peak."""
     found = []
     for target in dict.fromkeys(row.found.target for row in rows):
         here = {(row.found.model, row.found.step): row for row in rows if row.found.target == target}

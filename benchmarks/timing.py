@@ -243,7 +243,9 @@ def facts(rows: Sequence[Row], store: Store) -> list[str]:
         )
     compared = [(r.measured, r.measured.against) for r in rows if r.measured.against]
     slower = [f"{ran.model}, {ran.step} ({_points(a[0])} %)" for ran, a in compared if a[1] > 0]
-    found.append(f"of {len(compared)} plans at the peak of a policy, slower beyond noise: {', '.join(slower) or 'none'}")
+    found.append(
+        f"of {len(compared)} plans at the peak of a policy, slower beyond noise: {', '.join(slower) or 'none'}"
+    )
     hardware = store.hardware
     found.append(
         f"{store.device}: memory {hardware.bytes_per_second / 1e9:.1f} GB/s, large products "

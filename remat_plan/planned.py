@@ -128,8 +128,8 @@ class Chosen:
 
 
 _NO_CERTIFICATE = (
-    "by measured rates the gap is no certificate: the lower bound counts recomputation only, and a plan that writes less "
-    "may save more than it recomputes"
+    "by measured rates the gap is no certificate: the lower bound counts recomputation only, and a plan that writes "
+    "less may save more than it recomputes"
 )
 """What is said of a plan by measured rates, whose overhead may be below 0."""
 

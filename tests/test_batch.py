@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 
 import remat_plan as rp
 from benchmarks.models import small
+from remat_plan.clock import store
+from remat_plan.cost.hardware import hardware_for
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 
@@ -91,6 +94,22 @@ def test_a_step_that_needs_more_than_is_predicted():
     assert sizes.compiles <= 12
 
 
+def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_path):
+    """With arithmetic that takes hardly any time, recomputing saves memory traffic: no limit is in the way."""
+    monkeypatch.setenv("REMAT_PLAN_CACHE", str(tmp_path))
+    rates = replace(hardware_for("cpu", "cpu"), matrix_flops=1e16, vector_flops=1e16, measured=True, rates={"x": 1e16})
+    asked = []
+    monkeypatch.setattr(store, "calibrate", lambda target, table, say: asked.append(table) or rates)
+    table = rp.max_batch(step_with(rp.remat), make_args, budget="4MB", multiple_of=UNIT, overheads=(0.0,))
+    assert not asked
+    measured = rp.max_batch(
+        step_with(rp.remat), make_args, budget="4MB", multiple_of=UNIT, overheads=(0.0,), cost="measured"
+    )
+    assert len(asked) == 1
+    assert table.rows[1].batch < measured.rows[1].batch
+    assert measured.rows[1].overhead <= 0
+
+
 def test_nothing_fits():
     sizes = found("150kB", overheads=())
     assert sizes.plain == sizes.largest == 0
@@ -112,6 +131,7 @@ def test_sizes_are_shown():
     ("changes", "error", "text"),
     [
         ({"budget": "50%"}, ValueError, "a share of what"),
+        ({"cost": "guessed"}, ValueError, "cost='guessed'"),
         ({"multiple_of": 0}, ValueError, "multiple_of=0: give a positive integer"),
         ({"make_args": 8}, TypeError, r"rp\.max_batch needs two functions"),
         ({"train_step": step_with(lambda f: f)}, ValueError, r"no gradient is taken through a marked function"),

@@ -1,17 +1,19 @@
 """The table of measured against predicted seconds: it goes on where it stopped, and says what is off."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from benchmarks import timing
 from benchmarks.common import Options
-from benchmarks.timing import Row, facts
+from benchmarks.timing import Measured, Row, Store, facts
 from remat_plan.clock import store
 from remat_plan.cost.hardware import hardware_for
 
-POLICY = Row("vit", "dots_saveable", 1000, 0.1, 0.10, 0.09, 0.11, 0.10, 0.30, 0.12)
-SLOW = replace(POLICY, step="plan at dots_saveable", overhead=0.2, table=0.2, rates=0.25, against=(0.1, 0.02, 0.2))
+HARDWARE = replace(hardware_for("cpu", "cpu"), measured=True, rates={"exp float32": 1e9})
+POLICY = Measured("vit", "dots_saveable", 1000, 0.1, 0.10, 0.09, 0.11, 0.10)
+SLOW = replace(POLICY, step="plan at dots_saveable", overhead=0.2, against=(0.1, 0.02, 0.2))
 NOISE = replace(SLOW, model="unet", against=(0.1, -0.02, 0.2))
 
 
@@ -19,27 +21,28 @@ NOISE = replace(SLOW, model="unet", against=(0.1, -0.02, 0.2))
 def _rates(monkeypatch, tmp_path):
     """Rates of the table stand for measured ones: nothing is measured here."""
     monkeypatch.setenv("REMAT_PLAN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        store, "calibrate", lambda target, table, say: replace(hardware_for("cpu", "cpu"), measured=True)
-    )
+    monkeypatch.setattr(store, "calibrate", lambda target, table, say: HARDWARE)
 
 
 def test_facts_name_the_worst_and_what_is_slower_beyond_noise():
-    table, rates, _, slower, _ = facts([POLICY, SLOW, NOISE])
+    rows = [Row(POLICY, 0.30, 0.12), Row(SLOW, 0.2, 0.25), Row(NOISE, 0.2, 0.25)]
+    table, rates, _, slower, _, when = facts(rows, Store("a CPU", HARDWARE, {"vit": "today", "unet": "today"}))
     assert "0.0 points in the median, 20.0 at worst (vit, dots_saveable)" in table
     assert "5.0 points in the median" in rates
     assert slower == "of 2 plans at the peak of a policy, slower beyond noise: vit, plan at dots_saveable (+10.0 %)"
+    assert when == "measured: vit, unet: today"
 
 
 def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
     ran = []
 
-    def measured(case, rounds):
-        ran.append(case)
-        return [replace(SLOW, model=case)]
+    def measured(steps, rounds):
+        ran.append(steps)
+        return [replace(SLOW, model=steps)]
 
-    monkeypatch.setattr(timing, "make_case", lambda name, options: name)
+    monkeypatch.setattr(timing, "steps_of", lambda name, options, sizes: name)
     monkeypatch.setattr(timing, "measure_case", measured)
+    monkeypatch.setattr(timing, "predict", lambda steps, rows, rates: [Row(row, 0.1, 0.2) for row in rows])
     timing.run(Options(quick=True, results=tmp_path, models=("vit",)))
     timing.run(Options(quick=True, results=tmp_path))
     assert ran == ["vit", "gpt2", "resnet50", "unet", "densenet", "llama"]
@@ -50,8 +53,28 @@ def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
     assert "Not finished" not in text
 
 
+def test_predictions_are_made_anew_by_the_rates_that_are_stored(monkeypatch, tmp_path):
+    """Twice as fast rates halve no overhead, but slow ``exp`` makes recomputing it dear; nothing is run."""
+    monkeypatch.setattr(timing, "measure_case", lambda steps, rounds: pytest.fail("measured again"))
+    steps = [replace(POLICY, model=name, step="nothing_saveable") for name in (*timing.SIZES, "llama")]
+    path = tmp_path / "timing.json"
+    Store("a CPU", HARDWARE, {"vit": "today"}, steps).write(path)
+    assert Store.read(path) == Store("a CPU", HARDWARE, {"vit": "today"}, steps)
+    before = timing.run(Options(quick=True, results=tmp_path)).rows
+    data = json.loads(path.read_text())
+    data["hardware"]["rates"]["exp float32"] = 1e6
+    path.write_text(json.dumps(data))
+    after = timing.run(Options(quick=True, results=tmp_path)).rows
+    assert [row[:7] for row in before] == [row[:7] for row in after]
+    vit = [row[0] for row in before].index("vit")
+    assert before[vit][7] == after[vit][7]
+    assert before[vit][8] != after[vit][8]
+
+
 @pytest.mark.slow
 def test_a_tiny_model_is_measured(tmp_path):
     report = timing.run(Options(quick=True, results=tmp_path, models=("vit", "llama")))
     assert {row[0] for row in report.rows} == {"vit", "llama"}
     assert any(row[1].startswith("plan at ") for row in report.rows)
+    again = timing.run(Options(quick=True, results=tmp_path, models=("vit",)))
+    assert any(row[1].startswith("plan at ") for row in again.rows)

@@ -5,7 +5,10 @@ run takes than another, from the pairs of one round.
 
 Every round runs each program once, in an order that turns from round to round; programs that take less than
 ``LEAST_SECONDS`` are called several times a round. Each call is waited for. Arguments are made, and results dropped,
-while the clock stands.
+while the clock stands. Each turn begins with a call that is not timed: in a training loop a step follows itself, and
+finds the memory that it gave back a moment ago. Where free memory is handed back to the host of a virtual machine, what
+was free during the other programs' turns costs many times as much to touch; all of that would fall on the program that
+needs most, as if it were slow.
 
 Limits: a machine whose speed changes within a round is not told from one of noise; the interval shows how much there
 was.
@@ -161,6 +164,7 @@ def time_in_turns(
         for number in range(rounds):
             say(number)
             for index in _order(len(runs), number):
+                runs[index].seconds()  # not timed: after another program, memory is not as this one leaves it
                 found[index].append(runs[index].seconds(calls[index]))
     return tuple(
         Samples(tuple(w for w, _ in samples), tuple(p for _, p in samples), n)

@@ -33,6 +33,7 @@ from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Live bytes over one step of the program.
