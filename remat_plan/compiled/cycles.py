@@ -20,6 +20,8 @@ from remat_plan.compiled.walk import ModuleSeconds, walk
 from remat_plan.cost.hardware import Hardware
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NO_ESTIMATE = 2**63 - 1
+"""Written where the model of the chip gave none, as for the maximum of a softmax that is subtracted in its own kernel."""
 _HIDDEN = frozenset({"copy-start", "slice-start"})
 """Copies between memories that run beside the kernels: XLA starts them early enough, where it can."""
 
@@ -49,7 +51,8 @@ def cycles(module: Module, hardware: Hardware) -> ModuleSeconds | None:
         nonlocal estimated
         if found.opcode in _HIDDEN:
             return ModuleSeconds()
-        if estimate := _CYCLES.search(found.attributes):
+        estimate = _CYCLES.search(found.attributes)
+        if estimate is not None and int(estimate.group(1)) < _NO_ESTIMATE:
             estimated += 1
             return ModuleSeconds(int(estimate.group(1)) / hertz, 1)
         return kernel_seconds(module, inside, found, hardware)

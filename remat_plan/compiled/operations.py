@@ -81,12 +81,23 @@ def vector_flops(found: Instruction, elements: float, operand_elements: float) -
     if opcode in ("reduce", "scatter"):
         return operand_elements
     if opcode in ("reduce-window", "select-and-scatter"):
-        window = found.word("window").partition("size=")[2].split(" ")[0]
-        return elements * math.prod(int(n) for n in re.findall(r"\d+", window))
+        return elements * _window_elements(found)
     if opcode == "sort":
         length = found.arrays[0].shape[dimension] if (dimension := _dimension(found)) is not None else found.size
         return operand_elements * math.log2(max(length, 2))
     return 0.0
+
+
+def _window_elements(found: Instruction) -> int:
+    """How many elements each result combines; one along a dimension that the window covers from wherever it lies.
+
+    XLA:TPU writes a maximum over rows that is subtracted from them as a window of 2 n - 1: all of a row have one.
+    """
+    sizes = [int(n) for n in re.findall(r"\d+", found.word("window").partition("size=")[2].split(" ")[0])]
+    shape = found.arrays[0].shape if found.arrays else ()
+    if len(sizes) != len(shape):
+        return math.prod(sizes)
+    return math.prod(size for size, n in zip(sizes, shape, strict=True) if size < 2 * n - 1 or n == 1)
 
 
 def _dimension(found: Instruction) -> int | None:

@@ -181,6 +181,28 @@ def test_cycles_of_a_tpu():
     assert not found.unknown_loops
 
 
+def test_the_largest_number_of_cycles_is_no_estimate():
+    """A kernel that the model of the chip says nothing of counts by the rates of the device."""
+    hardware = hardware_for("tpu:v5e:1x1", "tpu")
+    known = compiled_seconds(TPU, "tpu", hardware)
+    none = compiled_seconds(TPU.replace('"600"', f'"{2**63 - 1}"'), "tpu", hardware)
+    moved = 2 * 256 * 256 * 2 / hardware.bytes_per_second
+    assert none.seconds == pytest.approx(known.seconds - 600 / 1.5e9 + moved, rel=1e-3)
+
+
+@pytest.mark.parametrize(("size", "each"), [(3, 3), (2 * N - 1, 1), (2 * N, 1)])
+def test_a_window_over_whole_rows_counts_each_element_once(size, each):
+    low = (size - 1) // 2
+    text = f"""ENTRY %main (x: f32[8,{N}]) -> f32[8,{N}] {{
+  %x = f32[8,{N}]{{1,0}} parameter(0)
+  %c = f32[] constant(-inf)
+  ROOT %r = f32[8,{N}]{{1,0}} reduce-window(%x, %c), window={{size=1x{size} pad=0_0x{low}_{size - 1 - low}}}, to_apply=%max
+}}
+"""
+    work = Hardware("toy", 1e30, 1.0, 1e30)
+    assert compiled_seconds(text, "gpu", work).seconds == pytest.approx(8 * N * each)
+
+
 def test_a_tpu_module_without_cycles_tells_nothing():
     assert compiled_seconds(TPU.replace("estimated_cycles", "something"), "tpu", UNIT) is None
     assert compiled_seconds("", "tpu", UNIT) is None
