@@ -18,7 +18,9 @@ _MODULES = {
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "headlines": "benchmarks.headlines"}
+_MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads"}
 ALL = tuple(_MODULES)
+_MODULES |= {"time_again": "benchmarks.timing_again"}
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
   budgets        7 models x 7 budgets: compiled peak against budget, slack, overhead, gap     (about 20 minutes)
   stock          our plan at the memory of each stock jax.checkpoint policy: never slower?   (about 20 minutes)
@@ -40,12 +42,14 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  needs the extras cuda12 and tpu)
   headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
                  O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
+  overheads      predicted overheads against those of compiled modules on both    (--targets; hours; the same extras)
+  time_again     not among all: the table of `time` with predictions made anew, nothing measured      (a minute)
 
 Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
 accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else.
+machine that does nothing else. `overheads` keeps what was compiled in overheads.json.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -74,8 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
                         help="seconds for one child process of planning_time, targets (default 600)")  # fmt: skip
     given = parser.parse_args(arguments)
-    if unknown := set(given.names) - set(ALL):
-        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+    if unknown := set(given.names) - set(_MODULES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(_MODULES)}")
     results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
     options = Options(
         *(tuple(given.models), given.quick, given.timeout, results, given.size, tuple(given.policies)),

@@ -40,6 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Changes to the sizes of ``benchmarks.models``, so that one step takes about a second on two cores."""
 
+NAMES = (*SIZES, "llama")
 SHARES = ("50%", "30%")
 ROUNDS, QUICK_ROUNDS = 9, 2
 _COLUMNS = (
@@ -82,11 +83,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """A step that was run beside what is predicted of it: overheads by data sheets and by measured rates."""
+    """A step that was run beside what is predicted of it: overheads by data sheets and by measured rates.
+
+    Predictions are None for a plan whose schedule was not stored.
+    """
 
     measured: Measured
-    table: float
-    rates: float
+    table: float | None = None
+    rates: float | None = None
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
@@ -94,8 +98,8 @@ class Row:
         return (
             *(ran.model, ran.step, mb(ran.peak_bytes), f"{ran.seconds:.3g}"),
             *(_points(ran.overhead), f"{_points(ran.low)} to {_points(ran.high)}", _points(ran.processor_overhead)),
-            *(_points(self.table), _points(self.rates)),
-            *(_points(self.table - ran.overhead), _points(self.rates - ran.overhead)),
+            *("" if share is None else _points(share) for share in (self.table, self.rates)),
+            *("" if share is None else _points(share - ran.overhead) for share in (self.table, self.rates)),
         )
 
 
@@ -137,41 +141,46 @@ class Store:
 
 def run(options: Options) -> Report:
     """Measure what is missing; predict all; write and return the table."""
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    report = Report("timing", _INTRO.format(rounds=rounds), _COLUMNS, options.results)
     path = options.results / "timing.json"
-    names = [*SIZES, "llama"]
     store = Store.read(path)
     known = {step.model for step in store.steps} if store else set()
-    missing = [name for name in names if name in options.models or (not options.models and name not in known)]
+    missing = options.models or tuple(name for name in NAMES if name not in known)
     if store is None or missing:
-        device, hardware = resolve(None), hardware_of(resolve(None), "measured")
         kept = [step for step in store.steps if step.model not in missing] if store else []
-        store = Store(device_name(device.device), hardware, store.versions if store else {}, kept)
+        versions_then = store.versions if store else {}
+        rates = hardware_of(resolve(None), "measured")
+        store = Store(device_name(resolve(None).device), rates, versions_then, kept)
+    for name in (n for n in NAMES if n in missing):
+        rounds = QUICK_ROUNDS if options.quick else ROUNDS
+        store.steps += measure_case(steps_of(name, options, SIZES), rounds)
+        store.versions[name] = versions()
+        store.write(path)
+    return table(store, options)
+
+
+def table(store: Store, options: Options) -> Report:
+    """Predict all that is stored; write and return the table. Nothing is run."""
+    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    report = Report("timing", _INTRO.format(rounds=rounds), _COLUMNS, options.results)
     rows: list[Row] = []
-    for name in names:
-        steps = steps_of(name, options, SIZES) if name in missing or name in known else None
-        if steps is None:
-            continue
-        if name in missing:
-            store.steps += measure_case(steps, rounds)
-            store.versions[name] = versions()
-            store.write(path)
-        for row in predict(steps, [s for s in store.steps if s.model == name], store.hardware):
+    for name in dict.fromkeys(step.model for step in store.steps):
+        measured = [step for step in store.steps if step.model == name]
+        for row in predict(steps_of(name, options, SIZES), measured, store.hardware):
             rows.append(row)
             report.add(*row.cells())
-        report.facts = facts(rows, store)
     report.finish(facts(rows, store))
     return report
 
 
 def predict(steps: Steps, measured: Sequence[Measured], rates: Hardware) -> Iterator[Row]:
-    """What the evaluator says of steps, by data sheets and by measured rates."""
-    table = hardware_for("cpu", "cpu")
-    plain = [steps.timeline(PLAIN, None, hardware).seconds for hardware in (table, rates)]
+    """What the evaluator says of steps by data sheets and by measured rates; nothing of a plan without its schedule."""
+    both = hardware_for("cpu", "cpu"), rates
+    plain = [steps.timeline(PLAIN, None, hardware).seconds for hardware in both]
     for ran in measured:
-        schedule = restored(ran.schedule)
-        seconds = [steps.timeline(ran.step, schedule, hardware).seconds for hardware in (table, rates)]
+        if ran.schedule is None and ran.step not in steps.losses:
+            yield Row(ran)
+            continue
+        seconds = [steps.timeline(ran.step, restored(ran.schedule), hardware).seconds for hardware in both]
         yield Row(ran, *(after / before - 1 for after, before in zip(seconds, plain, strict=True)))
 
 
@@ -228,18 +237,19 @@ def facts(rows: Sequence[Row], store: Store) -> list[str]:
     if not rows:
         return []
     found = []
+    told = [(r.measured, r.table, r.rates) for r in rows if r.table is not None and r.rates is not None]
     for word, off in (
-        ("rates of data sheets", [abs(r.table - r.measured.overhead) for r in rows]),
-        ("measured rates", [abs(r.rates - r.measured.overhead) for r in rows]),
+        ("rates of data sheets", [abs(table - ran.overhead) for ran, table, _ in told]),
+        ("measured rates", [abs(rates - ran.overhead) for ran, _, rates in told]),
         (
             "measured rates, against seconds of all processors",
-            [abs(r.rates - r.measured.processor_overhead) for r in rows],
+            [abs(rates - ran.processor_overhead) for ran, _, rates in told],
         ),
     ):
-        worst = rows[off.index(max(off))].measured
+        worst = told[off.index(max(off))][0]
         found.append(
-            f"off by, {word}: {100 * median(off):.1f} points in the median, {100 * max(off):.1f} at worst "
-            f"({worst.model}, {worst.step})"
+            f"off by, {word}: {100 * median(off):.1f} points in the median of {len(off)} steps, "
+            f"{100 * max(off):.1f} at worst ({worst.model}, {worst.step})"
         )
     compared = [(r.measured, r.measured.against) for r in rows if r.measured.against]
     slower = [f"{ran.model}, {ran.step} ({_points(a[0])} %)" for ran, a in compared if a[1] > 0]
@@ -251,8 +261,8 @@ def facts(rows: Sequence[Row], store: Store) -> list[str]:
         f"{store.device}: memory {hardware.bytes_per_second / 1e9:.1f} GB/s, large products "
         f"{hardware.matrix_flops / 1e9:.0f} GFLOP/s, fresh memory {1e9 * hardware.fresh_seconds_per_byte:.2f} ns/byte"
     )
-    for told in dict.fromkeys(store.versions.values()):
-        found.append(f"measured: {', '.join(n for n, v in store.versions.items() if v == told)}: {told}")
+    for when in dict.fromkeys(store.versions.values()):
+        found.append(f"measured: {', '.join(n for n, v in store.versions.items() if v == when)}: {when}")
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import timing
+from benchmarks import timing, timing_again
 from benchmarks.common import Options
 from benchmarks.timing import Measured, Row, Store, facts
 from remat_plan.clock import store
@@ -27,7 +27,7 @@ def _rates(monkeypatch, tmp_path):
 def test_facts_name_the_worst_and_what_is_slower_beyond_noise():
     rows = [Row(POLICY, 0.30, 0.12), Row(SLOW, 0.2, 0.25), Row(NOISE, 0.2, 0.25)]
     table, rates, _, slower, _, when = facts(rows, Store("a CPU", HARDWARE, {"vit": "today", "unet": "today"}))
-    assert "0.0 points in the median, 20.0 at worst (vit, dots_saveable)" in table
+    assert "0.0 points in the median of 3 steps, 20.0 at worst (vit, dots_saveable)" in table
     assert "5.0 points in the median" in rates
     assert slower == "of 2 plans at the peak of a policy, slower beyond noise: vit, plan at dots_saveable (+10.0 %)"
     assert when == "measured: vit, unet: today"
@@ -46,6 +46,8 @@ def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
     timing.run(Options(quick=True, results=tmp_path, models=("vit",)))
     timing.run(Options(quick=True, results=tmp_path))
     assert ran == ["vit", "gpt2", "resnet50", "unet", "densenet", "llama"]
+    timing.run(Options(quick=True, results=tmp_path))
+    assert len(ran) == 6
     timing.run(Options(quick=True, results=tmp_path, models=("unet",)))
     assert ran[6:] == ["unet"]
     text = (tmp_path / "timing.md").read_text()
@@ -54,21 +56,26 @@ def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
 
 
 def test_predictions_are_made_anew_by_the_rates_that_are_stored(monkeypatch, tmp_path):
-    """Twice as fast rates halve no overhead, but slow ``exp`` makes recomputing it dear; nothing is run."""
+    """Where ``exp`` is slower, recomputing it costs more, but not by data sheets; nothing is run."""
     monkeypatch.setattr(timing, "measure_case", lambda steps, rounds: pytest.fail("measured again"))
-    steps = [replace(POLICY, model=name, step="nothing_saveable") for name in (*timing.SIZES, "llama")]
+    unknown = replace(POLICY, step="plan at 50%")
+    steps = [replace(POLICY, step="nothing_saveable"), unknown]
     path = tmp_path / "timing.json"
     Store("a CPU", HARDWARE, {"vit": "today"}, steps).write(path)
     assert Store.read(path) == Store("a CPU", HARDWARE, {"vit": "today"}, steps)
-    before = timing.run(Options(quick=True, results=tmp_path)).rows
+    (before, _) = timing_again.run(Options(quick=True, results=tmp_path)).rows
     data = json.loads(path.read_text())
     data["hardware"]["rates"]["exp float32"] = 1e6
     path.write_text(json.dumps(data))
-    after = timing.run(Options(quick=True, results=tmp_path)).rows
-    assert [row[:7] for row in before] == [row[:7] for row in after]
-    vit = [row[0] for row in before].index("vit")
-    assert before[vit][7] == after[vit][7]
-    assert before[vit][8] != after[vit][8]
+    (after, plan) = timing_again.run(Options(quick=True, results=tmp_path)).rows
+    assert before[:8] == after[:8]
+    assert before[8] != after[8]
+    assert plan[7:] == ("", "", "", "")
+
+
+def test_there_must_be_something_to_predict_again(tmp_path):
+    with pytest.raises(FileNotFoundError, match="benchmarks time"):
+        timing_again.run(Options(results=tmp_path))
 
 
 @pytest.mark.slow
@@ -76,5 +83,5 @@ def test_a_tiny_model_is_measured(tmp_path):
     report = timing.run(Options(quick=True, results=tmp_path, models=("vit", "llama")))
     assert {row[0] for row in report.rows} == {"vit", "llama"}
     assert any(row[1].startswith("plan at ") for row in report.rows)
-    again = timing.run(Options(quick=True, results=tmp_path, models=("vit",)))
+    again = timing_again.run(Options(quick=True, results=tmp_path))
     assert any(row[1].startswith("plan at ") for row in again.rows)

@@ -21,7 +21,8 @@ from remat_plan.cost.hardware import Hardware
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _NO_ESTIMATE = 2**63 - 1
-"""Written where the model of the chip gave none, as for the maximum of a softmax that is subtracted in its own kernel."""
+"""Written where the model of the chip gave none, as for a softmax whose maximum is subtracted in its own kernel."""
+
 _HIDDEN = frozenset({"copy-start", "slice-start"})
 """Copies between memories that run beside the kernels: XLA starts them early enough, where it can."""
 

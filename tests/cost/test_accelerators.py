@@ -149,3 +149,20 @@ def test_a_kernel_that_does_not_write_over_its_operand_needs_both(writes_over, a
     model = replace(GENERIC, reuses_outputs=False, writes_over=writes_over)
     made = program(lambda x: jnp.sort(jnp.sort(x) * 2), X, model=model)
     assert evaluate_program(made, H100).peak_bytes == arrays * 4 * X.size
+
+
+@pytest.mark.parametrize(("model", "written"), [(GPU, 0), (TPU, 1), (CPU, 1)])
+def test_a_concatenation_along_rows_is_a_kernel_of_its_own(model, written):
+    def fun(x, y):
+        return jnp.sum(jnp.sin(jnp.concatenate([x, y], axis=-1)))
+
+    assert names(fun, X, X, model=model).count("concatenate") == written
+
+
+@pytest.mark.parametrize(("model", "written"), [(GPU, 0), (TPU, 1)])
+def test_what_is_split_into_parts_is_written_first_on_a_tpu(model, written):
+    def fun(x):
+        first, second = jnp.split(2 * x, 2, axis=-1)
+        return jnp.sum(first) * jnp.sum(jnp.sin(second))
+
+    assert (names(fun, X, model=model)[0] == "mul") == bool(written)

@@ -1,5 +1,7 @@
 """Live bytes of tiny programs, counted by hand in units of one 128 x 128 float32 matrix."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -267,3 +269,12 @@ def test_loops_hold_what_the_compiler_says(name):
     found = jax.jit(LOOPS[name]).lower(*args).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     assert predicted == pytest.approx(compiled, rel=0.03)
+
+
+@pytest.mark.parametrize(("order", "slower"), [((0, 2, 1, 3), False), ((0, 2, 3, 1), True), ((3, 1, 2, 0), True)])
+def test_only_copies_that_split_rows_are_slow(order, slower):
+    """One that puts the heads of attention before its positions leaves rows whole."""
+    cpu = replace(hardware_for("cpu", "cpu"), turned_bytes_per_second=1e8, turned_operand_bytes_per_second=1e8)
+    jaxpr = jax.make_jaxpr(lambda x: jnp.transpose(x, order))(f32(4, 64, 12, 64))
+    plain = evaluate(jaxpr, hardware_for("cpu", "cpu")).seconds
+    assert (evaluate(jaxpr, cpu).seconds > 10 * plain) == slower

@@ -1,0 +1,55 @@
+"""The table of predicted against compiled overheads: goes on where it stopped, predicts anew, says what is off."""
+
+import json
+
+import pytest
+
+from benchmarks import overheads
+from benchmarks.common import Options
+from benchmarks.overheads import Compiled, Row, facts
+from benchmarks.predictions import restored, steps_of, stored
+
+PLAIN = Compiled("gpu:h100", "vit", "plain", 1000, 1.0)
+POLICY = Compiled("gpu:h100", "vit", "dots_saveable", 900, 1.2)
+PLANNED = Compiled("gpu:h100", "vit", "plan at dots_saveable", 900, 1.3, [])
+
+
+def test_facts_name_the_worst_and_plans_that_are_slower_than_their_policy():
+    off, slower = facts([Row(POLICY, 900, 0.25, 0.2), Row(PLANNED, 900, 0.1, 0.3)])
+    assert off == "gpu:h100: 2 steps, off by 12.5 points in the median, 20.0 at worst (vit, plan at dots_saveable)"
+    assert slower == "gpu:h100: of 1 plans slower than the policy, compiled: vit, plan at dots_saveable"
+
+
+def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):
+    """The step that is missing is compiled and kept; predictions are made in each run."""
+    path = tmp_path / "overheads.json"
+    given = []
+
+    def compile_missing(steps, target, found):
+        given.append([c.step for c in found])
+        return [] if len(found) > 1 else [POLICY]
+
+    monkeypatch.setattr(overheads, "compile_missing", compile_missing)
+    overheads._write(path, [PLAIN])
+    options = Options(quick=True, results=tmp_path, models=("vit",), targets=("gpu:h100",))
+    first, second = overheads.run(options), overheads.run(options)
+    assert given == [["plain"], ["plain", "dots_saveable"]]
+    assert [c["step"] for c in json.loads(path.read_text())] == ["plain", "dots_saveable"]
+    assert first.rows == second.rows
+    assert first.rows[0][:3] == ("gpu:h100", "vit", "dots_saveable")
+    assert first.rows[0][6] == "+20.0"
+
+
+@pytest.mark.parametrize("target", ["cpu"])
+def test_a_tiny_model_is_compiled(target):
+    options = Options(quick=True)
+    steps = steps_of("vit", options, overheads.SIZES)
+    found = list(overheads.compile_missing(steps, target, []))
+    plans = [c for c in found if c.schedule is not None]
+    assert found[0].step == "plain"
+    assert plans
+    for plan in plans:
+        schedule = restored(plan.schedule)
+        assert stored(schedule) == plan.schedule
+    assert len(list(overheads.rows_of(steps, target, found))) >= len(steps.losses)
+    assert not list(overheads.compile_missing(steps, target, found))
