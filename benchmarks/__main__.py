@@ -17,8 +17,7 @@ _MODULES = {
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
-_MODULES |= {"peaks": "benchmarks.peaks", "headlines": "benchmarks.headlines"}
-_MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads"}
+_MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
