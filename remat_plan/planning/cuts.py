@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
@@ -68,13 +68,16 @@ class Cuts:
 
 def needed_values(graph: Graph) -> frozenset[int]:
     """Return the values that the backward pass of some differentiated equation reads."""
-    needed: set[int] = set()
-    for op in graph.ops:
-        if op.differentiated:
-            need = graph.needs[op.kind]
-            needed.update(op.operands[i] for i in need.operands if op.operands[i] >= 0)
-            needed.update(op.outputs[j] for j in need.outputs)
-    return frozenset(needed)
+    return frozenset(v for op in graph.ops for v in residuals(graph, op))
+
+
+def residuals(graph: Graph, op: Op) -> list[int]:
+    """Return the values that the backward pass of one equation reads."""
+    if not op.differentiated:
+        return []
+    need = graph.needs[op.kind]
+    read = [op.operands[i] for i in need.operands if op.operands[i] >= 0]
+    return read + [op.outputs[j] for j in need.outputs]
 
 
 def frontier_bytes(graph: Graph, left_out: frozenset[int], last: list[int]) -> list[int]:
@@ -242,6 +245,21 @@ def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
         return None
     major = {cuts.positions[number] for number in cuts.major}
     return _cuts_at(graph, chosen, major, _facts_of(graph), cuts.limits)
+
+
+SMALL_PROGRAM = 40
+"""In a program of so few equations every single one may begin a segment: each value is a large part of all memory, and
+solving takes a fraction of a second. Without it a chain of nine products whose widths fall has no plan below the plain
+step's memory (``benchmarks/results/referee.md``)."""
+
+
+def cut_everywhere(graph: Graph, cuts: Cuts) -> Cuts | None:
+    """Add a cut behind every equation of a small program, however wide the frontier is there; None for others."""
+    chosen = {*cuts.positions, *(op.index + 1 for op in graph.ops if op.index not in cuts.free)}
+    chosen -= _crossed(graph, cuts.limits, chosen)
+    if len(graph.ops) > SMALL_PROGRAM or chosen == set(cuts.positions):
+        return None
+    return _cuts_at(graph, chosen, set(cuts.positions), _facts_of(graph), cuts.limits)
 
 
 def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:

@@ -22,7 +22,7 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.cuts import SMALL_PROGRAM, Cuts, residuals
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
@@ -61,6 +61,8 @@ class SegmentOption:
         seconds: more than the run takes plain (may be negative: saving costs writes too).
         choice: how the run's one equation, a structure, is run; None otherwise.
         bounded_seconds: of a structure, with seconds below the plain ones not counted upon (see ``cost.price``).
+        tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
+            recomputed.
     """
 
     saved: frozenset[int]
@@ -72,6 +74,7 @@ class SegmentOption:
     seconds: float
     choice: Choice | None = None
     bounded_seconds: float = 0.0
+    tail: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,11 @@ class _Profiler:
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
-            options.append(SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra))
+            made = SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
+            options.append(made)
+            if tail := self.tail(run, problem, choice):
+                early = backward_timeline(rules, run, choice.saved, choice.recomputed, tail)
+                options.append(replace(made, backward_bytes=early.peak_bytes, tail=tail))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
@@ -153,6 +160,22 @@ class _Profiler:
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
+
+    def tail(self, run: Run, problem: SegmentProblem, choice: Selection) -> int:
+        """How many operations at the end of a run read nothing that a choice recomputes; 0 where it does not matter.
+
+        Left behind the segment they are differentiated before anything is recomputed. That matters in small programs,
+        of which one value is a large part.
+        """
+        if self.graph.is_region or len(self.graph.ops) > SMALL_PROGRAM:
+            return 0
+        missing = {run.values[i] for i in problem.needed - choice.saved}
+        tail = 0
+        for n in range(len(run.ops) - 1, 0, -1):
+            if n in choice.recomputed or not missing.isdisjoint(residuals(self.graph, self.graph.ops[run.ops[n]])):
+                break
+            tail += 1
+        return tail
 
     def structure_options(self, run: Run, plain: PlainRun) -> Iterator[SegmentOption]:
         """The ways to run a run that is one structure."""

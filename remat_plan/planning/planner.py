@@ -19,11 +19,18 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.chains import make_problems
-from remat_plan.planning.cuts import Cuts, cut_before_products, find_cuts, frontiers, needed_values
+from remat_plan.planning.cuts import (
+    Cuts,
+    cut_before_products,
+    cut_everywhere,
+    find_cuts,
+    frontiers,
+    needed_values,
+)
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
-from remat_plan.planning.options import Options, between_major_cuts, find_options
-from remat_plan.planning.runs import make_run, op_seconds, segment_problem
+from remat_plan.planning.options import MERGE, Options, SegmentOption, between_major_cuts, find_options
+from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
@@ -38,8 +45,8 @@ class Curve:
         seconds: per point what the dynamic program believes it costs beyond the plain step (for choosing only).
     """
 
-    def __init__(self, cuts: Cuts, options: Options, table: ChainTable | GroupedTable):
-        self.cuts, self.options, self.table = cuts, options, table
+    def __init__(self, graph: Graph, cuts: Cuts, options: Options, table: ChainTable | GroupedTable):
+        self.graph, self.cuts, self.options, self.table = graph, cuts, options, table
         self.points = tuple(_shallow(table))
         self.limits = tuple(p * table.quantum_bytes for p in self.points)
         self.seconds = tuple(float(table.costs[p]) for p in self.points)
@@ -70,8 +77,17 @@ class Curve:
             elif option.plain:
                 result.append(as_is(start, end))
             else:
-                result.append(saving(start, end, [run.values[i] for i in sorted(option.saved)]))
+                result += _with_tail(self.graph, start, end, run, option)
         return tuple(result)
+
+
+def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:
+    """The segment of an option, and behind it what stays as it is."""
+    border = run.ops[-option.tail] if option.tail else end
+    behind = {v for index in run.ops if index >= border for v in graph.ops[index].outputs}
+    saved = [run.values[i] for i in sorted(option.saved)]
+    made = [saving(start, border, [v for v in saved if v not in behind])]
+    return [*made, as_is(border, end)] if border < end else made
 
 
 _DEEPEST = 16
@@ -99,6 +115,10 @@ def isolated_primitives(hardware: Hardware) -> frozenset[str]:
     return frozenset({"reduce_window_max"}) if model_for(hardware).index_pooling else frozenset()
 
 
+_MERGE_SMALL = 12
+"""So many equations of a small program may be one segment by themselves."""
+
+
 class Planner:
     """All schedules of one program on one hardware.
 
@@ -109,24 +129,28 @@ class Planner:
         ValueError: limits that no schedule respects.
     """
 
-    def __init__(self, graph: Graph, rules: Rules, limits: Limits = NO_LIMITS, cuts: Cuts | None = None):
+    def __init__(
+        self, graph: Graph, rules: Rules, limits: Limits = NO_LIMITS, cuts: Cuts | None = None, merge: int = MERGE
+    ):
         self.graph, self.rules = graph, rules
         self.isolate = isolated_primitives(rules.hardware)
         self.cuts = find_cuts(graph, self.isolate, limits) if cuts is None else cuts
-        self.options = find_options(graph, self.cuts, rules, partial(solve_region, around=limits))
+        self.options = find_options(graph, self.cuts, rules, partial(solve_region, around=limits), merge)
         self.problems = make_problems(graph, self.cuts, self.options)
 
     @cached_property
     def curve(self) -> Curve:
         """The family of the first problem, all that a region inside a structure needs."""
-        return Curve(self.cuts, self.options, solve_chain(self.problems[0]))
+        return Curve(self.graph, self.cuts, self.options, solve_chain(self.problems[0]))
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The families of all problems, and one of larger blocks (solved on first use)."""
-        found = [self.curve, *(Curve(self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
+        """The families of all problems, one of larger blocks, and one of single equations (solved on first use)."""
+        found = [self.curve, *(Curve(self.graph, self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
         if (coarse := between_major_cuts(self.cuts, self.options)) is not None:
-            found.append(Curve(*coarse, solve_chain(make_problems(self.graph, *coarse)[0])))
+            found.append(Curve(self.graph, *coarse, solve_chain(make_problems(self.graph, *coarse)[0])))
+        if not self.graph.is_region and (fine := cut_everywhere(self.graph, self.cuts)) is not None:
+            found.append(Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve)
         return tuple(found)
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:

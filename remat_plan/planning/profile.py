@@ -17,9 +17,13 @@ from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import NO_REGION
+from remat_plan.cost.steps import NO_REGION, RegionCost
 from remat_plan.graph.schedule import Choice
 from remat_plan.planning.runs import Run
+
+_NO_TIME = RegionCost(seconds=1e-30)
+"""Of a step that takes no time. With none at all it would be charged for the bytes that it writes, and saving a value
+for being there."""
 
 
 class SegmentProgram(ProgramBuilder):
@@ -54,11 +58,11 @@ class SegmentProgram(ProgramBuilder):
         self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, NO_REGION, None))
 
     def keep(self, values: list[int]) -> None:
-        """Values that are saved: there from the start, counted all the time."""
+        """Values that are saved: there from the start to their last use."""
         for v in values:
-            number = self.state.new(self.graph.values[v].aval)
-            self.buffers[v] = number
-            self.owned.add(number)
+            self.buffers[v] = self.state.new(self.graph.values[v].aval)
+        there = tuple([self.buffers[v] for v in values])
+        self.state.steps.append(Step((), there, Kind.OPAQUE, "hold", 0.0, _NO_TIME, None))
 
     def arrive(self) -> None:
         """Cotangents of everything that leaves the segment."""
@@ -67,6 +71,12 @@ class SegmentProgram(ProgramBuilder):
             self.cotangents[v] = self.state.new(self.graph.values[v].aval)
         made = tuple(self.buffers[v] for v in self.run.leaves if v in self.buffers and v not in self.owned)
         self.hold(made, tuple(self.cotangents[v] for v in values))
+
+    def reverse(self, ops: Sequence[int]) -> None:
+        """Backward equations of operations, the last one's first."""
+        for index in reversed(ops):
+            if self.graph.ops[index].differentiated:
+                self.backward(self.graph.ops[index])
 
     def counts(self, value: int) -> bool:
         """Whether a value's cotangent is a temporary (arguments' gradients are outputs of the step)."""
@@ -117,24 +127,26 @@ class SegmentTimeline:
     early_bytes: int
 
 
-def backward_timeline(rules: Rules, run: Run, saved: frozenset[int], recomputed: frozenset[int]) -> SegmentTimeline:
+def backward_timeline(
+    rules: Rules, run: Run, saved: frozenset[int], recomputed: frozenset[int], tail: int = 0
+) -> SegmentTimeline:
     """Evaluate the backward pass of a run.
 
     Args:
         rules, run: the program's rules and its run.
         saved: local numbers of saved values.
         recomputed: positions in ``run.ops`` of operations that run again.
+        tail: so many operations at the end of the run are differentiated before anything runs again.
     """
     graph = rules.graph
     program = SegmentProgram(rules, run)
     program.keep([run.values[i] for i in sorted(saved)])
     program.arrive()
+    behind = len(run.ops) - tail
+    program.reverse(run.ops[behind:])
     for position in sorted(recomputed):
         program.linearize(graph.ops[run.ops[position]])
-    for index in reversed(run.ops):
-        op = graph.ops[index]
-        if op.differentiated:
-            program.backward(op)
+    program.reverse(run.ops[:behind])
     return program.finish(list(run.reads))
 
 
@@ -181,16 +193,23 @@ def plain_run(rules: Rules, run: Run, choice: Choice | None = None) -> PlainRun:
     activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
     program.arrive()
     cotangents = set(program.cotangents.values())
-    for index in reversed(run.ops):
-        if graph.ops[index].differentiated:
-            program.backward(graph.ops[index])
+    program.reverse(run.ops)
     timeline = program.finish(list(run.reads))
     kernels = program.kernels
     sizes = program.state.sizes
-    kept = crossing_values(kernels, cotangents) - program.owned
+    crossing = crossing_values if program.state.model.breadth_first else passed_on
+    kept = crossing(kernels, cotangents) - program.owned
     kept |= {program.buffers[v] for v in run.leaves if program.buffers[v] not in program.owned}
     early = crossing_values(kernels, activations | cotangents) & kept if activations else set()
     return PlainRun(timeline, sum(sizes[b] for b in kept), sum(sizes[b] for b in early))
+
+
+def passed_on(kernels: list[Kernel], late: set[int]) -> set[int]:
+    """Return the values made before the first of ``late`` that are read after it, where kernels run in their order."""
+    border = next((i for i, kernel in enumerate(kernels) if not late.isdisjoint(kernel.step.writes)), len(kernels))
+    read = {b for kernel in kernels[border + 1 :] for b in kernel.reads}
+    made = {w for kernel in kernels[border + 1 :] for w in kernel.step.writes}
+    return read - made - late
 
 
 def crossing_values(kernels: list[Kernel], late: set[int]) -> set[int]:
