@@ -201,7 +201,7 @@ def describe(
         compiled_peak_bytes=figures.compiled_peak_bytes,
         overhead=overhead,
         compiled_overhead=figures.compiled_overhead,
-        lower_bound=min(least_overhead(task.graph, task.cuts, judge.hardware, before, figures.within_bytes), overhead),
+        lower_bound=min(least_overhead(judge.rules, task.cuts, before, figures.within_bytes), overhead),
         program=program.fingerprint,
         schedule=schedule,
         decisions=decide(program.graph, schedule),

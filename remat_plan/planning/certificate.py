@@ -1,53 +1,197 @@
 """The lower bound that a plan is compared with.
 
-In: ``Graph``, ``Cuts``, ``Hardware``, bytes that may be saved. Out: seconds no schedule can go below.
+In: ``Rules``, ``Cuts``, the plain ``Timeline``, bytes on the device. Out: the overhead that no schedule goes below.
 
-Only dear equations (matrix products, convolutions, sorts, loops) are charged: element-wise work may cost nothing
-where the compiler fuses it, so charging it would not be a valid bound.
+At any instant of the backward pass, what is needed after it and not in memory runs again after it. So each instant at
+which something is known to be in memory gives a bound: the least seconds of what must run again when the rest of the
+budget is filled as well as can be (``solve.bounds``). Instants are the beginning of the backward pass, and those at
+which a large product is differentiated: its cotangent and the gradient that it makes are there then, and all that is
+made into its operand is differentiated later. The largest bound counts.
+
+What makes it a bound for every schedule, whatever the compiler fuses or reorders:
+
+* Only what the backend never fuses is charged, products by their arithmetic: element-wise work may cost nothing.
+* A residual that plain JAX makes of others (``1 - y*y`` of tanh) may be kept in their place; where it is smaller than
+  they are, they do not count as needed.
+* Temporaries may live in outputs that are not written yet: one at a time in each, and none that is larger than it.
+* Inside a loop only what depends on what is carried is counted, times the trip count: the rest may be made once.
+
+Limits: seconds of one visit of each equation after each instant; nested schedules may need more. Nothing is known of
+the inside of branches, and of loops in loops.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
+from collections.abc import Iterator
 
-from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.memory import Timeline
-from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph
-from remat_plan.planning.cuts import Cuts
+from remat_plan import _compat
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.memory import Timeline, region_cost
+from remat_plan.cost.rules import Kind
+from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
+from remat_plan.graph.structure import Trips, structure_of
+from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.limits import NO_LIMITS
-from remat_plan.planning.runs import make_run, op_seconds, segment_problem
+from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.solve.bounds import recompute_bound
-from remat_plan.solve.min_cut import SegmentProblem
+from remat_plan.solve.min_cut import SegmentProblem, joined
+
+_INSTANTS = 4
+"""So many products are looked at, those that are differentiated first among the larger and larger ones."""
 
 
-def certificate_problem(graph: Graph, cuts: Cuts, seconds: list[float]) -> SegmentProblem:
-    """Return the whole program as one minimum-cut problem in which only dear equations cost.
-
-    The user's constraints are left out: a bound without them holds with them too.
-    """
-    run = make_run(graph, dataclasses.replace(cuts, limits=NO_LIMITS), 0, len(cuts.positions) - 1)
-    dear = [
-        s if kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) else 0.0 for op, s in zip(graph.ops, seconds, strict=True)
-    ]
-    return segment_problem(graph, run, dear)
-
-
-def lower_bound_seconds(problem: SegmentProblem, save_bytes: float) -> float:
-    """Return the least seconds that must be recomputed when ``save_bytes`` may be kept for the backward pass."""
-    return recompute_bound(problem, max(save_bytes, 0.0))
-
-
-def least_overhead(graph: Graph, cuts: Cuts, hardware: Hardware, plain: Timeline, budget_bytes: int) -> float:
+def least_overhead(rules: Rules, cuts: Cuts, plain: Timeline, budget_bytes: int) -> float:
     """Return the overhead that no schedule within a budget can go below.
 
     Args:
-        graph, cuts, hardware: the program.
+        rules, cuts: of the program.
         plain: its timeline without recomputation.
         budget_bytes: bytes on the device, arguments and results among them.
     """
     if plain.seconds <= 0 or plain.peak_bytes <= budget_bytes:
         return 0.0
-    problem = certificate_problem(graph, cuts, op_seconds(graph, hardware))
-    # Gradients that are not written yet lend their memory, so only the arguments are surely there.
-    return lower_bound_seconds(problem, budget_bytes - plain.argument_bytes) / plain.seconds
+    graph = rules.graph
+    run = make_run(graph, dataclasses.replace(cuts, limits=NO_LIMITS), 0, len(cuts.positions) - 1)
+    problem = certificate_problem(rules, run)
+    room = budget_bytes - plain.argument_bytes - plain.output_bytes + lent_bytes(rules)
+    best = recompute_bound(problem, max(room, 0.0))
+    local = {v: i for i, v in enumerate(run.values)}
+    for held, later in instants(rules):
+        needed = {local[v] for op in later for v in surely_needed(graph, op) if v in local}
+        after = dataclasses.replace(problem, needed=problem.needed & needed)
+        best = max(best, recompute_bound(after, max(room - held, 0.0)))
+    return best / plain.seconds
+
+
+def certificate_problem(rules: Rules, run: Run) -> SegmentProblem:
+    """Return the whole program as one minimum-cut problem, with the steps of its loops beside it.
+
+    The user's constraints are left out: a bound without them holds with them too.
+    """
+    graph = rules.graph
+    problem = segment_problem(graph, run, _charged_seconds(rules))
+    local = {v: i for i, v in enumerate(run.values)}
+    needed = {local[v] for op in graph.ops for v in surely_needed(graph, op) if v in local}
+    problem = dataclasses.replace(problem, needed=frozenset(needed))
+    for trips in () if graph.is_region else _loops(graph):
+        problem = joined(problem, _step_problem(rules.inside(trips.body), trips))
+    return problem
+
+
+def _loops(graph: Graph) -> list[Trips]:
+    """The loops of a program."""
+    structures = [(structure_of(op), op) for op in graph.ops]
+    found = [structure.loop(graph, op) for structure, op in structures if structure is not None]
+    return [trips for trips in found if trips is not None]
+
+
+def _step_problem(rules: Rules, trips: Trips) -> SegmentProblem:
+    """All steps of a loop as one: equal steps share what may be kept in equal parts.
+
+    What goes into a step is there for nothing, so no step waits for another. What it hands on has to be kept like any
+    other value, but for the last step's (``lent_bytes``).
+    """
+    graph, count = rules.graph, trips.count
+    cuts = find_cuts(graph)
+    run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
+    problem = certificate_problem(rules, run)
+    changing = {before for before, _ in trips.carried}
+    for op in graph.ops:
+        if not changing.isdisjoint(op.reads):
+            changing.update(op.outputs)
+    handed = {v for _, v in trips.carried if graph.outputs.count(v) == 1}
+    pairs = zip(run.values, problem.value_bytes, strict=True)
+    sizes = [graph.values[v].size_bytes if v in handed else b for v, b in pairs]
+    moves = [not changing.isdisjoint(graph.ops[i].outputs) for i in run.ops]
+    return dataclasses.replace(
+        problem,
+        value_bytes=tuple(count * b if v in changing else 0 for v, b in zip(run.values, sizes, strict=True)),
+        op_seconds=tuple(count * s if m else 0.0 for s, m in zip(problem.op_seconds, moves, strict=True)),
+    )
+
+
+def _charged_seconds(rules: Rules) -> list[float]:
+    """What running each equation again costs at least.
+
+    A product may be one kernel with what is around it, so it is charged its arithmetic alone, also inside what is only
+    called. Of a structure that is planned inside, any part may run again.
+    """
+    hardware = rules.hardware
+    fastest = max(hardware.matrix_flops, *hardware.rates.values(), 0.0)
+    charged = []
+    for op, alone in zip(rules.graph.ops, op_seconds(rules.graph, hardware), strict=True):
+        facts = rules.facts.of(op.eqn)
+        if structure_of(op) is not None:
+            charged.append(0.0)
+        elif op.primitive in MATRIX_PRIMITIVES:
+            charged.append(hardware.work_seconds(facts.work, facts.flops))
+        elif facts.inner is not None:
+            charged.append(region_cost(op.eqn, hardware).matrix_flops / fastest)
+        else:
+            charged.append(alone if facts.kind in (Kind.OPAQUE, Kind.REGION) else 0.0)
+    return charged
+
+
+def surely_needed(graph: Graph, op: Op) -> list[int]:
+    """Return the values that must be there when an equation is differentiated, whatever is kept in their place."""
+    if not op.differentiated:
+        return []
+    need = graph.needs[op.kind]
+    places = {"in": op.operands, "out": op.outputs}
+    direct = [places[side][i] for side, i in need.direct]
+    others = {*[op.operands[i] for i in need.operands], *[op.outputs[j] for j in need.outputs]} - set(direct)
+    walked = [v for v in others if v >= 0]
+    replaced = need.internal_bytes < sum(graph.values[v].size_bytes for v in walked)
+    return [v for v in (*direct, *(() if replaced else walked)) if v >= 0]
+
+
+def lent_bytes(rules: Rules) -> int:
+    """Return how many bytes of what the problem counts may be kept beside the temporaries.
+
+    In the memory of outputs before it is written, one value at a time in each; rows that a loop stacks come in any
+    number. And what the last step of a loop hands on, which may be an output itself.
+    """
+    graph = rules.graph
+    handed = sum(trips.carry_bytes for trips in _loops(graph))
+    if not rules.model.reuses_outputs:
+        return handed
+    gradients = [graph.values[v].size_bytes for v in graph.differentiated_inputs]
+    outputs = gradients + [_compat.aval_bytes(aval) for aval in graph.output_avals]
+    if any(structure_of(op) is not None for op in graph.ops):
+        return sum(outputs) + handed
+    sizes = sorted({0, *(v.size_bytes for v in graph.values if v.producer >= 0)})
+    return sum(sizes[bisect_right(sizes, size) - 1] for size in outputs)
+
+
+def instants(rules: Rules) -> Iterator[tuple[int, list[Op]]]:
+    """Yield the bytes that are surely there while a product is differentiated, and what is differentiated after it.
+
+    Where products compute their operands on the way in, or write what is computed behind them, nothing is sure.
+    """
+    graph, model = rules.graph, rules.model
+    if model.fuses_operands:
+        return
+    largest = found = 0
+    for op in reversed(graph.ops):
+        if op.primitive not in MATRIX_PRIMITIVES - model.epilogues or not op.differentiated:
+            continue
+        reached = graph.needs[op.kind].reached
+        made = [v for v, r in zip(op.operands, reached, strict=True) if r and v >= 0 and graph.values[v].producer >= 0]
+        held = sum(graph.values[v].size_bytes for v in (op.outputs[0], *made[:1]))
+        if made and held > largest and found < _INSTANTS:
+            largest, found = held, found + 1
+            yield held, _sources(graph, made[0])
+
+
+def _sources(graph: Graph, value: int) -> list[Op]:
+    """The equations that a value is made by, as far as cotangents go back."""
+    wanted = {value}
+    found = []
+    for op in reversed(graph.ops):
+        if not wanted.isdisjoint(op.outputs):
+            found.append(op)
+            moving = zip(op.operands, op.active, strict=True)
+            wanted.update(v for v, active in moving if active and v >= 0)
+    return found

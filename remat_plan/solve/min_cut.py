@@ -47,6 +47,24 @@ class SegmentProblem:
     fixed: frozenset[int] = frozenset()
 
 
+def joined(first: SegmentProblem, second: SegmentProblem) -> SegmentProblem:
+    """Return two problems that share nothing but their budget as one; numbers of the second come behind the first's."""
+    values, ops = len(first.value_bytes), len(first.op_inputs)
+
+    def moved(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(v + values for v in row) for row in rows)
+
+    return SegmentProblem(
+        first.op_inputs + moved(second.op_inputs),
+        first.op_outputs + moved(second.op_outputs),
+        first.op_seconds + second.op_seconds,
+        first.value_bytes + second.value_bytes,
+        first.saveable + second.saveable,
+        first.needed | {v + values for v in second.needed},
+        first.fixed | {n + ops for n in second.fixed},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Saved values and what follows: equations run again, bytes kept, seconds recomputed."""
