@@ -18,6 +18,7 @@ _MODULES = {
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
+_MODULES |= {"referee": "benchmarks.referee.table"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
@@ -43,6 +44,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
   overheads      predicted overheads against those of compiled modules on both    (--targets; hours; the same extras)
   time_again     not among all: the table of `time` with predictions made anew, nothing measured      (a minute)
+  referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
 
 Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
 accelerator is used.
