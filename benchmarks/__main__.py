@@ -10,6 +10,7 @@ from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
 from benchmarks.models import MODELS
+from benchmarks.packages import PACKAGES
 
 _MODULES = {
     name: f"benchmarks.{name}"
@@ -18,7 +19,7 @@ _MODULES = {
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
-_MODULES |= {"referee": "benchmarks.referee.table"}
+_MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
@@ -44,10 +45,12 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
   overheads      predicted overheads against those of compiled modules on both    (--targets; hours; the same extras)
   time_again     not among all: the table of `time` with predictions made anew, nothing measured      (a minute)
+  packages       models that packages ship, at 75, 50 and 30 % of their peak: bytes and gradients (an hour; runs what
+                 is installed)
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
 
-Nothing but `gradients`, `loops`, `devices` and `time` runs a model: steps are compiled and their memory is read. No
-accelerator is used.
+Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model: steps are compiled and their memory is
+read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
 machine that does nothing else. `overheads` keeps what was compiled in overheads.json.
@@ -68,10 +71,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
-    parser.add_argument("--models", nargs="+", default=(), choices=sorted({*MODELS, *AUTHORS, *HEADLINES}),
-                        metavar="model",
-                        help=f"only these: {', '.join(MODELS)}; of authors: {', '.join(AUTHORS)}; "
-                        f"of headlines: {', '.join(HEADLINES)}")  # fmt: skip
+    known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES}
+    parser.add_argument("--models", nargs="+", default=(), metavar="model",
+                        choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
+                        help=f"only these: {', '.join(MODELS)}; "
+                        + "; ".join(f"of {name}: {', '.join(names)}" for name, names in known.items()))  # fmt: skip
     parser.add_argument("--size", choices=SIZES, default="small", help="of the models of authors (default small)")
     parser.add_argument("--targets", nargs="+", default=(), metavar="target", help="of fit: only these")
     parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")

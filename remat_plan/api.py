@@ -24,14 +24,15 @@ from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.reuse import note_options_asked
-from remat_plan.search.candidates import MEMORY, TIME, Candidates, Request
+from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
+from remat_plan.search.refine import spread_points
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
 
-_CURVE_POINTS = 16
+_POINTS = CURVE_POINTS + 1  # and the plain one
 
 
 def plan(
@@ -173,7 +174,7 @@ def tradeoff(
     target: str | None = None,
     cost: str = "table",
     existing: str = "replan",
-    points: int = _CURVE_POINTS,
+    points: int = _POINTS,
     progress: bool | None = None,
 ) -> Tradeoff:
     """Return the whole curve of peak bytes against overhead, from one solve.
@@ -191,11 +192,10 @@ def tradeoff(
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
         for curve in candidates.planner(NO_CONSTRAINTS).curves:
-            last = len(curve.points) - 1
-            chosen = sorted({round(i * last / max(points - 2, 1)) for i in range(max(points - 1, 1))})
+            chosen = spread_points(len(curve.points), max(points - 1, 2))
             for number, point in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
-                found.append(_point(judge, curve.schedule(min(point, last))))
+                found.append(_point(judge, curve.schedule(point)))
         found.append(_point(judge, program.plain))
         written = _point(judge, program.written) if program.has_own_remat else None
 

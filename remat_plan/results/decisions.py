@@ -153,8 +153,7 @@ def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: s
 def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
     """Return the rows of a schedule; equal neighbours are one row with a count."""
     if is_written(tuple(schedule)):
-        action = "left as written, with jax.checkpoint regions of its own"
-        return (Decision(1, 0, action, (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
+        return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
     _collect(graph, needed_values(graph), schedule, 0, rows)
     merged: list[Decision] = []

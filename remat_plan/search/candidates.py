@@ -18,6 +18,7 @@ from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
+from remat_plan.search.refine import spread_points
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -28,6 +29,8 @@ _BY_HAND = ("each_block", "dots", "dots_no_batch", "memory")
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
 
+CURVE_POINTS = 15
+"""So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
 
 MEMORY, TIME = "memory", "time"
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -128,3 +131,13 @@ class Candidates:
             return ()
         curve = planner.curve
         return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
+
+    def spread(self, request: Request) -> tuple[Schedule, ...]:
+        """Schedules all along the curves, for budgets that the search of no curve could meet by prediction.
+
+        Predicted peaks do not quite rise along a curve, so its least may be anywhere. ``tradeoff`` shows the same ones.
+        """
+        if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
+            return ()
+        curves = self.planner(request.constraints).curves
+        return tuple(c.schedule(p) for c in curves for p in spread_points(len(c.points), CURVE_POINTS))

@@ -85,7 +85,7 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
     others = candidates.uniform(request)
     if not fitting:
-        others += candidates.lean(request)
+        others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
         return measure.ask(faster[0])
     return _closest(measure, candidates, request, [(curve, found) for curve, found, _ in starts], others)

@@ -33,7 +33,8 @@ _FEW_MEASURES = 4
 """So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
 
 _AROUND = (0, 1, 2, 4, 8, 12)
-"""How far above a found point schedules are tried that may fit although they were planned for more."""
+"""How far above a found point schedules are tried that may fit although they were planned for more. A curve of no more
+points than these is tried whole: a lower point may be the faster one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,13 @@ def search_curve(curve: Curve | Family, measure: Measure, budget_bytes: int, sta
 
 
 def look_around(judge: Judge, curve: Curve, point: int, limit_bytes: int) -> int:
-    """Of the schedules at a point and above, the fastest predicted to be within a limit.
+    """Of the schedules at a point and above, the fastest predicted to be within a limit; of a short curve, of all.
 
-    Peaks do not follow the bytes that schedules were made for exactly.
+    Peaks do not follow the bytes that schedules were made for exactly; nor do seconds those that the chain added up.
     """
     last = len(curve.limits) - 1
-    reach = sorted({min(point + step, last) for step in _AROUND})
+    short = last < len(_AROUND)
+    reach = range(last + 1) if short else sorted({min(point + step, last) for step in _AROUND})
     fitting = [p for p in reach if judge.predicted_bytes(curve.schedule(p)) <= limit_bytes]
     return min(fitting, key=lambda p: (judge.price(curve.schedule(p)), p), default=point)
 

@@ -88,7 +88,7 @@ def test_a_loop_tells_of_all_its_steps_and_its_rows_of_one():
 
 def test_a_function_left_as_written_is_one_row(graph):
     (row,) = decide(graph, WRITTEN)
-    assert row.action == "left as written, with jax.checkpoint regions of its own"
+    assert row.action == "left as written"
     assert row.equations == (0, len(graph.ops))
     assert count_segments(WRITTEN) == 1
 
