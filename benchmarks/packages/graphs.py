@@ -46,13 +46,16 @@ def e3nn_points() -> Problem:
     e3nn, linen = load("e3nn_jax"), load("flax.linen")
     inner = e3nn.Irreps("16x0e + 8x1o + 4x2e")
 
+    def linear(x: Any) -> Any:
+        return e3nn.flax.Linear(inner, force_irreps_out=True)(x)
+
     class Layer(linen.Module):
         @linen.compact
         def __call__(self, x: Any, ways: Any, senders: jax.Array, receivers: jax.Array) -> Any:
             sent = e3nn.tensor_product(x[senders], e3nn.spherical_harmonics("0e + 1o + 2e", ways, True))
-            sent = e3nn.flax.Linear(inner, force_irreps_out=True)(sent)
+            sent = linear(sent)
             got = e3nn.scatter_sum(sent, dst=receivers, output_size=x.shape[0]) / 4
-            return e3nn.scalar_activation(e3nn.flax.Linear(inner, force_irreps_out=True)(got + e3nn.flax.Linear(inner, force_irreps_out=True)(x)), [jnp.tanh, None, None])  # fmt: skip
+            return e3nn.scalar_activation(linear(got + linear(x)), [jnp.tanh, None, None])
 
     class Net(linen.Module):
         @linen.compact

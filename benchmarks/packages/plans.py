@@ -74,7 +74,7 @@ class _Told:
             f"{self.plans} plans of models from {len(self.versions)} packages: {listed}",
             f"plans over their budget: {', '.join(self.over) or 'none'}",
             f"gradients further than {_FAR:g} from the plain ones: {', '.join(self.far) or 'none'}",
-            f"budgets that cannot be met (the plan is for the least that was reached): {', '.join(self.unmet) or 'none'}",
+            f"budgets that cannot be met: {', '.join(self.unmet) or 'none'}",
             f"left out: {'; '.join(self.missing) or 'none'}",
             f"XLA_FLAGS: {os.environ.get('XLA_FLAGS') or 'none'}",
         ]

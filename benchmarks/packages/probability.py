@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def numpyro_vae() -> Problem:
         return x @ p[-1]
 
     def weights(name: str, *sizes: int) -> Any:
-        pairs = zip(sizes, sizes[1:], strict=False)
+        pairs = itertools.pairwise(sizes)
         return [
             numpyro.param(f"{name}{i}", lambda key, a=a, b=b: jax.random.normal(key, (a, b)) / a**0.5)
             for i, (a, b) in enumerate(pairs)

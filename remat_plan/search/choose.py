@@ -29,6 +29,10 @@ DOUBT = 1.1
 """Schedules predicted up to this share of the budget may fit: of those beside the curves no others are compiled, and
 the function as written stays where none is predicted to be faster."""
 
+_SHORT_OPS = 200
+"""In programs of no more equations all that could be tried is predicted: it takes a moment, and there the chain's sums
+are furthest from the seconds of the whole, so that a larger budget could come out with more overhead."""
+
 _OTHER_COMPILES = 3
 """So many of them are compiled at most that are expected to fit."""
 
@@ -84,7 +88,7 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
     others = candidates.uniform(request)
-    if not fitting:
+    if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
         return measure.ask(faster[0])

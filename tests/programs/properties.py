@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import remat_plan as rp
+from tests.planning.test_budgets import EVALUATORS_OWN
 from tests.programs.generator import arguments, draw, loss_of, names_in
 from tests.programs.operations import EFFECTS, HALVES, SEEN
-from tests.planning.test_budgets import EVALUATORS_OWN
 
 ROWS, DIM = 256, 16
 STEPS = 4

@@ -7,7 +7,10 @@ import pytest
 
 from tests.programs.properties import check
 
-pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. a while loop has no known trip count:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:remat_plan. a while loop has no known trip count:UserWarning"),
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive .* is not known:UserWarning"),
+]
 
 CHUNK = 20
 """Seeds of one test: few enough for workers to share them evenly."""

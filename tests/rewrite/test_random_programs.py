@@ -18,6 +18,8 @@ from tests.helpers import (
 from tests.programs.generator import arguments, draw, loss_of
 from tests.programs.structures import STRUCTURES
 
+pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive .* is not known:UserWarning")
+
 MOVING = 4
 """So many leaves of the arguments are floating point: three of the parameters and the rows."""
 
