@@ -88,7 +88,7 @@ def loss_fn(params: Params, texts: jax.Array) -> jax.Array:
 def make_step(adam: optax.GradientTransformation, loss: Callable[..., jax.Array]) -> Callable[..., Any]:
     """A training step like any other."""
 
-    def train_step(state: State, texts: jax.Array) -> tuple[State, jax.Array]:
+    def train_step(state: State, texts: jax.Array) -> tuple[Any, jax.Array]:
         params, opt_state = state
         value, grads = jax.value_and_grad(loss)(params, texts)
         updates, opt_state = adam.update(grads, opt_state, params)
