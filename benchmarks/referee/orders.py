@@ -1,6 +1,9 @@
 """Orders of equations that schedules, and the rules of others, lead to.
 
 In: ``Game``, schedules of the package or sets of saved values. Out: ``Order``s.
+
+Limits: of segments inside segments, what JAX runs again although nobody reads it is not in the order, so nested
+schedules may cost more than it says.
 """
 
 from __future__ import annotations

@@ -249,8 +249,7 @@ def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
 
 SMALL_PROGRAM = 40
 """In a program of so few equations every single one may begin a segment: each value is a large part of all memory, and
-solving takes a fraction of a second. Without it a chain of nine products whose widths fall has no plan below the plain
-step's memory (``benchmarks/results/referee.md``)."""
+solving takes a fraction of a second. ``python -m benchmarks referee`` shows what such programs lose or win by it."""
 
 
 def cut_everywhere(graph: Graph, cuts: Cuts) -> Cuts | None:
