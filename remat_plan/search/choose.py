@@ -39,6 +39,9 @@ _OTHER_COMPILES = 3
 _GAIN = 0.02
 """One that is not expected to fit is compiled all the same if this share faster than what fits."""
 
+_FASTER = 0.005
+"""Another curve is searched if its best is predicted to be faster by this share than what fits of those before."""
+
 _UNSURE_COMPILES = 2
 """So many of those are compiled at most."""
 
@@ -130,22 +133,28 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
 def _search_curves(
     measure: Compiled, candidates: Candidates, budget_bytes: int, request: Request
 ) -> tuple[Schedule | None, list[tuple[Curve, Searched]]]:
-    """The best schedule of the first curve that has one that fits, and what was found on the curves up to there.
+    """The best schedule of the curves that were searched, and what was found on each of them.
 
-    The curve comes first whose best schedule is predicted to be fastest.
+    The curve comes first whose best schedule is predicted to be fastest. Another is searched where nothing fits yet, or
+    where its best is predicted to be faster than what came to fit: predictions of the first may have been off.
     """
     judge = measure.judge
 
     def price(row: tuple[Curve, Searched, int | None]) -> float:
         return inf if row[2] is None else judge.price(row[0].schedule(row[2]))
 
+    best: Schedule | None = None
     tried = []
-    for curve, _, start in sorted(_starts(judge, candidates, budget_bytes, request), key=price):
+    for row in sorted(_starts(judge, candidates, budget_bytes, request), key=price):
+        if best is not None and price(row) >= (1 - _FASTER) * judge.price(best):
+            break
+        curve, _, start = row
         found = search_curve(curve, measure, budget_bytes, start)
         tried.append((curve, found))
         if found.point is not None:
-            return _best_near(measure, curve, found, budget_bytes), tried
-    return None, tried
+            fitting = _best_near(measure, curve, found, budget_bytes)
+            best = fitting if best is None else min(best, fitting, key=judge.price)
+    return best, tried
 
 
 def _best_near(measure: Compiled, curve: Curve, found: Searched, budget_bytes: int) -> Schedule:

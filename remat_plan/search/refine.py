@@ -41,9 +41,10 @@ def refined(
     if peak >= (1 - _CLOSE) * budget_bytes:
         return chosen
     scale = peak / max(judge.predicted_bytes(chosen), 1)
+    families = [*(_spread(curve) for curve in curves), judged]
     for _ in range(_REFINEMENTS):
         target = budget_bytes * (1 - _CLOSE / 4) / scale
-        better = _step_towards(judge, chosen, _faster_neighbour(judge, chosen, curves, judged, target), target)
+        better = _fastest_step(judge, chosen, families, target)
         if better is None or not _is_worth_a_compile(judge, better, chosen):
             break
         peak = measure.ask(better, budget_bytes).peak_bytes
@@ -62,14 +63,30 @@ def _is_worth_a_compile(judge: Judge, better: Schedule, chosen: Schedule) -> boo
     return price < own and (price <= (1 - _WORTH) * own or flops <= (1 - _WORTH) * own_flops)
 
 
+def _fastest_step(
+    judge: Judge, chosen: Schedule, families: Sequence[Sequence[Schedule]], target_bytes: float
+) -> Schedule | None:
+    """The fastest step from a schedule towards a neighbour in one of some families.
+
+    Between schedules of different families, cut in different places, there may be little: each has its say.
+    """
+    neighbours = (_faster_neighbour(judge, chosen, family, target_bytes) for family in families)
+    steps = [_step_towards(judge, chosen, near, target_bytes) for near in dict.fromkeys(neighbours)]
+    return min((s for s in steps if s is not None), key=judge.price, default=None)
+
+
 def _faster_neighbour(
-    judge: Judge, chosen: Schedule, curves: Sequence[Curve], judged: Sequence[Schedule], target_bytes: float
+    judge: Judge, chosen: Schedule, family: Sequence[Schedule], target_bytes: float
 ) -> Schedule | None:
     """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
-    points = {curve.schedule(point) for curve in curves for point in spread_points(len(curve.limits), _CURVE_POINTS)}
-    known = [s for s in (*points, *judged) if _is_worth_a_compile(judge, s, chosen)]
+    known = [s for s in family if _is_worth_a_compile(judge, s, chosen)]
     above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
     return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
+
+
+def _spread(curve: Curve) -> list[Schedule]:
+    """Schedules all along a curve."""
+    return [curve.schedule(point) for point in spread_points(len(curve.limits), _CURVE_POINTS)]
 
 
 def spread_points(count: int, most: int) -> list[int]:
