@@ -145,7 +145,7 @@ def fit(
 
     Mark the function whose gradient the step takes by ``rp.remat``, without a budget; there may be several marks. What
     is recomputed in them is chosen so that the compiled step is within the budget, with as little recomputation as can
-    be had. The step is compiled at most five times for that, if anything fits.
+    be had. The step is compiled two to five times for that, seldom seven times; more often only if nothing fits.
 
     Args:
         train_step: the step as it is: with its optimizer's update, metrics, gradient accumulation. It may be jitted.

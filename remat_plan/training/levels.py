@@ -27,7 +27,7 @@ from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 
 MOST_COMPILES = 5
-"""The step as written is one of them. Only where none of these fits, the schedules that need least are compiled too."""
+"""The step as written is one of them. Only where none of these fits, a few more are made, and of the least."""
 
 CLOSE = 0.03
 """A step that leaves no more than this share of the budget unused is not improved."""
