@@ -15,6 +15,7 @@ from benchmarks.referee.model import Game, Stage
 from benchmarks.referee.orders import lazy_order, order_of
 from benchmarks.referee.pebbles import least_seconds
 from benchmarks.referee.play import plain_order, play
+from remat_plan import _compat
 from remat_plan.cost.whole_step import StepProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
@@ -105,8 +106,15 @@ def test_the_evaluator_judges_by_the_same_rules(graph):
         assert score.again_seconds == pytest.approx(timeline.seconds - plain.seconds, rel=0.02, abs=1e-8)
 
 
+OLD = pytest.mark.skipif(_compat.drops_checkpoint_barriers(), reason="by the rules of old jaxlibs no plan fits")
+
+
 @pytest.mark.parametrize(
-    "name", ["linear-zigzag", "linear-hourglass", "chain-short", "convolutions-three", "gated-one"]
+    "name",
+    [
+        *("linear-zigzag", "linear-hourglass", "convolutions-three", "gated-one"),
+        pytest.param("chain-short", marks=OLD),
+    ],
 )
 def test_the_planner_is_close_and_the_bound_below(name):
     contest = Contest(*GRAPHS[name]())
