@@ -27,7 +27,6 @@ from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
-from remat_plan.search.refine import spread_points
 from remat_plan.units import parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
@@ -192,10 +191,10 @@ def tradeoff(
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
         for curve in candidates.planner(NO_CONSTRAINTS).curves:
-            chosen = spread_points(len(curve.points), max(points - 1, 2))
-            for number, point in enumerate(chosen):
+            chosen = curve.spread(max(points - 1, 2))
+            for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
-                found.append(_point(judge, curve.schedule(point)))
+                found.append(_point(judge, schedule))
         found.append(_point(judge, program.plain))
         written = _point(judge, program.written) if program.has_own_remat else None
 

@@ -57,6 +57,10 @@ class Curve:
         point = bisect_right(self.limits, limit_bytes) - 1
         return self.seconds[point] if point >= 0 else inf
 
+    def spread(self, most: int) -> list[tuple[Segment, ...]]:
+        """Schedules of points that are equally far apart, both ends among them; ``most`` of them at most."""
+        return [self.schedule(point) for point in spread_points(len(self.points), most)]
+
     def schedule(self, point: int) -> tuple[Segment, ...]:
         """The segments of a point."""
         if point not in self._schedules:
@@ -79,6 +83,17 @@ class Curve:
             else:
                 result += _with_tail(self.graph, start, end, run, option)
         return tuple(result)
+
+
+def spread_points(count: int, most: int) -> list[int]:
+    """Return points of a curve, equally far apart, both ends among them; ``most`` of them at most.
+
+    >>> spread_points(9, 3)
+    [0, 4, 8]
+    """
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:

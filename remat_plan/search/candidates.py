@@ -18,7 +18,6 @@ from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
-from remat_plan.search.refine import spread_points
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -140,4 +139,4 @@ class Candidates:
         if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
             return ()
         curves = self.planner(request.constraints).curves
-        return tuple(c.schedule(p) for c in curves for p in spread_points(len(c.points), CURVE_POINTS))
+        return tuple(s for curve in curves for s in curve.spread(CURVE_POINTS))

@@ -13,7 +13,6 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.strategies.records import Strategy
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
-from remat_plan.search.refine import spread_points
 from remat_plan.search.seconds import Seconds, faster_by
 
 _FASTEST = 3
@@ -47,7 +46,7 @@ def find_fastest(judge: Judge, candidates: Candidates, request: Request, seconds
 def proposed(judge: Judge, candidates: Candidates, request: Request) -> list[Schedule]:
     """Schedules that may be the fastest, by prediction."""
     curves = candidates.planner(request.constraints).curves
-    points = [curve.schedule(p) for curve in curves for p in spread_points(len(curve.limits), _POINTS)]
+    points = [s for curve in curves for s in curve.spread(_POINTS)]
     known = {
         (judge.predicted_bytes(s), judge.timeline(s).seconds): s
         for s in (*points, *candidates.uniform(request))

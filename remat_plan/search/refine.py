@@ -41,7 +41,7 @@ def refined(
     if peak >= (1 - _CLOSE) * budget_bytes:
         return chosen
     scale = peak / max(judge.predicted_bytes(chosen), 1)
-    families = [*(_spread(curve) for curve in curves), judged]
+    families = [*(curve.spread(_CURVE_POINTS) for curve in curves), judged]
     for _ in range(_REFINEMENTS):
         target = budget_bytes * (1 - _CLOSE / 4) / scale
         better = _fastest_step(judge, chosen, families, target)
@@ -82,22 +82,6 @@ def _faster_neighbour(
     known = [s for s in family if _is_worth_a_compile(judge, s, chosen)]
     above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
     return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
-
-
-def _spread(curve: Curve) -> list[Schedule]:
-    """Schedules all along a curve."""
-    return [curve.schedule(point) for point in spread_points(len(curve.limits), _CURVE_POINTS)]
-
-
-def spread_points(count: int, most: int) -> list[int]:
-    """Return points of a curve, equally far apart, both ends among them; ``most`` of them at most.
-
-    >>> spread_points(9, 3)
-    [0, 4, 8]
-    """
-    if count <= most:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def _step_towards(judge: Judge, low: Schedule, high: Schedule | None, target_bytes: float) -> Schedule | None:
