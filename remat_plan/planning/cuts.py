@@ -247,16 +247,21 @@ def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
     return _cuts_at(graph, chosen, major, _facts_of(graph), cuts.limits)
 
 
-SMALL_PROGRAM = 40
+_SMALL_PROGRAM = 40
 """In a program of so few equations every single one may begin a segment: each value is a large part of all memory, and
 solving takes a fraction of a second. ``python -m benchmarks referee`` shows what such programs lose or win by it."""
+
+
+def is_small(graph: Graph) -> bool:
+    """Whether every value of a program counts: it is planned equation by equation, and value by value."""
+    return not graph.is_region and len(graph.ops) <= _SMALL_PROGRAM
 
 
 def cut_everywhere(graph: Graph, cuts: Cuts) -> Cuts | None:
     """Add a cut behind every equation of a small program, however wide the frontier is there; None for others."""
     chosen = {*cuts.positions, *(op.index + 1 for op in graph.ops if op.index not in cuts.free)}
     chosen -= _crossed(graph, cuts.limits, chosen)
-    if len(graph.ops) > SMALL_PROGRAM or chosen == set(cuts.positions):
+    if not is_small(graph) or chosen == set(cuts.positions):
         return None
     return _cuts_at(graph, chosen, set(cuts.positions), _facts_of(graph), cuts.limits)
 

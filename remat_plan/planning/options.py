@@ -22,7 +22,7 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.cuts import SMALL_PROGRAM, Cuts, residuals
+from remat_plan.planning.cuts import Cuts, is_small, residuals
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
@@ -167,7 +167,7 @@ class _Profiler:
         Left behind the segment they are differentiated before anything is recomputed. That matters in small programs,
         of which one value is a large part.
         """
-        if self.graph.is_region or len(self.graph.ops) > SMALL_PROGRAM:
+        if not is_small(self.graph):
             return 0
         missing = {run.values[i] for i in problem.needed - choice.saved}
         tail = 0

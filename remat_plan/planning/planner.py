@@ -164,7 +164,7 @@ class Planner:
         found = [self.curve, *(Curve(self.graph, self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
         if (coarse := between_major_cuts(self.cuts, self.options)) is not None:
             found.append(Curve(self.graph, *coarse, solve_chain(make_problems(self.graph, *coarse)[0])))
-        if not self.graph.is_region and (fine := cut_everywhere(self.graph, self.cuts)) is not None:
+        if (fine := cut_everywhere(self.graph, self.cuts)) is not None:
             found.append(Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve)
         return tuple(found)
 

@@ -19,7 +19,7 @@ from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import NO_REGION, RegionCost
 from remat_plan.graph.schedule import Choice
-from remat_plan.planning.cuts import SMALL_PROGRAM
+from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Run
 
 _NO_TIME = RegionCost(seconds=1e-30)
@@ -67,10 +67,10 @@ class SegmentProgram(ProgramBuilder):
         for v in values:
             self.buffers[v] = self.state.new(self.graph.values[v].aval)
         there = tuple([self.buffers[v] for v in values])
-        if self.graph.is_region or len(self.graph.ops) > SMALL_PROGRAM:
-            self.owned.update(there)
-        else:
+        if is_small(self.graph):
             self.state.steps.append(Step((), there, Kind.OPAQUE, "hold", 0.0, _NO_TIME, None))
+        else:
+            self.owned.update(there)
 
     def arrive(self) -> None:
         """Cotangents of everything that leaves the segment."""
