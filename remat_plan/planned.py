@@ -226,12 +226,13 @@ def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Re
     plain = [program.plain] if candidates.may_stay_plain(request) else []
     written = [program.written] if may_stay_written(judge, request) else []
     met = "the budget is met without recomputing anything: "
-    if plain and peak(judge.unplanned) <= budget_bytes and peak(program.plain) <= budget_bytes:
+    fits = bool(plain) and peak(judge.unplanned) <= budget_bytes
+    if fits and peak(program.plain) <= budget_bytes:
         schedule = fastest(judge, [*plain, *(s for s in written if peak(s) <= budget_bytes)])
         own = "the function's own jax.checkpoint regions are left out"
         left = own if program.has_own_remat else "the function is left as it is"
         return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met + left])
-    if plain and not program.has_own_remat and peak(judge.unplanned) <= budget_bytes:
+    if fits and not program.has_own_remat:
         return Chosen(program.written, [met + "the function is left as it is"])  # equal equations merged need more
     measure = Compiled(judge, [*plain, *written]) if verify else Predicted(judge)
     begun = len(judge.asked)

@@ -131,9 +131,9 @@ class Levels:
         """The fastest schedules within a level."""
         return tuple(mark.fastest(level_bytes) for mark in self.marks)
 
-    def search(self, budget_bytes: int, compiles: int = MOST_COMPILES - 1) -> Fitted:
-        """Find the fastest choice whose compiled step is within a budget; so many are compiled, if any fits."""
-        self.explore(budget_bytes, compiles)
+    def search(self, budget_bytes: int) -> Fitted:
+        """Find the fastest choice whose compiled step is within the budget, or else the one that needs least."""
+        self.explore(budget_bytes, MOST_COMPILES - 1)
         best = self.best(budget_bytes) or self.least()
         return self.found(best, budget_bytes)
 
