@@ -1,26 +1,14 @@
 """``examples/long_rnn.py`` runs as a user runs it: as a program, whose output is all that is looked at."""
 
-import os
 import re
 import runpy
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from tests.run_example import EXAMPLES, run_example
+
 TINY = "--length 120 --width 16 --batch 2 --steps 8 --slots 12".split()
-
-
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / "long_rnn.py"), *arguments],
-        env=os.environ | {"COLUMNS": "200", "PYTHONPATH": str(EXAMPLES.parent)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 def row(name, output):
@@ -31,7 +19,7 @@ def row(name, output):
 
 def test_it_trains_and_compares(tmp_path):
     picture = tmp_path / "memory.png"
-    done = run(*TINY, "--out", str(picture))
+    done = run_example("long_rnn.py", *TINY, "--out", str(picture))
     assert done.returncode == 0, done.stderr
     plain, binomial, log = row("temporaries", done.stdout)
     assert 0 < binomial < 0.5 * plain

@@ -1,29 +1,16 @@
 """``examples/sharded_training.py`` runs as a user runs it: as a program, whose output is all that is looked at."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from tests.run_example import run_example
+
 TINY = "--layers 2 --width 16 --batch 8 --seq 32 --steps 2".split()
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / "sharded_training.py"), *arguments],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(EXAMPLES.parent)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
 def test_it_trains_within_the_budget_in_every_layout():
-    done = run(*TINY, "--budget", "90%")
+    done = run_example("sharded_training.py", *TINY, "--budget", "90%", JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^(\w+): mesh of", done.stdout, re.MULTILINE) == ["copies", "fsdp", "tensor"]
     peaks = [float(number) for number in re.findall(r"(?:as written|fitted|budget) +([\d.]+) MiB", done.stdout)]
@@ -42,7 +29,7 @@ def test_it_trains_within_the_budget_in_every_layout():
     ],
 )
 def test_it_explains_bad_input(arguments, message):
-    done = run(*arguments)
+    done = run_example("sharded_training.py", *arguments, JAX_PLATFORMS="cpu")
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr

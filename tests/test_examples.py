@@ -1,9 +1,7 @@
 """The examples run as a user runs them: as programs, whose output is all that is looked at."""
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,20 +9,11 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from tests.run_example import EXAMPLES, run_example
+
 TINY = "--width 32 --heads 2 --seq 64 --batch 4 --steps 8 --lr 0.01".split()
 QUICK = ("--dropout", "0")
 """Random masks double the time to compile the unrolled layers, which is most of the time of a run; the scan has them."""
-
-
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / script), *arguments],
-        env=os.environ | {"COLUMNS": "200", "PYTHONPATH": str(EXAMPLES.parent)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 def mega(text: str) -> float:
@@ -41,7 +30,7 @@ def fact(name: str, output: str) -> float:
 
 def test_train_gpt_trains_within_its_budget(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
-    done = run("train_gpt.py", *TINY, *QUICK, "--layers", "3", "--budget", "50%", "--out", str(picture))
+    done = run_example("train_gpt.py", *TINY, *QUICK, "--layers", "3", "--budget", "50%", "--out", str(picture))
     assert done.returncode == 0, done.stderr
     assert "Peak against overhead" in done.stdout.partition("planning for")[0], (
         "a prediction before anything is compiled"
@@ -85,7 +74,9 @@ def test_train_gpt_is_never_silent_for_long(
 
 def test_train_gpt_says_why_a_budget_is_impossible(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
-    done = run("train_gpt.py", *TINY, *QUICK, "--scan", "--layers", "1", "--budget", "1KB", "--out", str(picture))
+    done = run_example(
+        "train_gpt.py", *TINY, *QUICK, "--scan", "--layers", "1", "--budget", "1KB", "--out", str(picture)
+    )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "minimum" in done.stderr.lower()
@@ -119,7 +110,7 @@ def test_train_gpt_refuses_heads_that_do_not_divide_the_width(
 @pytest.mark.slow
 def test_train_gpt_scans_its_layers(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
-    done = run("train_gpt.py", *TINY, "--scan", "--layers", "3", "--budget", "60%", "--out", str(picture))
+    done = run_example("train_gpt.py", *TINY, "--scan", "--layers", "3", "--budget", "60%", "--out", str(picture))
     assert done.returncode == 0, done.stderr
     assert "scan of 3 steps" in done.stdout
     assert fact("compiled peak", done.stdout) <= 0.605 * fact("plain peak", done.stdout)
