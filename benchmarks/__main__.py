@@ -35,8 +35,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
   structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
   hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
-  fit            four whole training steps in budgets, and their largest batches, on CPU and H100    (--targets; hours;
-                 the H100 needs the extra cuda12)
+  fit            four whole training steps in budgets, and their largest batches, on CPU, H100, TPUs  (--targets; hours;
+                 needs the extras cuda12 and tpu)
   devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
@@ -53,7 +53,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads` keeps what was compiled in overheads.json.
+machine that does nothing else. `overheads` and `fit` keep
+their rows in JSON beside the tables and make only what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order

@@ -186,7 +186,7 @@ class Report:
 
     def text(self) -> str:
         """The file."""
-        lines = [f"# {self.name}", "", self.intro, "", versions(), ""]
+        lines = [f"# {self.name}", "", self.intro, "", f"{versions()}. Command: `python -m benchmarks`.", ""]
         if not self.done:
             lines += ["**Not finished**: rows are missing, and facts are of what was there after the last model.", ""]
         lines += self._lines()
@@ -204,11 +204,11 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def versions() -> str:
-    """What this was measured with."""
+    """What this was measured with, and when."""
     jaxlib = importlib.metadata.version("jaxlib")
     numbers = f"jax {jax.__version__}, jaxlib {jaxlib}, python {platform.python_version()}"
     day = time.strftime("%Y-%m-%d")
-    return f"{numbers}, 2-core CPU (shared with other work), {day}. Command: `python -m benchmarks`."
+    return f"{numbers}, 2-core CPU (shared with other work), {day}"
 
 
 def mb(size_bytes: float) -> str:

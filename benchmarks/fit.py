@@ -1,23 +1,29 @@
 """Whole training steps: ``rp.fit`` at budgets down to the least, and the largest batches of ``rp.max_batch``.
 
-In: the steps of ``benchmarks.steps`` at full size, compiled for this CPU and for an H100 that is not here. Out:
-``results/fit.md``, two tables. For the H100 it needs the extra ``cuda12``.
+In: the steps of ``benchmarks.steps`` at full size, compiled for this CPU, and for an H100 and TPUs that are not here.
+Out: ``results/fit.md``, two tables, and what is in them as ``fit.json`` and ``fit_batches.json``: a row that is kept
+there is not made again. Needs the extras ``cuda12`` and ``tpu`` for the devices that are not here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import remat_plan as rp
-from benchmarks.common import Options, Report, mb, percent
+from benchmarks.common import Options, Report, mb, mean, percent, versions
+from benchmarks.kept import Kept
 from benchmarks.steps import STEPS, Step
-from remat_plan.results.batch_sizes import BatchSize, BatchSizes
+from remat_plan.results.batch_sizes import BatchSize
 from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
 
-TARGETS = ("cpu", "gpu:h100")
+TARGETS = ("cpu", "gpu:h100", "tpu:v5e:1x1")
+LARGER = {("llama", "tpu:v5e:1x1"): "tpu:v5p:1x1x1"}
+"""The chip that a step is compiled for where its state alone is more than the first one has."""
+
+BATCH_TARGETS = ("cpu", "gpu:h100")
 SHARES = ("75%", "50%", "35%")
 MINIMUM = "minimum"
 MEMORIES = ("80GB", "24GB", "16GB")
@@ -44,8 +50,16 @@ alone is above the budget it is left out."""
 
 @dataclass(frozen=True)
 class Row:
-    """One call of ``rp.fit``; ``planned_bytes`` is None where the budget is below the least peak, ``plain_bytes`` then
-    that peak.
+    """One call of ``rp.fit``.
+
+    Attributes:
+        step, target, budget: what was asked for.
+        budget_bytes: the budget on one device.
+        plain_bytes: the peak of the step as written; of a budget below the least peak, that peak.
+        planned_bytes: the peak of the fitted step; None where the budget is below the least peak.
+        overhead: recomputed seconds over plain seconds.
+        compiles, seconds: of the call.
+        made: with which versions, and when.
     """
 
     step: str
@@ -57,11 +71,17 @@ class Row:
     overhead: float = 0.0
     compiles: int = 0
     seconds: float = 0.0
+    made: str = ""
 
     @property
     def title(self) -> str:
         """What the row is of."""
         return f"{self.step} {self.target} {self.budget}"
+
+    @property
+    def slack(self) -> float:
+        """The share of the budget that is left; none of a budget that was refused."""
+        return 0.0 if self.planned_bytes is None else 1 - self.planned_bytes / self.budget_bytes
 
     @property
     def is_over(self) -> bool:
@@ -73,20 +93,52 @@ class Row:
         head = self.step, self.target, self.budget, mb(self.budget_bytes)
         if self.planned_bytes is None:
             return *head, "", f"minimum is {mb(self.plain_bytes)}", "", "", "", f"{self.seconds:.0f}"
-        slack = percent(1 - self.planned_bytes / self.budget_bytes)
+        slack = percent(self.slack)
         return (
             *(*head, mb(self.plain_bytes), mb(self.planned_bytes), f"**FAILED: {slack}**" if self.is_over else slack),
             *(percent(self.overhead), str(self.compiles), f"{self.seconds:.0f}"),
         )
 
 
-@dataclass
-class _Made:
-    """What was measured."""
+@dataclass(frozen=True)
+class Batches:
+    """One call of ``rp.max_batch``.
 
-    rows: list[Row] = field(default_factory=list)
-    sizes: list[tuple[str, BatchSizes]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    Attributes:
+        step, target, budget: what was asked for.
+        budget_bytes: the budget on one device.
+        rows: the step as written, then one for each limit on overhead.
+        compiles, seconds: of the call.
+        made: with which versions, and when.
+    """
+
+    step: str
+    target: str
+    budget: str
+    budget_bytes: int
+    rows: tuple[BatchSize, ...]
+    compiles: int
+    seconds: float
+    made: str = ""
+
+    @staticmethod
+    def restore(rows: Sequence[dict[str, float]], **fields: object) -> Batches:
+        """Make one of what was kept as JSON."""
+        return Batches(rows=tuple(BatchSize(**row) for row in rows), **fields)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def title(self) -> str:
+        """What the row is of."""
+        return f"{self.step} {self.target} {self.budget}"
+
+    def cells(self) -> tuple[str, ...]:
+        """As text."""
+        plain = self.rows[0].batch
+        pairs = [(str(row.batch), f"{row.batch / plain:.2f}" if plain else "") for row in self.rows[1:]]
+        return (
+            *(self.step, self.target, self.budget, str(plain), *(cell for pair in pairs for cell in pair)),
+            *(percent(self.rows[-1].overhead), str(self.compiles), f"{self.seconds:.0f}"),
+        )
 
 
 def fit_row(step: Step, target: str, budget: str) -> Row:
@@ -97,11 +149,12 @@ def fit_row(step: Step, target: str, budget: str) -> Row:
         fitted = rp.fit(step.run, *step.make_args(step.batch), budget=wanted, donate_argnums=step.donate, target=target)
     except rp.BudgetError as error:
         seconds = time.perf_counter() - started
-        return Row(step.name, target, budget, error.budget_bytes, error.minimum_bytes, None, seconds=seconds)
+        least = error.minimum_bytes
+        return Row(step.name, target, budget, error.budget_bytes, least, None, seconds=seconds, made=versions())
     seconds, report = time.perf_counter() - started, fitted.report
     return Row(
         *(step.name, target, budget, report.budget_bytes, report.plain.peak_bytes, report.planned.peak_bytes),
-        *(report.overhead, report.compiles, seconds),
+        *(report.overhead, report.compiles, seconds, versions()),
     )
 
 
@@ -114,39 +167,44 @@ def minimum_bytes(step: Step, target: str) -> int:
     raise AssertionError("a budget of one byte was met")
 
 
-def batch_cells(name: str, sizes: BatchSizes, seconds: float) -> tuple[str, ...]:
-    """One call of ``rp.max_batch`` as text."""
-
-    def pair(row: BatchSize) -> tuple[str, str]:
-        return str(row.batch), f"{row.batch / sizes.plain:.2f}" if sizes.plain else ""
-
-    rows = [cell for row in sizes.rows[1:] for cell in pair(row)]
-    last = percent(sizes.rows[-1].overhead)
-    return name, sizes.target, sizes.budget, str(sizes.plain), *rows, last, str(sizes.compiles), f"{seconds:.0f}"
+def batch_row(step: Step, target: str, memory: str) -> Batches:
+    """The largest batches of a step in a memory."""
+    started = time.perf_counter()
+    sizes = rp.max_batch(
+        *(step.run, step.make_args),
+        budget=memory, multiple_of=step.multiple_of, overheads=OVERHEADS, donate_argnums=step.donate, target=target,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    return Batches(step.name, target, memory, sizes.budget_bytes, sizes.rows, sizes.compiles, seconds, versions())
 
 
 def run(options: Options) -> Report:
-    """Measure all; write and return the tables."""
+    """Make what is missing; write and return the tables."""
     report = Report("fit", _INTRO, _COLUMNS, options.results)
-    batches = report.table("max batch", _BATCH_INTRO, _BATCH_COLUMNS)
-    made = _Made()
-    for target in options.targets or TARGETS:
-        if problem := _is_missing(target):
-            made.missing.append(f"{target} ({problem})")
+    below = report.table("max batch", _BATCH_INTRO, _BATCH_COLUMNS)
+    kept = Kept(options.results / "fit.json", Row, lambda row: row.title)
+    kept_batches = Kept(options.results / "fit_batches.json", Batches.restore, lambda row: row.title)
+    steps = [STEPS[name](options.quick) for name in options.choose(tuple(STEPS))]
+    missing, rows, batches = [], list[Row](), list[Batches]()
+    for wanted in options.targets or TARGETS:
+        if problem := _is_missing(wanted):
+            missing.append(f"{wanted} ({problem})")
             continue
-        steps = [STEPS[name](options.quick) for name in options.choose(tuple(STEPS))]
         for step in steps:
+            target = LARGER.get((step.name, wanted), wanted)
             for budget in (*(QUICK_SHARES if options.quick else SHARES), MINIMUM):
-                made.rows.append(fit_row(step, target, budget))
-                report.facts = fit_facts(made.rows, made.missing)
-                report.add(*made.rows[-1].cells())
-        for memory in QUICK_MEMORIES if options.quick else MEMORIES:
+                title = f"{step.name} {target} {budget}"
+                rows.append(kept.find(title) or kept.put(fit_row(step, target, budget)))
+                report.facts = fit_facts(rows, missing)
+                report.add(*rows[-1].cells())
+        for memory in (QUICK_MEMORIES if options.quick else MEMORIES) if wanted in BATCH_TARGETS else ():
             for step in steps:
                 if parse_budget(memory).resolve(0, None) >= step.state_bytes:
-                    cells = _largest(step, target, memory, made)
-                    batches.facts = batch_facts(made.sizes)
-                    batches.add(*cells)
-    report.finish(fit_facts(made.rows, made.missing))
+                    title = f"{step.name} {wanted} {memory}"
+                    batches.append(kept_batches.find(title) or kept_batches.put(batch_row(step, wanted, memory)))
+                    below.facts = batch_facts(batches)
+                    below.add(*batches[-1].cells())
+    report.finish(fit_facts(rows, missing))
     return report
 
 
@@ -159,37 +217,32 @@ def _is_missing(target: str) -> str:
     return ""
 
 
-def _largest(step: Step, target: str, memory: str, made: _Made) -> tuple[str, ...]:
-    """A row of the second table."""
-    started = time.perf_counter()
-    sizes = rp.max_batch(
-        *(step.run, step.make_args),
-        budget=memory, multiple_of=step.multiple_of, overheads=OVERHEADS, donate_argnums=step.donate, target=target,
-    )  # fmt: skip
-    made.sizes.append((step.name, sizes))
-    return batch_cells(step.name, sizes, time.perf_counter() - started)
-
-
 def fit_facts(rows: Sequence[Row], missing: Sequence[str]) -> list[str]:
     """What must hold of the first table, checked."""
     plans = [row for row in rows if row.planned_bytes is not None]
     over = [row.title for row in plans if row.is_over]
     below = [row.title for row in rows if row.planned_bytes is None]
     many = [f"{row.title} ({row.compiles})" for row in plans if row.compiles > 5]
-    return [
+    found = [
         f"over the budget: {', '.join(over) or 'none'} ({len(plans)} fitted steps)",
         f"refused, below the least peak: {', '.join(below) or 'none'}",
         f"more than five compiles: {', '.join(many) or 'none'}",
         f"targets not measured: {', '.join(missing) or 'none'}",
     ]
+    for word, chosen in (("all", plans), ("those that recompute anything", [r for r in plans if r.overhead > 0])):
+        if chosen:
+            slack, compiles = mean([r.slack for r in chosen]), mean([r.compiles for r in chosen])
+            found.append(f"{word}: {percent(slack)} % under the budget and {compiles:.1f} compiles on average")
+    return found + [f"made with {made}" for made in dict.fromkeys(row.made for row in rows if row.made)]
 
 
-def batch_facts(made: Sequence[tuple[str, BatchSizes]]) -> list[str]:
+def batch_facts(made: Sequence[Batches]) -> list[str]:
     """What must hold of the second table, checked."""
     over = [
-        f"{name} {sizes.target} {sizes.budget} batch {row.batch}"
-        for name, sizes in made
-        for row in sizes.rows
-        if (row.peak_bytes or 0) > sizes.budget_bytes or (row.limit is not None and row.overhead > row.limit)
+        f"{found.title} batch {row.batch}"
+        for found in made
+        for row in found.rows
+        if (row.peak_bytes or 0) > found.budget_bytes or (row.limit is not None and row.overhead > row.limit)
     ]
-    return [f"over the budget or the overhead: {', '.join(over) or 'none'} ({len(made)} searches)"]
+    said = [f"over the budget or the overhead: {', '.join(over) or 'none'} ({len(made)} searches)"]
+    return said + [f"made with {word}" for word in dict.fromkeys(found.made for found in made if found.made)]

@@ -11,14 +11,13 @@ what is compared is what was predicted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from benchmarks.common import Options, Report, Session, mb, raw_step
+from benchmarks.kept import Kept
 from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.planning.strategies.registry import lookup
@@ -90,17 +89,13 @@ class Row:
 def run(options: Options) -> Report:
     """Compile what is missing; predict all; write and return the table."""
     report = Report("overheads", _INTRO, _COLUMNS, options.results)
-    path = options.results / "overheads.json"
-    known = _read(path)
+    kept = Kept(options.results / "overheads.json", Compiled, lambda made: (made.target, made.model, made.step))
     rows: list[Row] = []
     for target in options.targets or TARGETS:
         for name in options.choose((*SIZES, "llama")):
             steps = steps_of(name, options, SIZES)
-            found = [c for c in known if (c.target, c.model) == (target, name)]
-            for compiled in compile_missing(steps, target, found):
-                known.append(compiled)
-                found.append(compiled)
-                _write(path, known)
+            found = [made for made in kept.read() if (made.target, made.model) == (target, name)]
+            found += map(kept.put, compile_missing(steps, target, tuple(found)))
             for row in rows_of(steps, target, found):
                 rows.append(row)
                 report.add(*row.cells())
@@ -184,12 +179,3 @@ def facts(rows: Sequence[Row]) -> list[str]:
 
 def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
-
-
-def _read(path: Path) -> list[Compiled]:
-    """What was compiled before; nothing where nothing was."""
-    return [Compiled(**c) for c in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-
-
-def _write(path: Path, known: Sequence[Compiled]) -> None:
-    path.write_text("[\n" + ",\n".join(json.dumps(asdict(c)) for c in known) + "\n]\n", encoding="utf-8")

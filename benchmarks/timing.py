@@ -108,33 +108,34 @@ class Store:
     """What was measured, as it is in ``timing.json``.
 
     Attributes:
-        device: its name.
-        hardware: rates that were measured on it.
-        versions: with which versions each model was run, and when.
+        devices: by model, the name of what it ran on.
+        hardware: by model, the rates that were measured there before it ran.
+        versions: by model, with which versions it was run, and when.
         steps: what was run.
     """
 
-    device: str
-    hardware: Hardware
+    devices: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Hardware] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     steps: list[Measured] = field(default_factory=list)
 
     @staticmethod
-    def read(path: Path) -> Store | None:
-        """What was stored; None where nothing was."""
+    def read(path: Path) -> Store:
+        """What was stored; nothing where there is no file."""
         if not path.exists():
-            return None
+            return Store()
         data = json.loads(path.read_text(encoding="utf-8"))
         steps = [
             Measured(**{**step, "against": None if step["against"] is None else tuple(step["against"])})
             for step in data["steps"]
         ]
-        return Store(data["device"], Hardware(**data["hardware"]), data["versions"], steps)
+        hardware = {name: Hardware(**rates) for name, rates in data["hardware"].items()}
+        return Store(data["devices"], hardware, data["versions"], steps)
 
     def write(self, path: Path) -> None:
         """Write all of it, one step a line."""
-        hardware = {k: dict(v) if k == "rates" else v for k, v in _fields(self.hardware).items()}
-        head = {"device": self.device, "hardware": hardware, "versions": self.versions}
+        hardware = {name: _fields(rates) for name, rates in self.hardware.items()}
+        head = {"devices": self.devices, "hardware": hardware, "versions": self.versions}
         lines = ",\n".join(json.dumps(asdict(step)) for step in self.steps)
         path.write_text(json.dumps(head, indent=1)[:-2] + f',\n "steps": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -143,16 +144,14 @@ def run(options: Options) -> Report:
     """Measure what is missing; predict all; write and return the table."""
     path = options.results / "timing.json"
     store = Store.read(path)
-    known = {step.model for step in store.steps} if store else set()
+    known = {step.model for step in store.steps}
     missing = options.models or tuple(name for name in NAMES if name not in known)
-    if store is None or missing:
-        kept = [step for step in store.steps if step.model not in missing] if store else []
-        versions_then = store.versions if store else {}
-        rates = hardware_of(resolve(None), "measured")
-        store = Store(device_name(resolve(None).device), rates, versions_then, kept)
+    here = resolve(None)
     for name in (n for n in NAMES if n in missing):
         rounds = QUICK_ROUNDS if options.quick else ROUNDS
-        store.steps += measure_case(steps_of(name, options, SIZES), rounds)
+        made = list(measure_case(steps_of(name, options, SIZES), rounds))
+        store.steps = [step for step in store.steps if step.model != name] + made
+        store.devices[name], store.hardware[name] = device_name(here.device), hardware_of(here, "measured")
         store.versions[name] = versions()
         store.write(path)
     return table(store, options)
@@ -165,7 +164,7 @@ def table(store: Store, options: Options) -> Report:
     rows: list[Row] = []
     for name in dict.fromkeys(step.model for step in store.steps):
         measured = [step for step in store.steps if step.model == name]
-        for row in predict(steps_of(name, options, SIZES), measured, store.hardware):
+        for row in predict(steps_of(name, options, SIZES), measured, store.hardware[name]):
             rows.append(row)
             report.add(*row.cells())
     report.finish(facts(rows, store))
@@ -256,18 +255,18 @@ def facts(rows: Sequence[Row], store: Store) -> list[str]:
     found.append(
         f"of {len(compared)} plans at the peak of a policy, slower beyond noise: {', '.join(slower) or 'none'}"
     )
-    hardware = store.hardware
-    found.append(
-        f"{store.device}: memory {hardware.bytes_per_second / 1e9:.1f} GB/s, large products "
-        f"{hardware.matrix_flops / 1e9:.0f} GFLOP/s, fresh memory {1e9 * hardware.fresh_seconds_per_byte:.2f} ns/byte"
-    )
-    for when in dict.fromkeys(store.versions.values()):
-        found.append(f"measured: {', '.join(n for n, v in store.versions.items() if v == when)}: {when}")
+    for name, hardware in store.hardware.items():
+        memory, products = hardware.bytes_per_second / 1e9, hardware.matrix_flops / 1e9
+        found.append(
+            f"{name}: {store.versions[name]}, on {store.devices[name]}: memory {memory:.1f} GB/s, large products "
+            f"{products:.0f} GFLOP/s, fresh memory {1e9 * hardware.fresh_seconds_per_byte:.2f} ns/byte"
+        )
     return found
 
 
 def _fields(hardware: Hardware) -> dict[str, Any]:
-    return {name: getattr(hardware, name) for name in Hardware.__dataclass_fields__}
+    fields = {name: getattr(hardware, name) for name in Hardware.__dataclass_fields__}
+    return {**fields, "rates": dict(hardware.rates)}
 
 
 def _points(share: float) -> str:

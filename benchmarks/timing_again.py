@@ -13,6 +13,6 @@ def run(options: Options) -> Report:
     """Predict by the stored rates what was measured; write and return the table."""
     path = options.results / "timing.json"
     store = Store.read(path)
-    if store is None:
+    if not store.steps:
         raise FileNotFoundError(f"{path} is not there: `python -m benchmarks time` measures and writes it.")
     return table(store, options)

@@ -13,6 +13,7 @@ pytest.importorskip("optax")
 
 from benchmarks import fit
 from benchmarks.__main__ import main
+from benchmarks.kept import Kept
 from benchmarks.steps import STEPS, Step
 
 # The evaluator may say that it has to assume a cost.
@@ -48,6 +49,29 @@ def test_tables_are_written(tmp_path, monkeypatch):
     assert "over the budget: none (2 fitted steps)" in text
     assert "over the budget or the overhead: none (1 searches)" in text
     assert "Not finished" not in text
+    assert "on average" in text
+
+
+def test_rows_that_are_kept_are_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "STEPS", {"gpt2": mlp})
+    options = fit.Options(quick=True, models=("gpt2",), targets=("cpu",), results=tmp_path)
+    first = fit.run(options)
+    monkeypatch.setattr(fit, "fit_row", lambda *given: pytest.fail(f"made again: {given}"))
+    monkeypatch.setattr(fit, "batch_row", lambda *given: pytest.fail(f"made again: {given}"))
+    again = fit.run(options)
+    assert again.text() == first.text()
+    assert len(again.rows) == 2
+    assert len(again.tables[0].rows) == 1
+
+
+def test_what_another_run_wrote_stays(tmp_path):
+    """Two runs at once share a file: each reads before it writes."""
+    one, other = (Kept(tmp_path / "rows.json", fit.Row, lambda row: row.title) for _ in range(2))
+    assert one.find(ROW.title) is None
+    one.put(ROW)
+    other.put(dataclasses.replace(ROW, budget="35%"))
+    one.put(dataclasses.replace(ROW, compiles=4))
+    assert [(row.budget, row.compiles) for row in one.read()] == [("35%", 3), ("50%", 4)]
 
 
 def test_a_step_over_its_budget_is_a_failure():
@@ -55,6 +79,7 @@ def test_a_step_over_its_budget_is_a_failure():
     assert not ROW.is_over
     assert "1.00" in ROW.cells()
     assert "**FAILED: -1.00**" in over.cells()
+    assert fit.fit_facts([ROW, over], [])[4] == "all: 0.00 % under the budget and 3.0 compiles on average"
     assert fit.fit_facts([ROW, over], [])[0] == "over the budget: gpt2 cpu 50% (2 fitted steps)"
     refused = dataclasses.replace(ROW, planned_bytes=None)
     assert "minimum is 0.002" in refused.cells()

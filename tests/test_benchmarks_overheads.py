@@ -6,12 +6,17 @@ import pytest
 
 from benchmarks import overheads
 from benchmarks.common import Options
+from benchmarks.kept import Kept
 from benchmarks.overheads import Compiled, Row, facts
 from benchmarks.predictions import restored, steps_of, stored
 
 PLAIN = Compiled("gpu:h100", "vit", "plain", 1000, 1.0)
 POLICY = Compiled("gpu:h100", "vit", "dots_saveable", 900, 1.2)
 PLANNED = Compiled("gpu:h100", "vit", "plan at dots_saveable", 900, 1.3, [])
+
+
+def kept(path):
+    return Kept(path, Compiled, lambda made: (made.target, made.model, made.step))
 
 
 def test_facts_name_the_worst_and_plans_that_are_slower_than_their_policy():
@@ -30,7 +35,7 @@ def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):
         return [] if len(found) > 1 else [POLICY]
 
     monkeypatch.setattr(overheads, "compile_missing", compile_missing)
-    overheads._write(path, [PLAIN])
+    kept(path).put(PLAIN)
     options = Options(quick=True, results=tmp_path, models=("vit",), targets=("gpu:h100",))
     first, second = overheads.run(options), overheads.run(options)
     assert given == [["plain"], ["plain", "dots_saveable"]]

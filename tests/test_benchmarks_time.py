@@ -24,13 +24,20 @@ def _rates(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "calibrate", lambda target, table, say: HARDWARE)
 
 
+def stored(*names, steps=()):
+    return Store(
+        dict.fromkeys(names, "a CPU"), dict.fromkeys(names, HARDWARE), dict.fromkeys(names, "today"), list(steps)
+    )
+
+
 def test_facts_name_the_worst_and_what_is_slower_beyond_noise():
     rows = [Row(POLICY, 0.30, 0.12), Row(SLOW, 0.2, 0.25), Row(NOISE, 0.2, 0.25)]
-    table, rates, _, slower, _, when = facts(rows, Store("a CPU", HARDWARE, {"vit": "today", "unet": "today"}))
+    table, rates, _, slower, vit, unet = facts(rows, stored("vit", "unet"))
     assert "0.0 points in the median of 3 steps, 20.0 at worst (vit, dots_saveable)" in table
     assert "5.0 points in the median" in rates
     assert slower == "of 2 plans at the peak of a policy, slower beyond noise: vit, plan at dots_saveable (+10.0 %)"
-    assert when == "measured: vit, unet: today"
+    assert vit == "vit: today, on a CPU: memory 20.0 GB/s, large products 100 GFLOP/s, fresh memory 0.00 ns/byte"
+    assert unet.startswith("unet: today, on a CPU")
 
 
 def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
@@ -61,11 +68,11 @@ def test_predictions_are_made_anew_by_the_rates_that_are_stored(monkeypatch, tmp
     unknown = replace(POLICY, step="plan at 50%")
     steps = [replace(POLICY, step="nothing_saveable"), unknown]
     path = tmp_path / "timing.json"
-    Store("a CPU", HARDWARE, {"vit": "today"}, steps).write(path)
-    assert Store.read(path) == Store("a CPU", HARDWARE, {"vit": "today"}, steps)
+    stored("vit", steps=steps).write(path)
+    assert Store.read(path) == stored("vit", steps=steps)
     (before, _) = timing_again.run(Options(quick=True, results=tmp_path)).rows
     data = json.loads(path.read_text())
-    data["hardware"]["rates"]["exp float32"] = 1e6
+    data["hardware"]["vit"]["rates"]["exp float32"] = 1e6
     path.write_text(json.dumps(data))
     (after, plan) = timing_again.run(Options(quick=True, results=tmp_path)).rows
     assert before[:8] == after[:8]
