@@ -51,7 +51,7 @@ def _run_option(option: SegmentOption, crossing: int, early: int, final: bool, o
         transient = IMPOSSIBLE
     else:
         transient = max(option.forward_bytes, option.backward_bytes + crossing)
-    return RunOption(option.kept_bytes, transient, option.seconds)
+    return RunOption(option.kept_bytes, transient, option.seconds, option.seconds if option.repeats else 0.0)
 
 
 def make_problems(graph: Graph, cuts: Cuts, options: Options) -> tuple[ChainProblem, ...]:

@@ -63,6 +63,8 @@ class SegmentOption:
         bounded_seconds: of a structure, with seconds below the plain ones not counted upon (see ``cost.price``).
         tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
             recomputed.
+        repeats: whether ``seconds`` come on top even at the end of a part that is run again. What a segment saves is
+            all that is needed of its forward pass there; the steps of a loop need what those before them carry on.
     """
 
     saved: frozenset[int]
@@ -75,6 +77,7 @@ class SegmentOption:
     choice: Choice | None = None
     bounded_seconds: float = 0.0
     tail: int = 0
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class _Profiler:
             return
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
         own = plain.timeline.seconds, plain.timeline.flops
+        repeats = max(structure.run_counts(op)) > 1
         for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
             if not honours_choice(self.graph, run.limits, op, choice):
                 continue
@@ -194,7 +198,7 @@ class _Profiler:
                 rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
             ]
             peak = made.peak_bytes
-            yield SegmentOption(frozenset(), True, kept, peak, peak, 0, seconds, choice, bounded)
+            yield SegmentOption(frozenset(), True, kept, peak, peak, 0, seconds, choice, bounded, repeats=repeats)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:
