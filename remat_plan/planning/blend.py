@@ -3,14 +3,14 @@
 In: a program, two schedules of it, whatever strategies they are from. Out: schedules in order: the first has one piece
 of the second, the next one piece more. A piece is what lies between two borders that both have, or one step of a loop.
 
-What a step of a loop keeps until its backward pass is freed with it, and the last step goes first, so pieces are taken
-from the end. A loop run by two choices is two stretches (see ``structures.scan``).
+What a step of a loop keeps until its backward pass is freed with it, and the last step goes first: of a loop, the last
+steps are taken first. A loop run by two choices is two stretches (see ``structures.scan``).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from remat_plan.cost.builder import as_it_is
@@ -22,26 +22,43 @@ _MOST_STEPS = 128
 """A longer loop is divided at so many places only."""
 
 
-def between(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
-    """Yield the schedules between ``low`` and ``high``, both left out.
+def paths(graph: Graph, low: Schedule, high: Schedule) -> tuple[list[Schedule], list[Schedule]]:
+    """Return the schedules between ``low`` and ``high``, both left out, in two orders of pieces.
 
     Args:
         graph: the program.
         low, high: covering it.
+
+    Returns:
+        The last pieces taken first: nearly every piece then takes memory. And the first pieces taken first: where
+        ``high`` keeps less there than ``low``, what comes after has that room.
     """
     borders = sorted({s.start for s in low} & {s.start for s in high} | {0, len(graph.ops)})
-    taken: Schedule = ()
-    for start, end in reversed(list(itertools.pairwise(borders))):
-        mine, other = _inside(low, start, end), _inside(high, start, end)
+    spans = list(itertools.pairwise(borders))
+    pieces = [(_inside(low, start, end), _inside(high, start, end)) for start, end in spans]
+    last_first, first_first = reversed(range(len(pieces))), range(len(pieces))
+    return list(_path(graph, pieces, last_first)), list(_path(graph, pieces, first_first))
+
+
+def _path(graph: Graph, pieces: Sequence[tuple[Schedule, Schedule]], order: Iterable[int]) -> Iterator[Schedule]:
+    """Yield what comes of going from the first of each pair to the second, a piece after another."""
+    taken = [mine for mine, _ in pieces]
+    missing = sum(mine != other for mine, other in pieces)
+    for place in order:
+        mine, other = pieces[place]
         if mine == other:
-            taken = (*mine, *taken)
             continue
-        before = _inside(low, 0, start)
+        before, after = _joined_pieces(taken[:place]), _joined_pieces(taken[place + 1 :])
         for mixed in _mixtures(graph, mine, other):
-            yield (*before, *mixed, *taken)
-        taken = (*other, *taken)
-        if before != _inside(high, 0, start):
-            yield (*before, *taken)
+            yield (*before, *mixed, *after)
+        taken[place] = other
+        missing -= 1
+        if missing:
+            yield (*before, *other, *after)
+
+
+def _joined_pieces(pieces: Iterable[Schedule]) -> Schedule:
+    return tuple(itertools.chain.from_iterable(pieces))
 
 
 def _inside(schedule: Schedule, start: int, end: int) -> Schedule:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.blend import between
+from remat_plan.planning.blend import paths
 from remat_plan.planning.planner import Curve
 from remat_plan.search.judge import Judge
 from remat_plan.search.measure import Compiled
@@ -88,14 +88,18 @@ def _step_towards(judge: Judge, low: Schedule, high: Schedule | None, target_byt
     """The fastest schedule between two that is predicted to be within a target; None if none beats the first."""
     if high is None:
         return None
-    steps = list(between(judge.program.graph, low, high))
-    low_end, high_end = 0, len(steps)  # predicted peaks rise along the way, nearly
+    near = [s for path in paths(judge.program.graph, low, high) for s in _near_border(judge, path, target_bytes)]
+    fitting = [s for s in near if judge.predicted_bytes(s) <= target_bytes and judge.price(s) < judge.price(low)]
+    return min(fitting, key=judge.price, default=None)
+
+
+def _near_border(judge: Judge, path: Sequence[Schedule], target_bytes: float) -> Sequence[Schedule]:
+    """The schedules of a path next to the last that is within a target; predicted peaks rise along the way, nearly."""
+    low_end, high_end = 0, len(path)
     while low_end < high_end:
         middle = (low_end + high_end) // 2
-        if judge.predicted_bytes(steps[middle]) <= target_bytes:
+        if judge.predicted_bytes(path[middle]) <= target_bytes:
             low_end = middle + 1
         else:
             high_end = middle
-    near = steps[max(low_end - _NEAR, 0) : low_end + _NEAR]
-    fitting = [s for s in near if judge.predicted_bytes(s) <= target_bytes and judge.price(s) < judge.price(low)]
-    return min(fitting, key=judge.price, default=None)
+    return path[max(low_end - _NEAR, 0) : low_end + _NEAR]

@@ -1,0 +1,61 @@
+"""Schedules between two schedules: pieces are taken one after another, from either end."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from remat_plan.graph.schedule import as_is, check_cover, saving, structured
+from remat_plan.planning.blend import paths, shortened
+from remat_plan.structures.scan_choices import alike, grouped
+from tests.helpers import traced
+
+S = jax.ShapeDtypeStruct
+STEPS = 6
+
+
+def looped(w, x):
+    x = jnp.tanh(x @ w)
+    x, _ = jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=STEPS)
+    return jnp.sum(jnp.tanh(x @ w))
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return traced(looped, S((8, 8), "float32"), S((16, 8), "float32")).graph
+
+
+@pytest.fixture(scope="module")
+def ends(graph):
+    """The program in three pieces, of which the middle one is the loop: plain, and all run again."""
+    place = next(op.index for op in graph.ops if op.eqn.primitive.name == "scan")
+    last = len(graph.ops)
+    body = len(graph.ops[place].eqn.params["jaxpr"].jaxpr.eqns)
+    low = saving(0, place), structured(place, grouped(STEPS, 2, (saving(0, body),))), saving(place + 1, last)
+    high = as_is(0, place), structured(place, alike(STEPS, (as_is(0, body),))), as_is(place + 1, last)
+    return low, high
+
+
+def pieces(schedule, low, high):
+    """Per piece which end it is of; of the loop how many of its last steps are of the second."""
+    loop = schedule[1]
+    (_, choice), *_ = loop.choices
+    steps = choice.parts[-1].count if loop not in (low[1], high[1]) else STEPS * (loop == high[1])
+    return int(schedule[0] == high[0]), steps, int(schedule[2] == high[2])
+
+
+def test_last_pieces_first_and_first_pieces_first(graph, ends):
+    last_first, first_first = paths(graph, *ends)
+    mixed = range(1, STEPS)
+    assert [pieces(s, *ends) for s in last_first] == [(0, 0, 1), *((0, n, 1) for n in mixed), (0, STEPS, 1)]
+    assert [pieces(s, *ends) for s in first_first] == [(1, 0, 0), *((1, n, 0) for n in mixed), (1, STEPS, 0)]
+    for schedule in (*last_first, *first_first):
+        check_cover(schedule, 0, len(graph.ops))
+
+
+def test_between_equal_schedules_there_is_nothing(graph, ends):
+    assert paths(graph, ends[0], ends[0]) == ([], [])
+
+
+def test_groups_of_fewer_steps_are_no_larger(ends):
+    (_, choice), *_ = ends[0][1].choices
+    assert shortened(choice.parts[0], 5).groups == (3,)
