@@ -88,6 +88,10 @@ class Row:
         """Whether the budget was not kept."""
         return self.planned_bytes is not None and self.planned_bytes > self.budget_bytes
 
+    def is_refusal_of(self, step: str, target: str) -> bool:
+        """Whether the row says what a step needs at least."""
+        return self.planned_bytes is None and (self.step, self.target) == (step, target)
+
     def cells(self) -> tuple[str, ...]:
         """As text."""
         head = self.step, self.target, self.budget, mb(self.budget_bytes)
@@ -141,9 +145,11 @@ class Batches:
         )
 
 
-def fit_row(step: Step, target: str, budget: str) -> Row:
-    """Fit a step in a budget; ``MINIMUM`` is the least that can be had."""
-    wanted: int | str = minimum_bytes(step, target) if budget == MINIMUM else budget
+def fit_row(step: Step, target: str, budget: str, least_bytes: int | None = None) -> Row:
+    """Fit a step in a budget; ``MINIMUM`` is the least that can be had, ``least_bytes`` where a refusal told it."""
+    wanted: int | str = budget
+    if budget == MINIMUM:
+        wanted = minimum_bytes(step, target) if least_bytes is None else least_bytes
     started = time.perf_counter()
     try:
         fitted = rp.fit(step.run, *step.make_args(step.batch), budget=wanted, donate_argnums=step.donate, target=target)
@@ -194,7 +200,8 @@ def run(options: Options) -> Report:
             target = LARGER.get((step.name, wanted), wanted)
             for budget in (*(QUICK_SHARES if options.quick else SHARES), MINIMUM):
                 title = f"{step.name} {target} {budget}"
-                rows.append(kept.find(title) or kept.put(fit_row(step, target, budget)))
+                least = next((r.plain_bytes for r in kept.read() if r.is_refusal_of(step.name, target)), None)
+                rows.append(kept.find(title) or kept.put(fit_row(step, target, budget, least)))
                 report.facts = fit_facts(rows, missing)
                 report.add(*rows[-1].cells())
         for memory in (QUICK_MEMORIES if options.quick else MEMORIES) if wanted in BATCH_TARGETS else ():
