@@ -160,7 +160,7 @@ def test_extracted_schedules_cost_what_the_table_says(planned):
                 total += sum(problem.forward_seconds[x.start : x.end]) + cost(problem, x.children, True, x.end)
             else:
                 option = next(o for e, o in problem.runs[x.start] if e == x.end)[x.option]
-                total += 0.0 if inside and x.end == end else option.seconds
+                total += option.last_seconds if inside and x.end == end else option.seconds
         return total
 
     for curve in planned[1].curves:
