@@ -120,9 +120,8 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
         others = [*_worth_a_compile(measure, judged, budget_bytes, inf), *_smallest(judge, judged)]
     else:
         others = _worth_a_compile(measure, judged, budget_bytes, judge.price(chosen))
-    for other in others:
-        if (outcome := measure.ask(other, budget_bytes)).peak_bytes <= budget_bytes:
-            return outcome
+    fitting = (other for other in others if measure.ask(other, budget_bytes).peak_bytes <= budget_bytes)
+    chosen = next(fitting, chosen)
     if chosen is None:
         return _closest(measure, candidates, request, tried, judged)
     known = [*judged, judge.program.plain] if candidates.may_stay_plain(request) else judged

@@ -70,24 +70,33 @@ def _fastest_step(
 
     Between schedules of different families, cut in different places, there may be little: each has its say.
     """
-    neighbours = (_faster_neighbour(judge, chosen, family, target_bytes) for family in families)
+    neighbours = [s for family in families for s in _faster_neighbours(judge, chosen, family, target_bytes)]
     steps = [_step_towards(judge, chosen, near, target_bytes) for near in dict.fromkeys(neighbours)]
     return min((s for s in steps if s is not None), key=judge.price, default=None)
 
 
-def _faster_neighbour(
+def _faster_neighbours(
     judge: Judge, chosen: Schedule, family: Sequence[Schedule], target_bytes: float
-) -> Schedule | None:
-    """The schedule with the least predicted peak above a target among those that are predicted to be faster."""
+) -> list[Schedule]:
+    """Of the schedules predicted to be above a target and faster, the one with the least peak, and the one that gains
+    most for its bytes: on the way to that there is more to have for the same bytes, where the way is long enough.
+    """
     known = [s for s in family if _is_worth_a_compile(judge, s, chosen)]
     above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
-    return min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)), default=None)
+    if not above:
+        return []
+    own_bytes, own_price = judge.predicted_bytes(chosen), judge.price(chosen)
+
+    def gain_per_byte(s: Schedule) -> float:
+        return (own_price - judge.price(s)) / max(judge.predicted_bytes(s) - own_bytes, 1)
+
+    nearest = min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)))
+    steepest = max(above, key=lambda s: (gain_per_byte(s), repr(s)))
+    return [nearest] if nearest == steepest else [nearest, steepest]
 
 
-def _step_towards(judge: Judge, low: Schedule, high: Schedule | None, target_bytes: float) -> Schedule | None:
+def _step_towards(judge: Judge, low: Schedule, high: Schedule, target_bytes: float) -> Schedule | None:
     """The fastest schedule between two that is predicted to be within a target; None if none beats the first."""
-    if high is None:
-        return None
     near = [s for path in paths(judge.program.graph, low, high) for s in _near_border(judge, path, target_bytes)]
     fitting = [s for s in near if judge.predicted_bytes(s) <= target_bytes and judge.price(s) < judge.price(low)]
     return min(fitting, key=judge.price, default=None)

@@ -9,6 +9,7 @@ import pytest
 
 import remat_plan as rp
 from benchmarks.common import raw_step
+from benchmarks.headlines.lstm import lstm
 from benchmarks.models import small
 from remat_plan.graph.schedule import as_is
 from remat_plan.planned import make_plan
@@ -189,6 +190,15 @@ def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     assert find_confirmed(measure, Candidates(judge.rules, judge.progress), plan.budget_bytes, REQUEST) == plan.schedule
     assert judge.asked
     assert all(measure.expected_bytes(s) <= 1.03 * plan.budget_bytes for s, _ in judge.asked)
+
+
+def test_the_way_to_the_steepest_neighbour_is_tried_too():
+    """Groups of steps need 1 GB and steps that save their products 8: in between, some of both are best."""
+    model = lstm(4096, 1, 1024, 64, 50, 2000)
+    judge = judge_of(model.loss, model.params, model.batch)
+    plan = plan_by(judge, "10%")
+    assert 0.95 * plan.budget_bytes <= plan.compiled_peak_bytes <= plan.budget_bytes
+    assert plan.overhead < 0.25
 
 
 def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
