@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from benchmarks.common import Options, Report, Session
 from benchmarks.headlines.classifiers import VGG16, googlenet, mobilenet_v2, vgg
-from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, Ask, add_rows, peak_over
+from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, Ask, add_rows, peak_over, resume
 from benchmarks.headlines.resnets import Shape, resnet
 from benchmarks.headlines.segmenters import unet
 from benchmarks.models import Model
@@ -80,7 +80,10 @@ size the table does not tell, has 416 x 624 pixels. {COLUMNS_TEXT}"""
 def run(options: Options) -> Report:
     """Measure all; write and return the table."""
     report = Report("monet", _INTRO, _COLUMNS, options.results)
+    done = resume(report, {name: len(network.asks) + 1 for name, network in NETWORKS.items()})
     for name, network in NETWORKS.items():
+        if name in done:
+            continue
         batch, size = (2, 32) if options.quick else (network.batch, network.size)
         session = Session(network.make(batch, size))
         theirs = f"{network.monet_gb:g}", f"{network.plain_gb / network.monet_gb:.2f}", f"{network.monet_percent:g}"

@@ -14,21 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.common import Report, Session
+from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.strategies.records import NO_SETTINGS, Settings
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Request
 from remat_plan.units import BudgetError
 
-COLUMNS = tuple(
-    "schedule|peak GB|peak, times less|temporaries GB|temporaries, times less|FLOPs +%|predicted +%|compiled +%".split(
-        "|"
-    )
+COLUMNS = (
+    *("schedule", "peak GB", "peak, times less", "temporaries GB", "temporaries, times less"),
+    *("FLOPs +%", "predicted +%", "compiled +%", "compile s"),
 )
 COLUMNS_TEXT = """GB (10^9 bytes) by XLA's `memory_analysis()`: the peak of the gradient step with its arguments and
 outputs (parameters, batch, gradients), and temporaries, which is the peak without those. Times less: than the plain
 step. What is recomputed is given in FLOPs of the step, in seconds as predicted, and in seconds by the compiled module,
-each above the plain step. `sqrt` is the strategy `memory`; `ours` is `auto` with a budget. Nothing was run."""
+each above the plain step. Compile s: tracing and XLA's work on that step, beside other work on the machine. `sqrt` is
+the strategy `memory`; `ours` is `auto` with a budget. Nothing was run."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Point:
         flops_share: of the step, predicted.
         overhead: of its seconds, predicted.
         compiled_overhead: of its seconds by the compiled module; None where that does not tell.
+        compile_seconds: that its compilation took; None where it is not known.
     """
 
     name: str
@@ -50,15 +52,17 @@ class Point:
     flops_share: float = 0.0
     overhead: float = 0.0
     compiled_overhead: float | None = 0.0
+    compile_seconds: float | None = None
 
     def cells(self, plain: Point) -> tuple[str, ...]:
         """As text, beside the plain step."""
-        compiled = self.compiled_overhead
+        compiled, seconds = self.compiled_overhead, self.compile_seconds
         return (
             *(self.name, f"{self.peak_bytes / 1e9:.4g}", f"{plain.peak_bytes / self.peak_bytes:.2f}"),
             *(f"{self.temporary_bytes / 1e9:.4g}", f"{plain.temporary_bytes / max(self.temporary_bytes, 1):.2f}"),
             *(f"{100 * self.flops_share:.1f}", f"{100 * self.overhead:.1f}"),
             "" if compiled is None else f"{100 * compiled:.1f}",
+            "" if seconds is None else f"{seconds:.1f}",
         )
 
 
@@ -100,7 +104,11 @@ def plain_point(session: Session) -> Point:
     """The step as it is."""
     judge = session.judge
     peak = judge.compiled_bytes(judge.baseline)
-    return Point("plain", peak, peak - judge.owned_bytes)
+    return Point("plain", peak, peak - judge.owned_bytes, compile_seconds=_seconds(session, judge.baseline))
+
+
+def _seconds(session: Session, schedule: Schedule) -> float | None:
+    return session.judge.compile_seconds.get((schedule, False))
 
 
 def plan_of(session: Session, ask: Ask, plain: Point) -> Plan:
@@ -119,8 +127,8 @@ def point_of(session: Session, name: str, plan: Plan) -> Point:
     """A plan as a point."""
     assert plan.compiled_peak_bytes is not None
     flops = plan.step_flops / plan.plain_flops - 1
-    peak = plan.compiled_peak_bytes
-    return Point(name, peak, peak - session.judge.owned_bytes, flops, plan.overhead, plan.compiled_overhead)
+    peak, seconds = plan.compiled_peak_bytes, _seconds(session, plan.schedule)
+    return Point(name, peak, peak - session.judge.owned_bytes, flops, plan.overhead, plan.compiled_overhead, seconds)
 
 
 def add_rows(
@@ -162,7 +170,8 @@ def resume(report: Report, wanted: Mapping[str, int]) -> set[str]:
         return set()
     cells = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in lines if line.startswith("| ")]
     counts = Counter(row[0] for row in cells)
-    report.rows = [row for row in cells if counts[row[0]] == wanted.get(row[0])]
+    whole = {label for label, count in counts.items() if count == wanted.get(label)}
+    report.rows = [row for row in cells if row[0] in whole and len(row) == len(report.columns)]
     report.facts = [line.removeprefix("* ") for line in lines if line.startswith("* ")]
     return {row[0] for row in report.rows}
 
