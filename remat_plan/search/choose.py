@@ -21,7 +21,7 @@ from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.curves import Family, Searched, look_around, rank, search_curve
 from remat_plan.search.judge import Judge
 from remat_plan.search.measure import SLACK, Compiled, Measure, Outcome, Predicted
-from remat_plan.search.refine import refined
+from remat_plan.search.refine import ROUGHLY, refined
 
 Tried = Sequence[tuple[Curve | Family, Searched]]
 
@@ -94,7 +94,9 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
-        return measure.ask(faster[0])
+        known = _beside_curves(judge, candidates, request, others)
+        curves = [curve for curve, _, _ in starts]
+        return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, ROUGHLY))
     return _closest(measure, candidates, request, [(curve, found) for curve, found, _ in starts], others)
 
 
@@ -124,9 +126,16 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
     chosen = next(fitting, chosen)
     if chosen is None:
         return _closest(measure, candidates, request, tried, judged)
-    known = [*judged, judge.program.plain] if candidates.may_stay_plain(request) else judged
+    known = _beside_curves(judge, candidates, request, judged)
     better = refined(measure, chosen, [curve for curve, _ in tried], known, budget_bytes)
     return measure.ask(better, budget_bytes)
+
+
+def _beside_curves(
+    judge: Judge, candidates: Candidates, request: Request, others: Sequence[Schedule]
+) -> list[Schedule]:
+    """What is refined towards beside the curves: other schedules, and the plain one where it is allowed."""
+    return [*others, *([judge.program.plain] if candidates.may_stay_plain(request) else [])]
 
 
 def _search_curves(

@@ -1,6 +1,6 @@
 """Between one schedule that fits and the next that is faster.
 
-In: a schedule that fits, those that are known beside it, a ``Compiled``, a budget. Out: the fastest schedule found that
+In: a schedule that fits, those that are known beside it, a ``Measure``, a budget. Out: the fastest schedule found that
 fits.
 
 Neighbours on a curve can lie far apart where layers are scanned: every step saves a value, or none does.
@@ -14,10 +14,13 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.blend import paths
 from remat_plan.planning.planner import Curve
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Compiled
+from remat_plan.search.measure import Measure
 
-_CLOSE = 0.005
+CLOSE = 0.005
 """A schedule this close to the budget, as a share of it, is not refined."""
+
+ROUGHLY = 0.02
+"""Nor one whose peak was only predicted, where it is this close: predictions are not that exact, and take time too."""
 
 _WORTH = 0.003
 """Another one is compiled for so much less seconds or FLOPs, as a share of them."""
@@ -33,17 +36,31 @@ _CURVE_POINTS = 24
 
 
 def refined(
-    measure: Compiled, chosen: Schedule, curves: Sequence[Curve], judged: Sequence[Schedule], budget_bytes: int
+    measure: Measure,
+    chosen: Schedule,
+    curves: Sequence[Curve],
+    judged: Sequence[Schedule],
+    budget_bytes: int,
+    close: float = CLOSE,
 ) -> Schedule:
-    """Of the schedules between one that fits and the next that is faster, the fastest that fits."""
+    """Of the schedules between one that fits and the next that is faster, the fastest that fits.
+
+    Args:
+        measure: says what fits.
+        chosen: fits.
+        curves: of the planner; towards each of them.
+        judged: other schedules to go towards.
+        budget_bytes: what has to be met.
+        close: a share of the budget; a schedule that leaves no more free stays as it is.
+    """
     judge = measure.judge
     peak = measure.ask(chosen, budget_bytes).peak_bytes
-    if peak >= (1 - _CLOSE) * budget_bytes:
+    if peak >= (1 - close) * budget_bytes:
         return chosen
     scale = peak / max(judge.predicted_bytes(chosen), 1)
     families = [*(curve.spread(_CURVE_POINTS) for curve in curves), judged]
     for _ in range(_REFINEMENTS):
-        target = budget_bytes * (1 - _CLOSE / 4) / scale
+        target = budget_bytes * (1 - CLOSE / 4) / scale
         better = _fastest_step(judge, chosen, families, target)
         if better is None or not _is_worth_a_compile(judge, better, chosen):
             break
@@ -51,7 +68,7 @@ def refined(
         scale = peak / max(judge.predicted_bytes(better), 1)
         if peak <= budget_bytes:
             chosen = better
-            if peak >= (1 - _CLOSE) * budget_bytes:
+            if peak >= (1 - close) * budget_bytes:
                 break
     return chosen
 

@@ -19,6 +19,7 @@ from remat_plan.report.progress import Progress
 from remat_plan.search import choose
 from remat_plan.search import judge as judging
 from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.choose import find_predicted
 from remat_plan.search.confirm import find_confirmed, next_goal
 from remat_plan.search.judge import Judge
 from remat_plan.search.measure import Compiled, Outcome
@@ -199,6 +200,16 @@ def test_the_way_to_the_steepest_neighbour_is_tried_too():
     plan = plan_by(judge, "10%")
     assert 0.95 * plan.budget_bytes <= plan.compiled_peak_bytes <= plan.budget_bytes
     assert plan.overhead < 0.25
+
+
+def test_predictions_alone_go_between_neighbours_too():
+    """At 7 % of the bytes all steps are in groups; for twice as many, fewer of them can be."""
+    model = lstm(1024, 1, 256, 16, 50, 200)
+    judge = judge_of(model.loss, model.params, model.batch)
+    budget_bytes = int(0.15 * judge.predicted_bytes(judge.program.plain))
+    found = find_predicted(judge, Candidates(judge.rules, judge.progress), budget_bytes, REQUEST)
+    assert 0.9 * budget_bytes <= found.peak_bytes <= budget_bytes
+    assert judge.overhead(found.schedule) < 0.15
 
 
 def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
