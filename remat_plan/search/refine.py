@@ -28,8 +28,14 @@ _WORTH = 0.003
 _REFINEMENTS = 2
 """So many compiles are spent on schedules between a fitting one and a faster one."""
 
+_EQUAL, _EQUALS = 1e-3, 3
+"""Prices that differ by no more than this share are the same; so many schedules of the same price are started from."""
+
 _NEAR = 2
 """So many schedules on both sides of the border between fitting and not are judged: peaks do not quite rise."""
+
+_SAMPLES = 8
+"""So many stretches of a path are told apart where the border is looked for: it may be crossed more than once."""
 
 _CURVE_POINTS = 24
 """So many points of a curve, equally far apart, are looked at for a faster neighbour."""
@@ -83,13 +89,23 @@ def _is_worth_a_compile(judge: Judge, better: Schedule, chosen: Schedule) -> boo
 def _fastest_step(
     judge: Judge, chosen: Schedule, families: Sequence[Sequence[Schedule]], target_bytes: float
 ) -> Schedule | None:
-    """The fastest step from a schedule towards a neighbour in one of some families.
+    """The fastest step from a schedule, or one that costs the same, towards a neighbour in one of some families.
 
     Between schedules of different families, cut in different places, there may be little: each has its say.
     """
     neighbours = [s for family in families for s in _faster_neighbours(judge, chosen, family, target_bytes)]
-    steps = [_step_towards(judge, chosen, near, target_bytes) for near in dict.fromkeys(neighbours)]
+    starts = [chosen, *_equals(judge, chosen, families, target_bytes)]
+    steps = [_step_towards(judge, low, near, target_bytes) for low in starts for near in dict.fromkeys(neighbours)]
     return min((s for s in steps if s is not None), key=judge.price, default=None)
+
+
+def _equals(
+    judge: Judge, chosen: Schedule, families: Sequence[Sequence[Schedule]], target_bytes: float
+) -> list[Schedule]:
+    """Schedules of a price as good as that of another one that are predicted to be within a target."""
+    near = (1 + _EQUAL) * judge.price(chosen)
+    others = [s for family in families for s in family if s != chosen and judge.price(s) <= near]
+    return [s for s in dict.fromkeys(others) if judge.predicted_bytes(s) <= target_bytes][:_EQUALS]
 
 
 def _faster_neighbours(
@@ -120,11 +136,24 @@ def _step_towards(judge: Judge, low: Schedule, high: Schedule, target_bytes: flo
 
 
 def _near_border(judge: Judge, path: Sequence[Schedule], target_bytes: float) -> Sequence[Schedule]:
-    """The schedules of a path next to the last that is within a target; predicted peaks rise along the way, nearly."""
-    low_end, high_end = 0, len(path)
+    """The schedules of a path next to the last that is within a target.
+
+    Predicted peaks mostly rise along the way; of a loop that keeps nothing at first they may fall. So the last of some
+    equally far apart is looked for, and then the last before the next of these.
+    """
+
+    def fits(place: int) -> bool:
+        return judge.predicted_bytes(path[place]) <= target_bytes
+
+    if not path:
+        return path
+    samples = sorted({(len(path) - 1) * i // _SAMPLES for i in range(_SAMPLES + 1)})
+    last = next((i for i in reversed(range(len(samples))) if fits(samples[i])), None)
+    low_end = 0 if last is None else samples[last] + 1
+    high_end = samples[0] if last is None else samples[last + 1] if last + 1 < len(samples) else len(path)
     while low_end < high_end:
         middle = (low_end + high_end) // 2
-        if judge.predicted_bytes(path[middle]) <= target_bytes:
+        if fits(middle):
             low_end = middle + 1
         else:
             high_end = middle
