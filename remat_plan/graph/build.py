@@ -63,6 +63,7 @@ def build(
         outputs=flat.outputs,
         output_avals=tuple([atom.aval for atom in _compat.open_jaxpr(closed)[0].outvars]),
         needs=found.needs,
+        alike=found.alike,
         active=tuple(i in found.reached for i in range(len(flat.avals))),
         moving=tuple(i in found.moving for i in range(len(flat.avals))),
         keep_remat=keep_remat,

@@ -91,6 +91,8 @@ class Graph:
         outputs: value numbers, or ``-1 - k`` for literals.
         output_avals: their types.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
+        alike: per operation class, a number that it shares with those that are equal work: which part of an array a
+            slice is, and what number a literal is, do not matter.
         active: per value, whether it carries a tangent and a cotangent.
         moving: per value, whether it carries a tangent.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
@@ -108,6 +110,7 @@ class Graph:
     outputs: tuple[int, ...]
     output_avals: tuple[Any, ...]
     needs: tuple[Any, ...]
+    alike: tuple[int, ...]
     active: tuple[bool, ...]
     moving: tuple[bool, ...]
     keep_remat: bool = False

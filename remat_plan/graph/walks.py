@@ -10,6 +10,7 @@ reaches is given none, so rules are asked only for what JAX asks of them. Equal 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,7 @@ class Derivatives:
     Attributes:
         needs: of the classes of equations, in the order of the program.
         kinds: per equation, the number of its class.
+        alike: of the classes, the number of those that are equal work.
         active: per equation, which operands carry a tangent.
         moving: the values that carry a tangent.
         reached: those of them that a cotangent reaches.
@@ -62,6 +64,7 @@ class Derivatives:
 
     needs: tuple[Need, ...]
     kinds: tuple[int, ...]
+    alike: tuple[int, ...]
     active: tuple[tuple[bool, ...], ...]
     moving: frozenset[int]
     reached: frozenset[int]
@@ -90,6 +93,7 @@ def differentiate(flat: Flat, inputs: set[int], outputs: set[int]) -> Derivative
     return Derivatives(
         tuple([walks.needs[key] for key in kinds]),
         tuple([kinds[key] for key in keys]),
+        walks.alike(kinds),
         tuple(active),
         frozenset(moving),
         frozenset(reached),
@@ -103,6 +107,7 @@ class _Walks:
         self.flat, self.texts = flat, Texts()
         known: dict[Any, int] = {}
         self.classes = [known.setdefault(self.signature(item), len(known)) for item in flat.eqns]
+        self.examples = {number: item for item, number in zip(flat.eqns, self.classes, strict=True)}
         self.moves: dict[Any, tuple[bool, ...]] = {}
         self.needs: dict[Any, Need] = {}
 
@@ -113,6 +118,24 @@ class _Walks:
             for a, o in zip(item.eqn.invars, item.operands, strict=True)
         )
         return item.eqn.primitive.name, self.texts.of(item.eqn), ins
+
+    def alike(self, keys: Iterable[Any]) -> tuple[int, ...]:
+        """Number the equal work among keys of needs: where a slice begins and what a literal is do not matter."""
+        known: dict[Any, int] = {}
+        found = []
+        for number, moves, given in keys:
+            need = self.needs[number, moves, given]
+            read = need.operands, need.outputs, need.internal_eqns, str(need.internal_avals)
+            work = self.work(self.examples[number]), moves, given, need.reached, need.direct, read
+            found.append(known.setdefault(work, len(known)))
+        return tuple(found)
+
+    def work(self, item: FlatEqn) -> Any:
+        """What equations that are equal work have in common."""
+        eqn = item.eqn
+        ins = tuple((o < 0, str(a.aval)) for a, o in zip(eqn.invars, item.operands, strict=True))
+        how = str(eqn.outvars[0].aval) if eqn.primitive.name == "slice" else self.texts.of(eqn)
+        return eqn.primitive.name, how, ins
 
     def forward(self, inputs: set[int], useless: set[int]) -> tuple[set[int], list[tuple[bool, ...]]]:
         """Return the values that carry a tangent, ``useless`` ones left out, and which operands of equations do."""

@@ -35,7 +35,7 @@ class Run:
         values: values made inside, in order; position = local number.
         crosses: values from outside that it reads and that are used after it too.
         free: operations outside that depend on literals only; the run makes its own copy of them.
-        signature: equal for runs with equal equations in equal roles.
+        signature: equal for runs of equal work in equal roles.
         limits: what the user wants kept or recomputed.
     """
 
@@ -97,13 +97,13 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
                 operands.append(local[v])
             elif graph.values[v].producer in cuts.free:
                 free.setdefault(v, len(free))
-                operands.append(("free", graph.ops[graph.values[v].producer].kind))
+                operands.append(("free", graph.alike[graph.ops[graph.values[v].producer].kind]))
             else:
                 number = outside.setdefault(v, len(outside))
                 operands.append(("in", number, v in after, graph.values[v].producer >= 0))
         for v in op.outputs:
             local[v] = len(local)
-        rows.append((op.kind, tuple(operands), op.differentiated, tuple(v in after for v in op.outputs)))
+        rows.append((graph.alike[op.kind], tuple(operands), op.differentiated, tuple(v in after for v in op.outputs)))
     limits = cuts.limits
     if limits != NO_LIMITS:
         rows.append(tuple((i in limits.fixed, i in limits.pinned, i in limits.whole) for i in ops))

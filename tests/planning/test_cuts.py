@@ -152,6 +152,24 @@ def test_equal_layers_have_equal_signatures():
     assert len(set(signatures[1 : n - 2])) <= 2
 
 
+def test_layers_with_other_slices_and_other_numbers_are_equal_work():
+    """Where a layer's slice of stacked parameters begins, and the number it is scaled by, do not make it another one."""
+
+    def stacked(w, x):
+        for i in range(8):
+            x = x + 0.1 * (i + 1) * jnp.tanh(x @ w[i])
+        return jnp.sum(x**2)
+
+    graph = traced(stacked, S((8, 32, 32), "float32"), S((64, 32), "float32")).graph
+    slices = [op for op in graph.ops if op.primitive == "slice"]
+    assert len({op.kind for op in slices}) == 8
+    assert len({graph.alike[op.kind] for op in slices}) == 1
+    cuts = find_cuts(graph)
+    n = len(cuts.positions) - 1
+    pairs = [make_run(graph, cuts, i, i + 2).signature for i in range(n - 1)]
+    assert len(set(pairs[2:-1])) == 1
+
+
 def test_slices_of_stacked_parameters_make_no_other_cuts():
     def block(x, up, down):
         h = x - jnp.mean(x, -1, keepdims=True)
