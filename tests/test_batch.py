@@ -35,8 +35,8 @@ def step_with(wrap):
     return train_step
 
 
-def make_args(batch):
-    return [f32(WIDTH, WIDTH)] * 10, f32(batch, WIDTH)
+def make_args(batch, layers=10):
+    return [f32(WIDTH, WIDTH)] * layers, f32(batch, WIDTH)
 
 
 @functools.cache
@@ -100,11 +100,11 @@ def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_pa
     rates = replace(hardware_for("cpu", "cpu"), matrix_flops=1e16, vector_flops=1e16, measured=True, rates={"x": 1e16})
     asked = []
     monkeypatch.setattr(store, "calibrate", lambda target, table, say: asked.append(table) or rates)
-    table = rp.max_batch(step_with(rp.remat), make_args, budget="4MB", multiple_of=UNIT, overheads=(0.0,))
+    search = functools.partial(rp.max_batch, budget="2MB", multiple_of=UNIT, overheads=(0.0,))
+    make = functools.partial(make_args, layers=4)
+    table = search(step_with(rp.remat), make)
     assert not asked
-    measured = rp.max_batch(
-        step_with(rp.remat), make_args, budget="4MB", multiple_of=UNIT, overheads=(0.0,), cost="measured"
-    )
+    measured = search(step_with(rp.remat), make, cost="measured")
     assert len(asked) == 1
     assert table.rows[1].batch < measured.rows[1].batch
     assert measured.rows[1].overhead <= 0
