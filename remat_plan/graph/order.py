@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Segment
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import is_loop, structure_of
 
 Ordered = list[tuple[Segment, tuple[int, ...]]]
 
@@ -102,8 +102,7 @@ def _waits(graph: Graph, segment: Segment, following: Segment, free: frozenset[i
 
 def starts_early(op: Op) -> bool:
     """Tell whether an operation begins with memory that depends on nothing: a loop that stacks its residuals."""
-    structure = structure_of(op)
-    return structure is not None and max(structure.run_counts(op), default=1.0) > 1
+    return is_loop(op)
 
 
 def _hands_on_rows(graph: Graph, op: Op) -> bool:

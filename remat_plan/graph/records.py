@@ -92,7 +92,7 @@ class Graph:
         output_avals: their types.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         alike: per operation class, a number that it shares with those that are equal work: which part of an array a
-            slice is, and what number a literal is, do not matter.
+            slice is, what a name is, and what number a literal is, do not matter.
         active: per value, whether it carries a tangent and a cotangent.
         moving: per value, whether it carries a tangent.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.

@@ -76,3 +76,9 @@ def structure_of(op: Op) -> Structure | None:
     if structure is None or op.effectful or not op.differentiated or not structure.is_open(op):
         return None
     return structure
+
+
+def is_loop(op: Op) -> bool:
+    """Whether an equation is a structure that can be planned, with a region that runs several times."""
+    structure = structure_of(op)
+    return structure is not None and max(structure.run_counts(op), default=1.0) > 1

@@ -19,6 +19,9 @@ from remat_plan.graph.needs import Need, find_need, moving_outputs
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|<function [^>]*>|<jax\.[^>]*>|object at [^>]*")
 
+_PLACES = ("slice", "name")
+"""Primitives whose parameters say where, or how it is called, and not how much work it is."""
+
 
 def param_text(eqn: Any) -> str:
     """Return the parameters of an equation as text without addresses, equal in every process."""
@@ -120,7 +123,7 @@ class _Walks:
         return item.eqn.primitive.name, self.texts.of(item.eqn), ins
 
     def alike(self, keys: Iterable[Any]) -> tuple[int, ...]:
-        """Number the equal work among keys of needs: where a slice begins and what a literal is do not matter."""
+        """Number the equal work among keys of needs: where a slice begins, names and literals do not matter."""
         known: dict[Any, int] = {}
         found = []
         for number, moves, given in keys:
@@ -134,7 +137,7 @@ class _Walks:
         """What equations that are equal work have in common."""
         eqn = item.eqn
         ins = tuple((o < 0, str(a.aval)) for a, o in zip(eqn.invars, item.operands, strict=True))
-        how = str(eqn.outvars[0].aval) if eqn.primitive.name == "slice" else self.texts.of(eqn)
+        how = str(eqn.outvars[0].aval) if eqn.primitive.name in _PLACES else self.texts.of(eqn)
         return eqn.primitive.name, how, ins
 
     def forward(self, inputs: set[int], useless: set[int]) -> tuple[set[int], list[tuple[bool, ...]]]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from remat_plan.cost.builder import as_it_is
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, structured
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import is_loop, structure_of
 
 _MOST_STEPS = 128
 """A longer loop is divided at so many places only."""
@@ -85,10 +85,7 @@ def _loop(graph: Graph, low: Schedule, high: Schedule) -> Op | None:
     if len(low) != 1 or len(high) != 1 or low[0].end - low[0].start != 1:
         return None
     op = graph.ops[low[0].start]
-    structure = structure_of(op)
-    if structure is None or low[0].checkpointed or high[0].checkpointed or max(structure.run_counts(op)) <= 1:
-        return None
-    return op
+    return op if is_loop(op) and not low[0].checkpointed and not high[0].checkpointed else None
 
 
 def _choice(graph: Graph, op: Op, segment: Segment) -> Choice:

@@ -21,7 +21,7 @@ from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.planning.cuts import Cuts, is_small, residuals
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
@@ -188,7 +188,7 @@ class _Profiler:
             return
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
         own = plain.timeline.seconds, plain.timeline.flops
-        repeats = max(structure.run_counts(op)) > 1
+        repeats = is_loop(op)
         for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
             if not honours_choice(self.graph, run.limits, op, choice):
                 continue

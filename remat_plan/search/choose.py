@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from math import inf
 
 from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.structure import is_loop
 from remat_plan.planning.planner import Curve
 from remat_plan.planning.strategies.records import Found
 from remat_plan.report.shortfall import nothing_to_do
@@ -94,6 +95,8 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
+        if not any(map(is_loop, judge.program.graph.ops)):
+            return measure.ask(faster[0])  # points of a curve are near each other, and predictions not that exact
         known = _beside_curves(judge, candidates, request, others)
         curves = [curve for curve, _, _ in starts]
         return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, ROUGHLY))

@@ -8,6 +8,7 @@ Neighbours on a curve can lie far apart where layers are scanned: every step sav
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from remat_plan.graph.schedule import Schedule
@@ -27,6 +28,10 @@ _WORTH = 0.003
 
 _REFINEMENTS = 2
 """So many compiles are spent on schedules between a fitting one and a faster one."""
+
+_WAYS_OPS = 8000
+"""So many operations, over those of the program, is how many ways from a schedule to another are looked at, or one for
+each family: some twenty schedules are predicted along each, and a prediction takes as long as the program is."""
 
 _EQUAL, _EQUALS = 1e-3, 3
 """Prices that differ by no more than this share are the same; so many schedules of the same price are started from."""
@@ -93,9 +98,12 @@ def _fastest_step(
 
     Between schedules of different families, cut in different places, there may be little: each has its say.
     """
-    neighbours = [s for family in families for s in _faster_neighbours(judge, chosen, family, target_bytes)]
+    found = [_faster_neighbours(judge, chosen, family, target_bytes) for family in families]
+    neighbours = dict.fromkeys(near for rank in itertools.zip_longest(*found) for near in rank if near is not None)
     starts = [chosen, *_equals(judge, chosen, families, target_bytes)]
-    steps = [_step_towards(judge, low, near, target_bytes) for low in starts for near in dict.fromkeys(neighbours)]
+    most = max(_WAYS_OPS // len(judge.program.graph.ops), len(families))
+    ways = itertools.islice(itertools.product(starts, neighbours), most)
+    steps = [_step_towards(judge, low, near, target_bytes) for low, near in ways]
     return min((s for s in steps if s is not None), key=judge.price, default=None)
 
 
