@@ -14,7 +14,7 @@ from remat_plan.clock.store import check_cost
 from remat_plan.fitted import find_marks, make_step
 from remat_plan.report.progress import Progress
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
-from remat_plan.training.batches import Batches, MarkedStep
+from remat_plan.training.batches import Batches, MarkedStep, largest_of
 from remat_plan.training.step import Settings
 from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
@@ -91,13 +91,11 @@ def max_batch(
 
         batches = Batches(step_at, multiple_of, budget_bytes)
         plain = batches.as_written()
-        rows = [BatchSize(plain.batch, plain.peak_bytes, 0.0, 0.0)]
-        for limit in (*sorted(overheads), None):
-            found = batches.within(limit, max(plain.batch, multiple_of))
-            if found.batch > rows[-1].batch:
-                rows.append(BatchSize(found.batch, found.peak_bytes, found.overhead, limit))
-            else:
-                rows.append(BatchSize(rows[-1].batch, rows[-1].peak_bytes, rows[-1].overhead, limit))
+        limits = (*sorted(overheads), None)
+        found = [plain, *(batches.within(limit, max(plain.batch, multiple_of)) for limit in limits)]
+        best = [largest_of(found, limit) for limit in limits]
+        named = zip([plain, *best], (0.0, *limits), strict=True)
+        rows = [BatchSize(row.batch, row.peak_bytes, row.overhead, limit) for row, limit in named]
     return BatchSizes(
         name=getattr(train_step, "__name__", type(train_step).__name__),
         target=device.platform if device.name == "default" else device.name,

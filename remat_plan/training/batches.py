@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.training.levels import Choice, Levels, Mark, held_bytes, level_bytes, overhead, rate
@@ -46,6 +46,15 @@ class Largest:
     batch: int
     peak_bytes: int | None
     overhead: float
+
+
+def largest_of(found: Sequence[Largest], limit: float | None) -> Largest:
+    """The largest of some batches with no more than an overhead (None: with any); of equals the first.
+
+    >>> largest_of([Largest(8, 90, 0.0), Largest(48, 95, 0.25), Largest(51, 99, 0.24)], 0.3).batch
+    51
+    """
+    return max((row for row in found if limit is None or row.overhead <= limit), key=lambda row: row.batch)
 
 
 @dataclass
