@@ -24,6 +24,7 @@ _SMALL_GROUP, _GROUPS = 6, 4
 _MIXTURES = 6
 _MAX_GROUPINGS = 6
 _INNER_POINTS = 3
+"""Of so many ways at most every one is tried in groups; of more the first, the last and their ``knee``."""
 
 
 def divisors(n: int) -> list[int]:
@@ -88,6 +89,23 @@ def deep_groups(length: int) -> Iterator[tuple[int, ...]]:
             yield tuple(groups)
 
 
+def knee(steps: Sequence[Way]) -> Way:
+    """Return the way between the first and the last that is furthest below the line from one to the other.
+
+    Bytes that are kept go to the right, the price up: what is kept beyond it saves less for its bytes.
+
+    >>> knee([Way((), 0, 0, 9.0), Way((), 1, 0, 8.9), Way((), 2, 0, 1.0), Way((), 9, 0, 0.9)]).kept_bytes
+    2
+    """
+    first, last = steps[0], steps[-1]
+    width, height = max(last.kept_bytes - first.kept_bytes, 1), first.price - last.price
+
+    def above_line(step: Way) -> float:
+        return step.price - first.price + height * (step.kept_bytes - first.kept_bytes) / width
+
+    return min(steps[1:-1], key=above_line)
+
+
 def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[Way]) -> Iterator[Choice]:
     """Yield the ways to run a scan.
 
@@ -108,8 +126,7 @@ def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[
         sizes = group_sizes(length - count, carry_bytes, most.kept_bytes + row_bytes) if length - count > 3 else []
         if sizes:
             yield partly_grouped(length, sizes[len(sizes) // 2], most.schedule, count)
-    inner = steps if len(steps) <= _INNER_POINTS else [steps[0], steps[len(steps) // 2], steps[-1]]
-    for step in inner:
+    for step in steps if len(steps) <= _INNER_POINTS else (steps[0], knee(steps), steps[-1]):
         for size in group_sizes(length, carry_bytes, step.kept_bytes + row_bytes):
             if 1 < size < length:
                 yield grouped(length, size, step.schedule)

@@ -11,12 +11,14 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
+from remat_plan.graph.schedule import Segment
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, solve_region
 from remat_plan.program import make_emitter
 from remat_plan.structures.loop import loop_of
 from remat_plan.structures.scan import Scan
-from remat_plan.structures.scan_choices import divisors
+from remat_plan.structures.scan_choices import divisors, scan_choices
+from remat_plan.structures.ways import Way
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve
@@ -184,3 +186,12 @@ def test_checkpoints_in_the_body_are_planned_anew():
         assert plan.compiled_peak_bytes <= plan.budget_bytes
         found, wanted = jax.grad(plan.apply(fn))(*small), jax.grad(layers)(*small)
         assert jnp.allclose(found, wanted, rtol=1e-4, atol=1e-5 * jnp.abs(wanted).max())
+
+
+@pytest.mark.parametrize("between", [(), ((10, 9.99),), ((10, 9.99), (11, 9.98), (12, 9.97))])
+def test_what_saves_most_for_its_bytes_is_kept_in_groups_whatever_lies_beside_it(between):
+    """Two products of the eleven equations of a step take nearly all the time; ways near each other change nothing."""
+    points = ((8, 10.0), *between, (32, 1.0), (40, 0.99), (64, 0.98))
+    steps = [Way((Segment(0, kept),), kept, 0, price) for kept, price in points]
+    choices = [c for c in scan_choices(64, 8, 0, steps) if len(c.parts) == 1 and len(c.parts[0].groups) == 1]
+    assert {c.parts[0].schedule[0].end for c in choices} == {8, 32, 64}
