@@ -54,6 +54,16 @@ class FusionModel:
             (XLA:CPU, XLA:TPU).
         whole_splits: so is what is split into parts, as the gradient of a concatenation is (XLA:TPU).
         max_copies: a cheap producer is computed again in at most this many kernels.
+        weighs_copies_from_bytes: and, where its elements have at least so many bytes, only if that reads no more than
+            writing it once and reading the result (XLA:GPU, ``PriorityFusion``; XLA:TPU, of 32 bits): sums of several
+            arrays, as residual streams are, are written.
+        row_kernels: a reduction of rows takes no kernel of its own where one that reads its result reads the rows too,
+            as normalisations and softmax do (XLA:GPU, ``SoftmaxRewriterTriton``). Its result counts as memory all the
+            same.
+        sums_images: what is reduced to a number for each channel is made in one kernel with these sums, and so not
+            written over an operand (XLA:GPU, ``MultiOutputFusion``).
+        reduces_results: a reduction is made by the kernel that makes the last of what it reads (XLA:TPU,
+            ``MultiOutputFusion``).
     """
 
     library_clusters: bool = False
@@ -73,6 +83,10 @@ class FusionModel:
     whole_concatenations: bool = False
     whole_splits: bool = False
     max_copies: int = 64
+    weighs_copies_from_bytes: int = 1 << 10
+    row_kernels: bool = False
+    sums_images: bool = False
+    reduces_results: bool = False
 
 
 GENERIC = FusionModel()
@@ -83,6 +97,9 @@ GPU = FusionModel(
     repeats_from_bytes=4,
     softmax_kernels=True,
     kernel_copies=True,
+    weighs_copies_from_bytes=1,
+    row_kernels=True,
+    sums_images=True,
     epilogues=frozenset({"conv_general_dilated"}),
 )
 """XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
@@ -97,6 +114,8 @@ TPU = FusionModel(
     epilogues=MATRIX_PRIMITIVES,
     whole_concatenations=True,
     whole_splits=True,
+    weighs_copies_from_bytes=4,
+    reduces_results=True,
 )
 """XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 

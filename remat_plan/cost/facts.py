@@ -177,8 +177,9 @@ def _splits_rows(eqn: Any) -> bool:
 
 
 def item_bytes(eqn: Any) -> int:
-    """Bytes of one element of an equation's first result; 0 for what has no elements."""
-    return getattr(getattr(eqn.outvars[0].aval, "dtype", None), "itemsize", 0)
+    """Bytes of one element of an equation's first result; 0 for what has no elements, and for steps of no equation."""
+    aval = None if eqn is None else eqn.outvars[0].aval
+    return getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
 def one_a_row(eqn: Any) -> bool:

@@ -15,13 +15,16 @@ Limits: XLA's caps on the size of a fusion and its code are represented by one n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remat_plan.cost.backend import FusionModel
+from remat_plan.cost.copies import Copies
+from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.layout import dot_sizes
+from remat_plan.cost.parts import unread_bytes
 from remat_plan.cost.rules import MOVES, Kind
 from remat_plan.cost.steps import Program, Step, can_write_in_place
-from remat_plan.cost.work import is_product
+from remat_plan.cost.work import is_product, reduces_images
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 _FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
@@ -35,7 +38,7 @@ class Kernel:
 
     ``keeps`` are those of ``reads`` that its result may not be written over: some element of them is read
     after another element of the result is written. ``library`` tells a library call, ``alone`` a kernel of
-    one step.
+    one step. ``unread`` are the bytes that it does not read of values that it takes parts of.
     """
 
     step: Step
@@ -44,6 +47,7 @@ class Kernel:
     work: Mapping[str, float]
     library: bool = False
     alone: bool = False
+    unread: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def matrix_flops(self) -> float:
@@ -62,14 +66,13 @@ class _Links:
     def __init__(self, program: Program):
         steps = program.steps
         self.maker = [_NOBODY] * len(program.sizes)
+        self.readers: list[list[int]] = [[] for _ in program.sizes]
         for index, step in enumerate(steps):
             for value in step.writes:
                 self.maker[value] = index
-        self.users: list[list[int]] = [[] for _ in steps]
-        for index, step in enumerate(steps):
             for value in set(step.reads):
-                if self.maker[value] >= 0:
-                    self.users[self.maker[value]].append(index)
+                self.readers[value].append(index)
+        self.users = [[user for value in step.writes for user in self.readers[value]] for step in steps]
         for value in (*program.outputs, *program.pinned):
             if self.maker[value] >= 0:
                 self.users[self.maker[value]].append(_NOBODY)
@@ -195,6 +198,7 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
     written = {*epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
     if model.whole_splits:
         written.update(_split_up(steps, links))
+    copies, weighed = Copies(program, links.maker, links.readers, groups), model.weighs_copies_from_bytes
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         if index in epilogues:
@@ -211,6 +215,8 @@ def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
         if len(takers) > 1:
             roots = roots.union(*[groups[u] for u in takers[1:]])
         if len(roots) > 1 and (step.kind != Kind.CHEAP or (len(roots) > model.max_copies and step.reads)):
+            continue
+        if len(roots) > 1 and item_bytes(step.eqn) >= weighed and copies.are_dear(step, roots):
             continue
         if len(takers) == len(users):
             groups[index] = roots
@@ -236,12 +242,24 @@ def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int
     return keeps
 
 
+def _keep_operands_of_summed(
+    steps: list[Step], links: _Links, reads: dict[int, set[int]], keeps: dict[int, set[int]]
+) -> None:
+    """Add to ``keeps`` the operands of kernels that are made together with sums of their result, channel by channel."""
+    for root, step in enumerate(steps):
+        if root in reads and step.kind == Kind.REDUCE and reduces_images(step.eqn):
+            for maker in {links.maker[value] for value in reads[root]}:
+                if maker in keeps and steps[maker].kind in _FUSIBLE:
+                    keeps[maker].update(reads[maker])
+
+
 def fuse(program: Program) -> list[Kernel]:
     """Return the kernels of a program, in the order of the steps that they materialise."""
     steps = program.steps
     links = _Links(program)
     groups = _groups(program, links)
     keeps = _keeps(steps, groups)
+    unread = unread_bytes(program, groups)
     reads: dict[int, set[int]] = {root: set() for root in keeps}
     work: dict[int, dict[str, float]] = {root: {} for root in keeps}
     sizes = dict.fromkeys(keeps, 0)
@@ -259,6 +277,8 @@ def fuse(program: Program) -> list[Kernel]:
                     inside.add(value)
             if step.library == 2:
                 library.add(root)
+    if program.model.sums_images:
+        _keep_operands_of_summed(steps, links, reads, keeps)
     return [
         Kernel(
             steps[i],
@@ -267,6 +287,7 @@ def fuse(program: Program) -> list[Kernel]:
             work[i],
             i in library,
             sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE,
+            unread.get(i, {}),
         )
         for i in sorted(reads)
     ]

@@ -15,7 +15,7 @@ Limits: no fragmentation; XLA's own rematerialisation and its memory-saving sche
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -27,7 +27,9 @@ from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.outputs import further_results
 from remat_plan.cost.program import lower
+from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, trip_count
 from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import Program, RegionCost, Step
@@ -100,6 +102,8 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     seconds = 0.0
+    joined = _joined(program, kernels)
+    launched = {other for others in joined.values() for other in others}
     for position, kernel in enumerate(kernels):
         step = kernel.step
         dying = [b for b in reads[position] if b in alive and last[b] == position]
@@ -115,9 +119,13 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
                 reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)
-            moved = sum(sizes[b] for b in reads[position]) + sum(sizes[w] for w in step.writes)
-            turned = _turned_operands(step, reads[position], sizes)
-            seconds += step.region.seconds or _kernel_seconds(kernel, moved, turned, hardware)
+            if position not in launched:
+                others = [kernels[other] for other in joined.get(position, ())]
+                moved = sum([sizes[b] for b in (*reads[position], *step.writes)])
+                moved += _further_bytes(kernel, others, sizes) if others else 0
+                moved -= _unread_bytes(kernel, home) if kernel.unread else 0
+                turned = _turned_operands(step, reads[position], sizes)
+                seconds += step.region.seconds or _kernel_seconds([kernel, *others], moved, turned, hardware)
             dying += [w for w in new if w not in last]
         for buffer in dying:
             alive.discard(buffer)
@@ -133,9 +141,31 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     )
 
 
-def _kernel_seconds(kernel: Kernel, moved_bytes: int, turned_operands: int, hardware: Hardware) -> float:
-    """Seconds of a kernel: those of its work, class by class, against its memory traffic."""
-    compute = sum([hardware.work_seconds(work, flops) for work, flops in kernel.work.items()])
+def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
+    """Return, by the position of a kernel, those of the reductions that are launched with it."""
+    if program.model.row_kernels:
+        return launched_with_readers(program, kernels)
+    return further_results(kernels, program.sizes) if program.model.reduces_results else {}
+
+
+def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:
+    """Bytes that kernels which are launched with another one read and write beyond what that does."""
+    here = {*kernel.reads, *kernel.step.writes}
+    return sum([sizes[v] for v in {v for other in others for v in (*other.reads, *other.step.writes)} - here])
+
+
+def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
+    """Bytes of the buffers of a kernel that it does not read; of a buffer with several values, what none of them is."""
+    left: dict[int, int] = {}
+    for value in kernel.reads:
+        buffer, unread = home.get(value, value), kernel.unread.get(value, 0)
+        left[buffer] = min(left.get(buffer, unread), unread)
+    return sum(left.values())
+
+
+def _kernel_seconds(parts: Sequence[Kernel], moved_bytes: int, turned_operands: int, hardware: Hardware) -> float:
+    """Seconds of a kernel of several results: those of its work, class by class, against its memory traffic."""
+    compute = sum([hardware.work_seconds(work, flops) for part in parts for work, flops in part.work.items()])
     return hardware.kernel_seconds(compute, moved_bytes, turned_operands)
 
 

@@ -6,6 +6,7 @@ Out: the numbers of its results, or of what it reads instead.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,19 +19,46 @@ from remat_plan.cost.tiles import tiled_bytes
 
 
 def conv_operands(state: Emitter, eqn: Any, reads: list[int]) -> list[int]:
-    """Return what a convolution reads on a GPU or TPU: its kernel, or what is no result of others, copied."""
+    """Return what a convolution reads: on a GPU what it is padded to, and its kernel copied; on a TPU tiles."""
     left, right = reads
-    if state.model.kernel_copies and not is_kernel_gradient(eqn):
+    if state.model.kernel_copies:
         source = state.made_by.get(right)
-        if source is not None and source.primitive == "rev":  # of the gradient of the input: another algorithm
-            right = source.reads[0]
-        right = state.copy(eqn, right, (), (), state.sizes[right])
+        if is_kernel_gradient(eqn):
+            left = left if _is_spread(eqn) else _padded(state, eqn, left)
+        elif source is not None and source.primitive == "rev":  # of the gradient of the input: another algorithm
+            right = state.copy(eqn, source.reads[0], (), (), state.sizes[right])
+        else:
+            left, right = _padded(state, eqn, left), state.copy(eqn, right, (), (), state.sizes[right])
     if state.model.tiles and left not in state.inner:
         spec = eqn.params["dimension_numbers"].lhs_spec
         size = tiled_bytes(eqn.invars[0].aval, (spec[0], spec[1]))
         made = Step((left,), (), Kind.OPAQUE, "layout_copy", 0.0, NO_REGION, eqn)
         left = state.emit(state.facts.number(("tiles", size)), made, (size,))[0]
     return [left, right]
+
+
+def _is_spread(eqn: Any) -> bool:
+    """Tell whether the elements of the input are set apart, as for the gradient of a strided convolution."""
+    return max(eqn.params["lhs_dilation"], default=1) > 1
+
+
+def _padded(state: Emitter, eqn: Any, read: int) -> int:
+    """Return the operand of a convolution as cuDNN reads it: with zeros between its elements, and of uneven padding.
+
+    Strided convolutions are padded more on one side, transposed ones read elements that are set apart.
+    """
+    before = eqn.invars[0].aval.shape
+    shape = list(before)
+    spaces = eqn.params["dimension_numbers"].lhs_spec[2:], eqn.params["padding"], eqn.params["lhs_dilation"]
+    for dimension, (low, high), apart in zip(*spaces, strict=True):
+        if low < 0 or high < 0:  # elements that are left out are no array
+            continue
+        even = 2 * min(low, high) if apart == 1 else 0
+        shape[dimension] = (before[dimension] - 1) * apart + 1 + low + high - even
+    if tuple(shape) == before:
+        return read
+    size = state.sizes[read] * math.prod(shape) // math.prod(before)
+    return state.move(eqn, "pad", (read,), state.facts.number(("padded", *shape)), size)
 
 
 def inner_of(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] | None:

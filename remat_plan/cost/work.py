@@ -116,6 +116,36 @@ def work_class(eqn: Any) -> str:
     return with_type(kind, getattr(aval, "dtype", ""))
 
 
+def reduces_rows(eqn: Any) -> bool:
+    """Tell whether an equation reduces each row to a number: along the last axis, and not along all axes.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: (x.sum(1), x.sum(0), x.sum()))(jnp.ones((8, 4)))
+    >>> [reduces_rows(eqn) for eqn in jaxpr.eqns]
+    [True, False, False]
+    """
+    axes, rank = _reduced(eqn)
+    return rank - 1 in axes and len(axes) < rank
+
+
+def reduces_images(eqn: Any) -> bool:
+    """Tell whether an equation reduces a batch of images to a number for each channel, along all axes but the last.
+
+    >>> import jax, jax.numpy as jnp
+    >>> jaxpr = jax.make_jaxpr(lambda x: (x.sum((0, 1, 2)), x.sum((1, 2)), x[0].sum((0, 1))))(jnp.ones((8, 4, 4, 3)))
+    >>> [reduces_images(eqn) for eqn in jaxpr.eqns if eqn.primitive.name == "reduce_sum"]
+    [True, False, False]
+    """
+    axes, rank = _reduced(eqn)
+    return rank > 3 and axes == tuple(range(rank - 1))
+
+
+def _reduced(eqn: Any) -> tuple[tuple[int, ...], int]:
+    """The axes that an equation reduces, none where it reduces windows, and the rank of what it reads."""
+    rank = len(getattr(eqn.invars[0].aval, "shape", ())) if eqn.invars else 0
+    return tuple(eqn.params.get("axes") or ()), rank
+
+
 def _product(eqn: Any) -> str:
     (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
     left, right = (atom.aval.shape for atom in eqn.invars[:2])
@@ -135,8 +165,7 @@ def _convolution(eqn: Any) -> str:
 
 
 def _reduction(eqn: Any) -> str:
-    axes = eqn.params.get("axes")
-    if axes is None:
+    if eqn.params.get("axes") is None:
         return WINDOW_SUM
-    last = len(eqn.invars[0].aval.shape) - 1
-    return reduction_class(last in axes)
+    axes, rank = _reduced(eqn)
+    return reduction_class(rank - 1 in axes)

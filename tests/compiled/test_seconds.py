@@ -186,7 +186,7 @@ def test_the_largest_number_of_cycles_is_no_estimate():
     hardware = hardware_for("tpu:v5e:1x1", "tpu")
     known = compiled_seconds(TPU, "tpu", hardware)
     none = compiled_seconds(TPU.replace('"600"', f'"{2**63 - 1}"'), "tpu", hardware)
-    moved = 2 * 256 * 256 * 2 / hardware.bytes_per_second
+    moved = 2 * 256 * 256 * 2 / hardware.cache_bytes_per_second
     assert none.seconds == pytest.approx(known.seconds - 600 / 1.5e9 + moved, rel=1e-3)
 
 

@@ -166,3 +166,45 @@ def test_what_is_split_into_parts_is_written_first_on_a_tpu(model, written):
         return jnp.sum(first) * jnp.sum(jnp.sin(second))
 
     assert (names(fun, X, model=model)[0] == "mul") == bool(written)
+
+
+def spaced(x, w, strides=(1, 1), padding="SAME", spread=(1, 1)):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, w, strides, padding, lhs_dilation=spread, dimension_numbers=layout)
+
+
+@pytest.mark.parametrize(
+    ("settings", "padded"),
+    [
+        ({}, None),
+        ({"strides": (2, 2)}, 33 * 33),
+        ({"padding": ((0, 1), (2, 2))}, 33 * 32),
+        ({"padding": ((0, -1), (0, -1))}, None),
+        ({"padding": ((1, 1), (1, 1)), "spread": (2, 2)}, 65 * 65),
+    ],
+    ids=["even", "strided", "uneven", "cut", "transposed"],
+)
+def test_cudnn_reads_an_image_that_is_padded(settings, padded):
+    """The larger of two paddings is made by cuDNN itself where both sides have it; the rest is an array."""
+    found = sizes(lambda x, w: spaced(jnp.sin(x), w, **settings), IMAGE, KERNEL, model=GPU)
+    assert found.get("pad") == (None if padded is None else 16 * padded * 3 * 4)
+    assert "pad" not in sizes(lambda x, w: spaced(jnp.sin(x), w, **settings), IMAGE, KERNEL, model=TPU)
+
+
+def test_a_padded_image_is_made_once_for_a_strided_convolution_and_its_gradient():
+    def loss(x, w):
+        return jnp.sin(spaced(jnp.tanh(x), w, (2, 2))).sum()
+
+    assert names(jax.grad(loss, argnums=1), IMAGE, KERNEL, model=GPU).count("pad") == 1
+
+
+def test_what_is_summed_for_each_channel_is_not_written_over_its_operands():
+    def fun(x, w):
+        y = jnp.maximum(conv(jnp.sin(x), w) * conv(x, w), 0)
+        return y @ jnp.ones((64, 3)), y.sum((0, 1, 2))
+
+    def keeps(model):
+        return {k.step.primitive: k.keeps == set(k.reads) for k in fuse(program(fun, IMAGE, KERNEL, model=model))}
+
+    assert keeps(GPU)["max"]
+    assert not keeps(replace(GPU, sums_images=False))["max"]

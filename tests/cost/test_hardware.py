@@ -110,3 +110,17 @@ def test_rates_of_the_table_are_found_by_target_and_by_kind():
     assert hardware_for("gpu:h100", "gpu").name == "gpu:h100"
     assert hardware_for("default", "gpu", "NVIDIA A100-SXM4-80GB").name == "gpu:a100"
     assert not hardware_for("cpu", "cpu").measured
+
+
+def test_a_class_of_any_type_has_a_rate():
+    tpu = hardware_for("tpu:v5e:1x1", "tpu")
+    assert tpu.work_seconds("reduce rows float32", 1e9) == tpu.work_seconds("reduce rows bfloat16", 1e9)
+    assert tpu.work_seconds("reduce rows float32", 1e9) > 10 * tpu.work_seconds("element-wise float32", 1e9)
+    typed = Hardware("toy", 1e9, 1e9, 1e9, rates={"exp": 1e3, "exp float32": 1e6})
+    assert typed.work_seconds("exp float32", 1e6) == 1.0
+    assert typed.work_seconds("exp bfloat16", 1e3) == 1.0
+
+
+def test_what_fits_on_the_chip_moves_faster():
+    tpu = hardware_for("tpu:v5e:1x1", "tpu")
+    assert tpu.kernel_seconds(0.0, 128 << 20) < tpu.kernel_seconds(0.0, (128 << 20) + 1) / 3

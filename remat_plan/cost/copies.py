@@ -1,0 +1,69 @@
+"""Whether a value is written once, or computed again in every kernel that reads it.
+
+In: a program, who makes and who reads each value, the kernels that later steps are in. Out: a yes or no for a step.
+
+XLA:GPU fuses a producer into all of its readers where that moves less memory (``PriorityFusion``). A sum of two arrays
+that four kernels read is written: eight reads against two reads, a write and four reads. So the sums of a residual
+stream are arrays, and not computed again from all that was ever added.
+
+Limits: XLA takes producers in the order of what each gains, we take them from the last to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import Program, Step
+
+_DEPTH = 4
+"""How many steps back the sources of a value are looked for; what lies further back is counted as an array."""
+
+_NO_KERNEL = -1
+
+
+class Copies:
+    """What computing a step again in several kernels reads, against writing it once.
+
+    Args:
+        program: all steps.
+        maker: by value, the position of the step that makes it; -1: none does.
+        readers: by value, the positions of the steps that read it.
+        groups: by step, the positions of the kernels that compute it. It may change between questions: those of steps
+            before the one that is asked for are not used.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        maker: Sequence[int],
+        readers: Sequence[Sequence[int]],
+        groups: Sequence[frozenset[int]],
+    ):
+        self._steps, self._sizes, self._maker = program.steps, program.sizes, maker
+        self._readers, self._groups = readers, groups
+
+    def are_dear(self, step: Step, kernels: frozenset[int]) -> bool:
+        """Tell whether a step that is computed in each of ``kernels`` reads more than one that is written for them."""
+        left = self._sizes[step.writes[0]] * (1 + len(kernels))
+        left += sum([self._reading(value, _NO_KERNEL, _DEPTH) for value in step.reads])
+        for kernel in kernels:
+            left -= sum([self._reading(value, kernel, _DEPTH) for value in step.reads])
+            if left < 0:
+                return True
+        return False
+
+    def _reading(self, value: int, kernel: int, depth: int) -> int:
+        """Bytes that a kernel reads for a value: none where it reads that anyway, less where its sources are less."""
+        groups = self._groups
+        if any(kernel in groups[user] for user in self._readers[value]):
+            return 0
+        size, index = self._sizes[value], self._maker[value]
+        if not size or not depth or index < 0 or self._steps[index].kind != Kind.CHEAP:
+            return size
+        total = 0
+        for source in self._steps[index].reads:
+            total += self._reading(source, kernel, depth - 1)
+            if total >= size:
+                return size
+        return total

@@ -1,0 +1,134 @@
+"""Reductions of rows that a kernel makes on its way.
+
+In: a program and its kernels. Out: by kernel, the reductions that need no launch of their own.
+
+A normalisation or softmax reads each row once, reduces it and writes what it makes of it. XLA:GPU makes one kernel of
+an array, its reduction and the only step that joins them, ``x - max(x)`` or ``x / sum(x)``
+(``SoftmaxRewriterTriton``), and computes that in every reader of the result, with other reductions of the same rows
+(``PriorityFusion``). A result that is saved for a backward pass behind a barrier is an array, and so is what other
+kernels reduce with its help.
+
+Limits: of what XLA finds worth computing several times, we know only that sums of ``exp`` and the like are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.rules import EXPENSIVE, MOVES, Kind
+from remat_plan.cost.steps import Program, Step
+from remat_plan.cost.work import reduces_rows
+
+_CHAIN = 3
+"""How many steps that read one array are followed from what is reduced back to the array that it is joined with."""
+
+
+@dataclass(slots=True)
+class _Reduction:
+    """A reduction of rows: its bytes, what it is made of, the steps that join its result with whole rows again."""
+
+    bytes: int
+    sources: frozenset[int]
+    joins: list[Step] = field(default_factory=list)
+    is_kept: bool = False
+
+    @property
+    def starts_a_kernel(self) -> bool:
+        """Whether it makes one with the only step that joins its result with what was reduced."""
+        return not self.is_kept and len(self.joins) == 1 and not self.sources.isdisjoint(self.joins[0].reads)
+
+
+@dataclass(slots=True)
+class _Launch:
+    """The kernel of a reduction: its position, the arrays that it reads, and the kernels that read these again."""
+
+    position: int
+    rows: frozenset[int]
+    is_dear: bool
+    readers: list[int] = field(default_factory=list)
+
+
+_Derived = dict[int, list[_Reduction]]
+"""By value, the reductions of rows that it is made of, with nothing else that is large."""
+
+
+def launched_with_readers(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
+    """Return, by the position of a kernel, those of the reductions of rows that it makes on its way."""
+    found: dict[int, list[int]] = {}
+    derived = _reductions(program)
+    if not derived:
+        return found
+    launches = _launches(program, kernels, derived)
+    whole = {reader for reduction, launch in launches if reduction.starts_a_kernel for reader in launch.readers}
+    for reduction, launch in launches:
+        readers = launch.readers
+        if reduction.is_kept or not readers or not whole.issuperset(readers):
+            continue
+        if len(readers) == 1 or not launch.is_dear:
+            found.setdefault(readers[0], []).append(launch.position)
+    return found
+
+
+def _reductions(program: Program) -> _Derived:
+    """Find the reductions of rows of a program, and follow their results."""
+    sizes = program.sizes
+    derived: _Derived = {}
+    single: dict[int, int] = {}
+    for step in program.steps:
+        of = [reduction for value in step.reads for reduction in derived.get(value, ())] if derived else []
+        if not step.writes or step.kind == Kind.BARRIER:
+            for reduction in of:
+                reduction.is_kept = True
+            continue
+        made = step.writes[0]
+        if of and _is_of_rows(step, of[0], sizes):
+            derived[made] = of
+            continue
+        for reduction in of:
+            reduction.joins.append(step)
+        if step.kind == Kind.REDUCE and reduces_rows(step.eqn):
+            derived[made] = [_Reduction(sizes[made], _sources(step.reads[0], single))]
+        elif step.kind in (Kind.CHEAP, Kind.EXPENSIVE) and len(set(step.reads)) == 1:
+            single[made] = step.reads[0]
+    for value in program.outputs:
+        for reduction in derived.get(value, ()):
+            reduction.is_kept = True
+    return derived
+
+
+def _is_of_rows(step: Step, reduction: _Reduction, sizes: Sequence[int]) -> bool:
+    """Tell whether a step that reads a result makes one number a row again, or broadcasts it."""
+    moved = step.primitive in MOVES and len(step.reads) == 1
+    return moved or max([sizes[value] for value in step.reads]) <= reduction.bytes
+
+
+def _sources(value: int, single: dict[int, int]) -> frozenset[int]:
+    """A value and those that it is made of alone, a few steps back."""
+    chain = [value]
+    while len(chain) <= _CHAIN and chain[-1] in single:
+        chain.append(single[chain[-1]])
+    return frozenset(chain)
+
+
+def _launches(program: Program, kernels: Sequence[Kernel], derived: _Derived) -> list[tuple[_Reduction, _Launch]]:
+    """Return the reductions that are kernels, with their readers; one that is read without its rows is kept."""
+    sizes = program.sizes
+    found: dict[int, tuple[_Reduction, _Launch]] = {}
+    for position, kernel in enumerate(kernels):
+        step = kernel.step
+        of = {id(r): r for value in kernel.reads for r in derived.get(value, ())}
+        for key, reduction in of.items():
+            if key not in found:
+                continue
+            launch = found[key][1]
+            if launch.rows.issubset(kernel.reads):
+                launch.readers.append(position)
+            elif any(sizes[value] > reduction.bytes for value in kernel.reads):
+                reduction.is_kept = True
+        made = derived.get(step.writes[0], ()) if step.kind == Kind.REDUCE and reduces_rows(step.eqn) else ()
+        if len(made) == 1 and id(made[0]) not in of:
+            rows = frozenset([value for value in kernel.reads if sizes[value] > made[0].bytes])
+            found[id(made[0])] = made[0], _Launch(position, rows, any(w.split()[0] in EXPENSIVE for w in kernel.work))
+    return list(found.values())

@@ -1,0 +1,66 @@
+"""Reductions that a kernel of XLA:TPU makes beside its own result."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from remat_plan.cost.backend import TPU
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.fusion import fuse
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import evaluate, region_cost
+from remat_plan.cost.outputs import further_results
+from remat_plan.cost.program import lower
+
+V5E = hardware_for("tpu:v5e:1x1", "tpu")
+X = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+
+
+def made_by(fun, *args):
+    """Pairs of the primitive that a kernel is named for and that of the reduction it makes too."""
+    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=V5E), TPU))
+    kernels = fuse(program)
+    found = further_results(kernels, program.sizes)
+    return [(kernels[host].step.primitive, kernels[made].step.primitive) for host in found for made in found[host]]
+
+
+def test_a_product_sums_its_rows_and_its_columns():
+    def fun(x, w):
+        y = x @ w
+        return y, y.sum(0), y.max(1)
+
+    assert made_by(fun, X, X) == [("dot_general", "reduce_sum"), ("dot_general", "reduce_max")]
+
+
+def test_a_reduction_of_several_arrays_is_made_by_the_last_of_them():
+    def fun(x, w):
+        y, z = x @ w, jnp.sin(x) @ w
+        return y, z, (y * z).sum(0)
+
+    assert made_by(fun, X, X) == [("dot_general", "reduce_sum")]
+
+
+def test_what_depends_on_a_reduction_is_a_kernel_of_its_own():
+    def fun(x, w):
+        y = x @ w
+        return y, jnp.exp(y - y.max(1, keepdims=True)).sum(1)
+
+    assert made_by(fun, X, X) == [("dot_general", "reduce_max")]
+
+
+def test_arguments_are_reduced_by_a_kernel_of_their_own():
+    assert made_by(lambda x: (x.sum(0), x * 2), X) == []
+
+
+def test_a_further_result_takes_no_second_read():
+    def seconds(fun):
+        return evaluate(jax.make_jaxpr(fun)(X, X), V5E).seconds
+
+    plain = seconds(lambda x, w: x @ w)
+    summed = seconds(lambda x, w: ((y := x @ w), y.sum(0)))
+    read = X.size * 4 / V5E.cache_bytes_per_second
+    work = V5E.work_seconds("reduce columns float32", X.size)
+    assert summed - plain == pytest.approx(work, rel=0.05)
+    assert summed - plain < read + work
