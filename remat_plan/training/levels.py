@@ -15,7 +15,7 @@ unequal share of the bytes may cost less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.clock.turns import Ratio
@@ -197,20 +197,36 @@ class Levels:
     def next(self, budget_bytes: int) -> Choice | None:
         """The choice to compile next; None where none is left between those that fit and those that do not.
 
-        What predicted bytes come out at changes from one choice to the next, so what is aimed at may lie beyond what is
-        known to fit, or not to.
+        Where nothing fits and nothing less is predicted, choices near the low end are left, one after another.
         """
         levels = {c: level_bytes(self.marks, c) for c in self.tried}
         under = [levels[c] for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
         low = max(under, default=0)
-        over = [levels[c] for c, memory in self.tried.items() if memory.total_bytes > budget_bytes]
+        over = {levels[c]: memory.total_bytes for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
         high = min((level for level in over if level > low), default=None)
-        aim = (1 - _AIM * len(over) ** 2) * budget_bytes
-        level = int((aim - self.held_bytes) / self.rate)
+        level = self.aim(budget_bytes, {} if under else over, len(over))
         proposed = [level] if high is None or low < level < high else []
         if high is not None:
             proposed += [(low + high) // 2, high - 1]
-        return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
+        found = next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
+        if found is None and not under:
+            return next((choice for choice in self.floor() if choice not in self.tried), None)
+        return found
+
+    def aim(self, budget_bytes: int, over: Mapping[int, int], misses: int) -> int:
+        """The level that is expected to come out at a budget, a little below after misses.
+
+        What predicted bytes come out at changes from one choice to the next, so it may lie beyond what is known to fit,
+        or not to. Part of what a step needs is the same at every level, so after two choices that do not fit, their
+        levels and peaks (``over``) tell more than the ratio of one: the line through the lowest two is followed.
+        """
+        goal = (1 - _AIM * misses**2) * budget_bytes
+        lowest = sorted(over.items())[:2]
+        if len(lowest) == 2:
+            (low, least), (high, most) = lowest
+            if least < most:
+                return max(int(low - (least - goal) * (high - low) / (most - least)), 0)
+        return int((goal - self.held_bytes) / self.rate)
 
 
 def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:

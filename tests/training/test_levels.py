@@ -1,5 +1,7 @@
 """Which of the compiled choices of a search for a whole step is taken."""
 
+from types import SimpleNamespace
+
 from remat_plan.training.levels import Levels
 from remat_plan.verify.compile import CompiledMemory
 
@@ -38,3 +40,62 @@ def test_not_where_more_is_computed():
     levels = Levels((Indifferent(),), lambda choice: None, 0)
     levels.tried = {("less",): memory(100, 1.0), ("more work",): memory(90, 0.5)}
     assert levels.best(100) == ("less",)
+
+
+class Stepped:
+    """A mark that has a schedule for each of some levels: a schedule is its level, and the higher the faster."""
+
+    def __init__(self, *schedules):
+        self.schedules = schedules
+        self.judge = SimpleNamespace(program=SimpleNamespace(plain=max(schedules)))
+
+    def fastest(self, level_bytes):
+        return max((s for s in self.schedules if s <= level_bytes), default=min(self.schedules))
+
+    def above_arguments(self, schedule):
+        return schedule
+
+    def price(self, schedule):
+        return 1 / schedule
+
+    def seconds(self, schedule):
+        return 1 + 1 / schedule
+
+    flops = seconds
+
+
+def search(mark, budget_bytes, total, held_bytes=0):
+    """What a search comes to, and the schedules that were compiled for it, in order."""
+    compiled = []
+
+    def compile_step(choice):
+        compiled.append(choice[0])
+        return memory(total(choice[0]), None)
+
+    mark.judge.hardware = SimpleNamespace(measured=False)
+    return Levels((mark,), compile_step, held_bytes).search(budget_bytes), compiled
+
+
+def test_a_part_that_is_the_same_at_every_level_is_found_by_two_choices():
+    """300 bytes come on top of what grows with the level: ratios of one choice alone come down too slowly."""
+    found, compiled = search(Stepped(*range(10, 2000)), 500, lambda level: 300 + level)
+    assert found.fits
+    assert 170 <= found.choice[0] <= 200
+    assert len(compiled) == 3
+
+
+def test_where_nothing_less_is_predicted_choices_near_the_low_end_follow():
+    """What is predicted to need least needs more than its neighbour: it runs again inside what runs again."""
+    peaks = {10: 400, 30: 300, 60: 350, 1000: 2000}
+    found, compiled = search(Stepped(*peaks), 310, peaks.get, held_bytes=290)
+    assert found.fits
+    assert found.choice == (30,)
+    assert compiled == [10, 30]
+
+
+def test_a_budget_below_all_choices_ends_with_the_least_whatever_it_is():
+    peaks = {10: 400, 30: 300, 60: 350, 1000: 2000}
+    for budget in (1, 250, 299):
+        found, _ = search(Stepped(*peaks), budget, peaks.get)
+        assert not found.fits
+        assert found.memory.total_bytes == 300
