@@ -23,10 +23,12 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule, Segment
-from remat_plan.program import Program, trace_program
+from remat_plan.program import Program, make_runner, trace_program
+from remat_plan.verify.step import GradientStep
 
 POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 PLAIN = "plain"
+_WRITTEN = "as written"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,20 @@ class Steps:
             step, structs = raw_step(self.model, self.losses[policy])
             self._jaxprs[policy] = jax.make_jaxpr(step)(*structs)
         return self._jaxprs[policy]
+
+    def plain_seconds(self, hardware: Hardware) -> float:
+        """Seconds that overheads are set against: with measured rates of the function as it is (``Judge``)."""
+        seconds = self.timeline(PLAIN, None, hardware).seconds
+        if not hardware.measured or not self.program.graph.merged:
+            return seconds
+        if PLAIN not in self._jaxprs:
+            run = make_runner(self.program, self.program.plain)
+            step = GradientStep(lambda *values: run(values), self.program.call.differentiated)
+            self._jaxprs[PLAIN] = jax.make_jaxpr(step)(*self.program.call.structs)
+            written, structs = raw_step(self.model, self.model.loss)
+            self._jaxprs[_WRITTEN] = jax.make_jaxpr(written)(*structs)
+        merged, written = (evaluate(self._jaxprs[name], hardware) for name in (PLAIN, _WRITTEN))
+        return seconds * written.seconds / merged.seconds
 
     def timeline(self, step: str, schedule: Schedule | None, hardware: Hardware) -> Timeline:
         """What the evaluator says of a step: of a policy by its name, of the plain one, or of a schedule."""

@@ -174,7 +174,7 @@ def table(store: Store, options: Options) -> Report:
 def predict(steps: Steps, measured: Sequence[Measured], rates: Hardware) -> Iterator[Row]:
     """What the evaluator says of steps by data sheets and by measured rates; nothing of a plan without its schedule."""
     both = hardware_for("cpu", "cpu"), rates
-    plain = [steps.timeline(PLAIN, None, hardware).seconds for hardware in both]
+    plain = [steps.plain_seconds(hardware) for hardware in both]
     for ran in measured:
         if ran.schedule is None and ran.step not in steps.losses:
             yield Row(ran)

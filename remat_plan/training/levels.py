@@ -251,7 +251,7 @@ def price(marks: Sequence[Mark], choice: Choice) -> float:
 
 def overhead(marks: Sequence[Mark], choice: Choice) -> float:
     """Recomputed seconds over plain seconds of all marks, by the evaluator."""
-    plain = sum(mark.seconds(mark.judge.program.plain) for mark in marks)
+    plain = sum(mark.judge.plain_seconds for mark in marks)
     made = sum(mark.seconds(s) for mark, s in zip(marks, choice, strict=True))
     found = made / plain - 1.0 if plain else 0.0
     return found if any(mark.judge.hardware.measured for mark in marks) else max(found, 0.0)

@@ -47,7 +47,7 @@ class Stepped:
 
     def __init__(self, *schedules):
         self.schedules = schedules
-        self.judge = SimpleNamespace(program=SimpleNamespace(plain=max(schedules)))
+        self.judge = SimpleNamespace(program=SimpleNamespace(plain=max(schedules)), plain_seconds=1.0)
 
     def fastest(self, level_bytes):
         return max((s for s in self.schedules if s <= level_bytes), default=min(self.schedules))
