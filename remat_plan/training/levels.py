@@ -133,7 +133,7 @@ class Levels:
 
     def search(self, budget_bytes: int) -> Fitted:
         """Find the fastest choice whose compiled step is within the budget, or else the one that needs least."""
-        self.explore(budget_bytes, MOST_COMPILES - 1)
+        self.explore(budget_bytes, MOST_COMPILES - 1, self.next)
         best = self.best(budget_bytes) or self.least()
         return self.found(best, budget_bytes)
 
@@ -142,13 +142,18 @@ class Levels:
         memory = self.measure(choice)
         return Fitted(choice, memory, memory.total_bytes <= budget_bytes)
 
-    def explore(self, budget_bytes: int, compiles: int) -> None:
+    def explore(self, budget_bytes: int, compiles: int, propose: Callable[[int], Choice | None]) -> None:
         """Compile so many choices, each where what is known says that the budget is met.
 
         Fewer if one is as good as can be had, a few more if none fits.
+
+        Args:
+            budget_bytes: of the step.
+            compiles: how many.
+            propose: the next choice for a budget, None where there is none: ``next``, or ``between``.
         """
         most = len(self.tried) + compiles
-        while (choice := self.next(budget_bytes)) is not None:
+        while (choice := propose(budget_bytes)) is not None:
             if len(self.tried) >= most + (0 if self.best(budget_bytes) else _MORE):
                 break
             if self.is_done(choice, self.measure(choice), budget_bytes):
@@ -160,6 +165,10 @@ class Levels:
         Every search that found nothing ends with these, whatever its budget: their least peak can be met as one.
         """
         return min(self.floor(), key=lambda choice: self.measure(choice).total_bytes)
+
+    def smallest(self) -> Choice:
+        """Of the choices that were compiled the one that needs least."""
+        return min(self.tried, key=lambda choice: self.tried[choice].total_bytes)
 
     def floor(self) -> list[Choice]:
         """Choices near the low end: what is predicted to need least is not always what the compiler needs least for."""
@@ -195,10 +204,17 @@ class Levels:
         return close or (memory.total_bytes <= budget_bytes and overhead(self.marks, choice) <= _NOTHING_TO_GAIN)
 
     def next(self, budget_bytes: int) -> Choice | None:
-        """The choice to compile next; None where none is left between those that fit and those that do not.
+        """The choice to compile next; None where none is left.
 
         Where nothing fits and nothing less is predicted, choices near the low end are left, one after another.
         """
+        found = self.between(budget_bytes)
+        if found is None and self.best(budget_bytes) is None:
+            return next((choice for choice in self.floor() if choice not in self.tried), None)
+        return found
+
+    def between(self, budget_bytes: int) -> Choice | None:
+        """The next choice between those that fit and those that do not; None where none is left there."""
         levels = {c: level_bytes(self.marks, c) for c in self.tried}
         under = [levels[c] for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
         low = max(under, default=0)
@@ -208,10 +224,7 @@ class Levels:
         proposed = [level] if high is None or low < level < high else []
         if high is not None:
             proposed += [(low + high) // 2, high - 1]
-        found = next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
-        if found is None and not under:
-            return next((choice for choice in self.floor() if choice not in self.tried), None)
-        return found
+        return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
 
     def aim(self, budget_bytes: int, over: Mapping[int, int], misses: int) -> int:
         """The level that is expected to come out at a budget, a little below after misses.

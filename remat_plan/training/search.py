@@ -112,15 +112,16 @@ def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:
 def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted:
     """Search, with default options of the compiler having the last word.
 
-    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this.
+    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this. Fast
+    compiles need more memory than others, if anything: where all are above the budget, the least of them may fit.
     """
     if not measuring.fast:
         return levels.search(budget_bytes)
-    levels.explore(budget_bytes, _FAST)
+    levels.explore(budget_bytes, _FAST, levels.between)
     final = Levels(levels.marks, measuring.compile, levels.held_bytes, levels.rate)
-    first = levels.best(budget_bytes) or levels.next(budget_bytes)
-    if first is not None and not final.is_done(first, final.measure(first), budget_bytes):
-        final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried))
+    first = levels.best(budget_bytes) or levels.between(budget_bytes) or levels.smallest()
+    if not final.is_done(first, final.measure(first), budget_bytes):
+        final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried), final.between)
     best = final.best(budget_bytes) or levels.least()
     found = final.found(best, budget_bytes)
     levels.tried.update(final.tried)
