@@ -16,19 +16,17 @@ from typing import Any
 import jax
 
 from benchmarks.authors import llama
-from benchmarks.common import Options, raw_step
+from benchmarks.common import Options, Session, raw_step
 from benchmarks.models import Model
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule, Segment
-from remat_plan.program import Program, make_runner, trace_program
-from remat_plan.verify.step import GradientStep
+from remat_plan.program import Program, trace_program
 
 POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 PLAIN = "plain"
-_WRITTEN = "as written"
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,9 @@ class Steps:
         return self._jaxprs[policy]
 
     def plain_seconds(self, hardware: Hardware) -> float:
-        """Seconds that overheads are set against: with measured rates of the function as it is (``Judge``)."""
+        """Seconds that overheads are set against; see ``Judge.plain_seconds``."""
         seconds = self.timeline(PLAIN, None, hardware).seconds
-        if not hardware.measured or not self.program.graph.merged:
-            return seconds
-        if PLAIN not in self._jaxprs:
-            run = make_runner(self.program, self.program.plain)
-            step = GradientStep(lambda *values: run(values), self.program.call.differentiated)
-            self._jaxprs[PLAIN] = jax.make_jaxpr(step)(*self.program.call.structs)
-            written, structs = raw_step(self.model, self.model.loss)
-            self._jaxprs[_WRITTEN] = jax.make_jaxpr(written)(*structs)
-        merged, written = (evaluate(self._jaxprs[name], hardware) for name in (PLAIN, _WRITTEN))
-        return seconds * written.seconds / merged.seconds
+        return seconds * Session(self.model, None).judge.unmerged_share(hardware) if hardware.measured else seconds
 
     def timeline(self, step: str, schedule: Schedule | None, hardware: Hardware) -> Timeline:
         """What the evaluator says of a step: of a policy by its name, of the plain one, or of a schedule."""

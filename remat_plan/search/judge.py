@@ -189,11 +189,17 @@ class Judge:
         With data sheets equal equations are merged, as the lower bound has them.
         """
         if self._plain_seconds is None:
-            plain = self.program.plain
-            self._plain_seconds = self.timeline(plain).seconds
-            if self.hardware.measured and self.unplanned != plain:
-                self._plain_seconds *= self.traced(self.unplanned).seconds / self.traced(plain).seconds
+            seconds = self.timeline(self.program.plain).seconds
+            self._plain_seconds = seconds * self.unmerged_share(self.hardware) if self.hardware.measured else seconds
         return self._plain_seconds
+
+    def unmerged_share(self, hardware: Hardware) -> float:
+        """Seconds of the function as it is over those with equal equations merged, both traced."""
+        if self.unplanned == self.program.plain:
+            return 1.0
+        jaxprs = [jax.make_jaxpr(self.step(s))(*self.structs) for s in (self.unplanned, self.program.plain)]
+        as_it_is, merged = (evaluate(jaxpr, hardware).seconds for jaxpr in jaxprs)
+        return as_it_is / merged if merged else 1.0
 
     def overhead(self, schedule: Schedule) -> float:
         """Seconds beyond the plain ones, over those, by the evaluator; below 0 only by rates that were measured."""

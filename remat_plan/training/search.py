@@ -113,7 +113,7 @@ def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted
     """Search, with default options of the compiler having the last word.
 
     What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this. Fast
-    compiles need more memory than others, if anything: where all are above the budget, the least of them may fit.
+    compiles mostly need as much memory as others or more: where all are above the budget, the least of them may fit.
     """
     if not measuring.fast:
         return levels.search(budget_bytes)

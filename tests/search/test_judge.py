@@ -5,8 +5,13 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.graph.schedule import WRITTEN
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
+from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
+from remat_plan.training.levels import Mark, overhead
 from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 
@@ -22,24 +27,34 @@ def loss(weights, x):
     return jnp.mean(x**2)
 
 
-def make(measured):
-    judge = Judge(traced(loss, W, X), resolve("cpu"), Progress("test", False))
-    judge.hardware = replace(judge.hardware, measured=measured, turned_operand_bytes_per_second=1e9)
-    return judge
+MEASURED = replace(hardware_for("cpu", "cpu"), measured=True, turned_operand_bytes_per_second=1e9)
 
 
-def test_measured_rates_set_overhead_against_the_function_as_it_is():
-    judge = make(measured=True)
+def make():
+    return Judge(traced(loss, W, X), resolve("cpu"), Progress("test", False))
+
+
+def test_measured_rates_set_overhead_against_the_function_as_it_is(monkeypatch):
+    monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *args: MEASURED)
+    judge = make()
     plain = judge.program.plain
     assert judge.unplanned != plain
-    as_it_is, merged = judge.traced(judge.unplanned).seconds, judge.traced(plain).seconds
-    assert as_it_is > merged
-    assert judge.plain_seconds == judge.timeline(plain).seconds * as_it_is / merged
+    assert judge.traced(judge.unplanned).seconds > judge.traced(plain).seconds
+    assert judge.plain_seconds > judge.timeline(plain).seconds
     assert judge.overhead(judge.unplanned) == 0.0
-    assert judge.overhead(plain) < 0
+    assert judge.overhead(plain) == judge.timeline(plain).seconds / judge.plain_seconds - 1 < 0
+
+
+def test_a_step_as_written_has_no_overhead_by_measured_rates(monkeypatch):
+    monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *args: MEASURED)
+    judge = make()
+    request = Request(lookup("auto"), True, (0,), False, (), "replan")
+    mark = Mark(judge, Candidates(judge.rules, judge.progress), request)
+    assert overhead([mark], (WRITTEN,)) == 0.0
+    assert overhead([mark], (judge.program.plain,)) < 0
 
 
 def test_data_sheets_set_it_against_the_program_that_the_bound_is_of():
-    judge = make(measured=False)
+    judge = make()
     assert judge.plain_seconds == judge.timeline(judge.program.plain).seconds
     assert judge.overhead(judge.program.plain) == judge.overhead(judge.unplanned) == 0.0
