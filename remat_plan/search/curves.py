@@ -92,7 +92,7 @@ def search_curve(curve: Curve | Family, measure: Measure, budget_bytes: int, sta
     return find_point(curve.limits, owned, budget_bytes, lambda p: peak(curve.schedule(p)), start, most)
 
 
-def look_around(judge: Judge, curve: Curve, point: int, limit_bytes: int) -> int:
+def look_around(judge: Judge, curve: Curve | Family, point: int, limit_bytes: int) -> int:
     """Of the schedules at a point and above, the fastest predicted to be within a limit; of a short curve, of all.
 
     Peaks do not follow the bytes that schedules were made for exactly; nor do seconds those that the chain added up.
