@@ -34,6 +34,9 @@ _SHORT_OPS = 200
 """In programs of no more equations all that could be tried is predicted: it takes a moment, and there the chain's sums
 are furthest from the seconds of the whole, so that a larger budget could come out with more overhead."""
 
+_REFINED_OPS = 1000
+"""In longer programs without loops what is between a schedule and the next is not looked for by predictions alone."""
+
 _OTHER_COMPILES = 3
 """So many of them are compiled at most that are expected to fit."""
 
@@ -103,8 +106,9 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
-        if not any(map(is_loop, judge.program.graph.ops)):
-            return measure.ask(faster[0])  # points of a curve are near each other, and predictions not that exact
+        ops = judge.program.graph.ops
+        if len(ops) > _REFINED_OPS and not any(map(is_loop, ops)):
+            return measure.ask(faster[0])  # points of a curve are near each other there, and predictions take long
         known = _beside_curves(judge, candidates, request, others)
         curves = [curve for curve, _, _ in starts]
         return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, ROUGHLY))

@@ -173,11 +173,14 @@ class Levels:
         return min(self.tried, key=lambda choice: self.tried[choice].total_bytes)
 
     def floor(self) -> list[Choice]:
-        """Choices near the low end: what is predicted to need least is not always what the compiler needs least for."""
+        """Choices near the low end: what is predicted to need least is not always what the compiler needs least for.
+
+        The first is the fastest of those that are predicted to need least to a thousandth; the last needs less than it.
+        """
         plain = level_bytes(self.marks, tuple(mark.judge.program.plain for mark in self.marks))
         least = level_bytes(self.marks, self.choice(0))
-        levels = (int(least * (plain / max(least, 1)) ** share) for share in _FLOOR)
-        return list(dict.fromkeys(map(self.choice, levels)))
+        levels = [int(least * (plain / max(least, 1)) ** share) for share in _FLOOR]
+        return list(dict.fromkeys(map(self.choice, [*levels, least - 1])))
 
     def measure(self, choice: Choice) -> CompiledMemory:
         """Compile a choice, and learn from it what predicted bytes come out at."""

@@ -99,3 +99,21 @@ def test_a_budget_below_all_choices_ends_with_the_least_whatever_it_is():
         found, _ = search(Stepped(*peaks), budget, peaks.get)
         assert not found.fits
         assert found.memory.total_bytes == 300
+
+
+class Lenient(Stepped):
+    """A mark that takes the fastest of schedules that need nearly as little as the least where none is within."""
+
+    def fastest(self, level_bytes):
+        within = [s for s in self.schedules if s <= level_bytes]
+        return max(within or (s for s in self.schedules if s <= 1.001 * min(self.schedules)))
+
+
+def test_the_least_of_all_is_compiled_too_where_one_that_is_nearly_as_small_is_preferred():
+    peaks = {100_000: 300, 100_050: 320, 130_000: 340, 1_000_000: 2000}
+    for budget in (1, 290, 299):
+        found, compiled = search(Lenient(*peaks), budget, peaks.get)
+        assert not found.fits
+        assert found.memory.total_bytes == 300
+        assert compiled[0] == 100_050
+    assert search(Lenient(*peaks), 300, peaks.get)[0].choice == (100_000,)
