@@ -64,6 +64,8 @@ class FusionModel:
             written over an operand (XLA:GPU, ``MultiOutputFusion``).
         reduces_results: a reduction is made by the kernel that makes the last of what it reads (XLA:TPU,
             ``MultiOutputFusion``).
+        clears_stacks: what a loop stacks is written over zeros, which are written when it begins (XLA:TPU leaves them
+            out where every row is written in the forward pass).
     """
 
     library_clusters: bool = False
@@ -87,6 +89,7 @@ class FusionModel:
     row_kernels: bool = False
     sums_images: bool = False
     reduces_results: bool = False
+    clears_stacks: bool = False
 
 
 GENERIC = FusionModel()
@@ -101,6 +104,7 @@ GPU = FusionModel(
     row_kernels=True,
     sums_images=True,
     epilogues=frozenset({"conv_general_dilated"}),
+    clears_stacks=True,
 )
 """XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
 

@@ -73,13 +73,16 @@ class Hardware:
         compute = matrix_flops / self.matrix_flops + vector_flops / self.vector_flops
         return self.kernel_seconds(compute, moved_bytes)
 
-    def kernel_seconds(self, compute_seconds: float, moved_bytes: float, turned_operands: int = 0) -> float:
+    def kernel_seconds(
+        self, compute_seconds: float, moved_bytes: float, turned_operands: int = 0, far_bytes: float = 0.0
+    ) -> float:
         """Return the seconds of one kernel: the larger of its arithmetic and its memory traffic.
 
         Args:
             compute_seconds: of its arithmetic.
             moved_bytes: what it reads and writes.
             turned_operands: of a kernel that writes in another order than it reads, how many operands it reads so.
+            far_bytes: those of ``moved_bytes`` that no cache holds.
 
         >>> Hardware("toy", 1e9, 1e9, 1e9, cache_bytes=10, cache_bytes_per_second=1e10).kernel_seconds(0.0, 10)
         1e-09
@@ -87,9 +90,12 @@ class Hardware:
         rate = self.bytes_per_second
         if turned_operands and self.turned_bytes_per_second:
             rate = self.turned_bytes_per_second if turned_operands == 1 else self.turned_operand_bytes_per_second
-        elif 0 < moved_bytes <= self.cache_bytes:
-            rate = self.cache_bytes_per_second
-        return max(compute_seconds, moved_bytes / rate) + self.step_seconds
+            return max(compute_seconds, moved_bytes / rate) + self.step_seconds
+        if 0 < moved_bytes - far_bytes <= self.cache_bytes:
+            moving = (moved_bytes - far_bytes) / self.cache_bytes_per_second + far_bytes / rate
+        else:
+            moving = moved_bytes / rate
+        return max(compute_seconds, moving) + self.step_seconds
 
     def work_seconds(self, work: str, flops: float) -> float:
         """Return the seconds of so many FLOPs of a class of work (see ``work.work_class``).

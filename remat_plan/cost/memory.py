@@ -30,7 +30,7 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.outputs import further_results
 from remat_plan.cost.program import lower
 from remat_plan.cost.rows import launched_with_readers
-from remat_plan.cost.rules import LOOPS, Kind, trip_count
+from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
@@ -125,7 +125,9 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
                 moved += _further_bytes(kernel, others, sizes) if others else 0
                 moved -= _unread_bytes(kernel, home) if kernel.unread else 0
                 turned = _turned_operands(step, reads[position], sizes)
-                seconds += step.region.seconds or _kernel_seconds([kernel, *others], moved, turned, hardware)
+                far = sum([sizes[b] for b in (*reads[position], *step.writes) if b in program.far])
+                parts = kernel, *others
+                seconds += step.region.seconds or _kernel_seconds(parts, moved, turned, min(far, moved), hardware)
             dying += [w for w in new if w not in last]
         for buffer in dying:
             alive.discard(buffer)
@@ -163,10 +165,12 @@ def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
     return sum(left.values())
 
 
-def _kernel_seconds(parts: Sequence[Kernel], moved_bytes: int, turned_operands: int, hardware: Hardware) -> float:
+def _kernel_seconds(
+    parts: Sequence[Kernel], moved_bytes: int, turned_operands: int, far_bytes: int, hardware: Hardware
+) -> float:
     """Seconds of a kernel of several results: those of its work, class by class, against its memory traffic."""
     compute = sum([hardware.work_seconds(work, flops) for part in parts for work, flops in part.work.items()])
-    return hardware.kernel_seconds(compute, moved_bytes, turned_operands)
+    return hardware.kernel_seconds(compute, moved_bytes, turned_operands, far_bytes)
 
 
 def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> int:
@@ -305,11 +309,15 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
         timelines.append(timeline)
         worst = max(worst, timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes)
     steps = trip_count(eqn)
+    clearing = 0.0
+    if eqn.primitive.name == "scan" and model_for(hardware).clears_stacks:
+        written = sum(fact_book(hardware).bytes(v.aval) for v in eqn.outvars[loop_counts(eqn).carry :])
+        clearing = hardware.kernel_seconds(0.0, written, far_bytes=written) if written else 0.0
     seconds = [t.seconds for t in timelines] or [0.0]
     matrix = [t.matrix_flops for t in timelines] or [0.0]
     if eqn.primitive.name == "cond":
         return RegionCost(worst, max(seconds), max(matrix))
-    return RegionCost(worst, steps * (sum(seconds) + hardware.loop_seconds), steps * sum(matrix))
+    return RegionCost(worst, steps * (sum(seconds) + hardware.loop_seconds) + clearing, steps * sum(matrix))
 
 
 def fact_book(hardware: Hardware) -> FactBook:

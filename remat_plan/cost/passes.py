@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -230,7 +231,10 @@ class _Apart:
         ]
         results += [*(self.move("write_row", v) for v in stacked), *own]
         carried = {self.outputs[j]: self.arguments[i] for i, j in roles.carried}
-        return self.evaluate(self.arguments, results, carried)
+        far = {v for v, row in zip(self.arguments, roles.row, strict=True) if row}
+        far.update(v for v, row in zip(results, roles.result_row, strict=False) if row)
+        far.update(results[len(self.outputs) : len(self.outputs) + len(stacked)])
+        return self.evaluate(self.arguments, results, carried, far)
 
     def backward(self, reads: Sequence[int], stacked: Sequence[int], residuals: Sequence[int]) -> Pass:
         """The backward pass, which reads rows of inputs and residuals out of arrays."""
@@ -252,14 +256,20 @@ class _Apart:
         given = [array for array, _ in rows] + [v for v in residuals if v not in sliced]
         given += [self.arguments[i] for i in reads if not roles.row[i]]
         given += [c for c in self.arriving if c is not None] + list(self.sums.values())
-        return self.evaluate(given, [g for g in results if g is not None], carried)
+        far = {array for array, _ in rows}
+        far.update(g for g, row in zip(results, roles.row, strict=True) if row and g is not None)
+        far.update(c for c, row in zip(self.arriving, roles.result_row, strict=True) if row and c is not None)
+        return self.evaluate(given, [g for g in results if g is not None], carried, far)
 
-    def evaluate(self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int]) -> Pass:
-        """Evaluate the steps at hand."""
+    def evaluate(
+        self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int], far: AbstractSet[int]
+    ) -> Pass:
+        """Evaluate the steps at hand; see ``Program`` for ``carried`` and ``far``."""
         state, roles = self.state, self.roles
         steps = live_steps(state.steps, wanted)
         inputs = frozenset(given)
-        program = Program(steps, state.sizes, inputs, tuple(wanted), state.pinned, state.storage, state.model, carried)
+        own = state.pinned, state.storage, state.model
+        program = Program(steps, state.sizes, inputs, tuple(wanted), *own, carried, frozenset(far))
         made = Pass.of(evaluate_program(program, self.hardware))
         return made.longer(self.hardware.loop_seconds) if roles.carried or any(roles.row) else made
 

@@ -138,6 +138,10 @@ class Lowering(Emitter):
         sizes = facts.out_bytes[loop_counts(facts.eqn).carry :]
         return [v for v in (self.stack(size, facts.eqn) for size in sizes) if v is not None]
 
+    def cleared_bytes(self, sizes: Sequence[int]) -> int:
+        """Bytes of zeros that a loop writes when it begins, of stacks of some sizes."""
+        return sum(sizes) if self.model.clears_stacks or (self.model.breadth_first and self.late) else 0
+
     def stack(self, size: int, eqn: Any) -> int | None:
         """Make the zeros that one stacked result is written over; None where they are made when the loop runs."""
         if not self.model.breadth_first or self.late:
@@ -230,18 +234,22 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
     inputs = frozenset(env.values())
     carries: list[int] = []
+    far: set[int] = set()
     if loop is not None:
         counts = loop_counts(loop)
         rows = inner.invars[counts.consts + counts.carry :]
         carries = [env[v] for v in inner.invars[counts.consts :][: counts.carry]]
+        far.update(env[v] for v in rows)
         env.update({v: state.move(loop, "dynamic_slice", (env[v],), None, state.sizes[env[v]]) for v in rows})
     state.run(inner, env)
     found = [None if _compat.is_literal(a) else env[a] for a in inner.outvars]
     if loop is not None:
         for index, row in enumerate(found):
             if index >= len(carries) and row is not None:
-                found[index] = state.move(loop, "write_row", (row,), None, state.sizes[row])
+                written = found[index] = state.move(loop, "write_row", (row,), None, state.sizes[row])
+                far.add(written)
     outputs = tuple([value for value in found if value is not None])
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
     steps = live_steps(state.steps, outputs)
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried)
+    own = state.pinned, state.storage, facts.model
+    return Program(steps, state.sizes, inputs, outputs, *own, carried, frozenset(far))

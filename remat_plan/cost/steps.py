@@ -67,7 +67,8 @@ class Program:
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
     is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
-    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over.
+    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over, and ``far`` are the values that are
+    rows of larger arrays, read out of them or written into them: no cache holds those from step to step.
     """
 
     steps: list[Step]
@@ -78,6 +79,7 @@ class Program:
     storage: dict[int, int] = field(default_factory=dict)
     model: FusionModel = GENERIC
     carried: dict[int, int] = field(default_factory=dict)
+    far: frozenset[int] = frozenset()
 
 
 def can_write_in_place(step: Step) -> bool:

@@ -96,7 +96,7 @@ class LoopUnit:
             kinds.arriving,
         )
         self.n_carry, self.hardware = step.n_carry, step.hardware
-        self.carried, self.passes = roles.carried, step.passes
+        self.carried, self.rows, self.passes = roles.carried, roles.row, step.passes
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
         """Append the loop as one step."""
@@ -108,7 +108,13 @@ class LoopUnit:
         made = self.forward(state, inputs, passes.forward, passes.residual_bytes, passes.constant_bytes)
         outputs, kept = made[: len(self.signature.outputs)], made[len(self.signature.outputs) :]
         reads = [*(inputs[i] for i in passes.reads), *kept]
-        return outputs, _pull(state, self, reads, passes.backward.times(self.length), self.carried)
+        return outputs, _pull(state, self, reads, self.backward(state), self.carried)
+
+    def backward(self, state: Lowering) -> Pass:
+        """The backward pass of all steps, which stacks the gradients of rows."""
+        kinds = zip(self.signature.inputs, self.rows, self.signature.moving, strict=True)
+        stacks = [kind.size_bytes for kind, row, moves in kinds if row and moves]
+        return _cleared(state, self.passes.backward.times(self.length), stacks, self.hardware)
 
     def forward(
         self,
@@ -123,10 +129,14 @@ class LoopUnit:
         sizes = [kind.size_bytes for kind in self.signature.outputs]
         sizes += [self.length * size for size in residual_bytes]
         over += [state.stack(size, self.eqn) for size in sizes[self.n_carry :]]
-        whole = made.times(self.length)
-        if state.late:  # the zeros that the loop makes itself
-            whole = whole.longer(self.hardware.seconds(0.0, 0.0, sum(sizes[self.n_carry :])))
+        whole = _cleared(state, made.times(self.length), sizes[self.n_carry :], self.hardware)
         return _append(state, self.eqn, inputs, [*sizes, *constant_bytes], whole, over)
+
+
+def _cleared(state: Lowering, made: Pass, sizes: Sequence[int], hardware: Hardware) -> Pass:
+    """Return all steps of a loop with the zeros that it writes into its stacks."""
+    written = state.cleared_bytes(sizes)
+    return made.longer(hardware.kernel_seconds(0.0, written, far_bytes=written)) if written else made
 
 
 def _stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[Stack, ...]:
@@ -248,7 +258,7 @@ class SlottedUnit:
         alone = passes.alone.times(length)
         made = _append(state, eqn, inputs, [*results, self.kept_bytes, *passes.constant_bytes], alone)
         again = passes.alone.times(max(self.advanced - length, 0))
-        back = passes.backward.times(length)
+        back = self.loop.backward(state)
         cost = RegionCost(
             max(p.region.transient_bytes for p in (again, back)),
             sum(p.region.seconds for p in (again, back)),

@@ -124,3 +124,42 @@ def test_a_class_of_any_type_has_a_rate():
 def test_what_fits_on_the_chip_moves_faster():
     tpu = hardware_for("tpu:v5e:1x1", "tpu")
     assert tpu.kernel_seconds(0.0, 128 << 20) < tpu.kernel_seconds(0.0, (128 << 20) + 1) / 3
+
+
+def scanned(rows):
+    """The sum of gradients of a loop whose steps each keep a row: of ``rows`` steps."""
+
+    def loss(x, w):
+        def step(carry, wi):
+            return jnp.sin(carry) * wi, jnp.cos(carry)
+
+        carry, stacked = jax.lax.scan(step, x, w)
+        return carry, stacked
+
+    row = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return jax.make_jaxpr(loss)(row, jax.ShapeDtypeStruct((rows, 256, 256), jnp.float32))
+
+
+def test_rows_of_a_loop_come_from_memory_though_a_cache_would_hold_them():
+    toy = replace(TOY, vector_flops=1e18, bytes_per_second=1e9)
+    cached = replace(toy, cache_bytes=1 << 30, cache_bytes_per_second=1e18)
+    row = 4 * 256 * 256
+    body = 2 * row  # a row is read, another is written; the carry is in the cache
+    step = evaluate(scanned(11), cached).seconds - evaluate(scanned(10), cached).seconds
+    assert step == pytest.approx((body + row) / 1e9, rel=0.01), "with the zeros that the row is written over"
+    assert evaluate(scanned(11), toy).seconds - evaluate(scanned(10), toy).seconds > 1.3 * step
+
+
+def test_bytes_that_no_cache_holds():
+    cached = replace(TOY, bytes_per_second=1e9, cache_bytes=1000, cache_bytes_per_second=1e10)
+    assert cached.kernel_seconds(0.0, 1000) == pytest.approx(1e-7)
+    assert cached.kernel_seconds(0.0, 1000, far_bytes=500) == pytest.approx(5e-7 + 5e-8)
+    assert cached.kernel_seconds(0.0, 1400, far_bytes=500) == pytest.approx(5e-7 + 9e-8), "the others fit"
+    assert cached.kernel_seconds(0.0, 1600, far_bytes=500) == pytest.approx(1.6e-6), "the others do not"
+
+
+def test_zeros_of_stacks_are_written_on_a_gpu_and_left_out_on_a_tpu():
+    rates = {"vector_flops": 1e18, "bytes_per_second": 1e9}
+    gpu, tpu = replace(TOY, **rates), replace(TOY, name="tpu:toy", **rates)
+    stack = 10 * 4 * 256 * 256
+    assert evaluate(scanned(10), gpu).seconds - evaluate(scanned(10), tpu).seconds == pytest.approx(stack / 1e9)
