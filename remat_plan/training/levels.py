@@ -168,10 +168,6 @@ class Levels:
         """
         return min(self.floor(), key=lambda choice: self.measure(choice).total_bytes)
 
-    def smallest(self) -> Choice:
-        """Of the choices that were compiled the one that needs least."""
-        return min(self.tried, key=lambda choice: self.tried[choice].total_bytes)
-
     def floor(self) -> list[Choice]:
         """Choices near the low end: what is predicted to need least is not always what the compiler needs least for.
 
