@@ -103,7 +103,7 @@ def _fastest_step(
     starts = [chosen, *_equals(judge, chosen, families, target_bytes)]
     most = max(_WAYS_OPS // len(judge.program.graph.ops), len(families))
     ways = itertools.islice(itertools.product(starts, neighbours), most)
-    steps = [_step_towards(judge, low, near, target_bytes) for low, near in ways]
+    steps = [step_towards(judge, low, near, target_bytes) for low, near in ways]
     return min((s for s in steps if s is not None), key=judge.price, default=None)
 
 
@@ -136,7 +136,7 @@ def _faster_neighbours(
     return [nearest] if nearest == steepest else [nearest, steepest]
 
 
-def _step_towards(judge: Judge, low: Schedule, high: Schedule, target_bytes: float) -> Schedule | None:
+def step_towards(judge: Judge, low: Schedule, high: Schedule, target_bytes: float) -> Schedule | None:
     """The fastest schedule between two that is predicted to be within a target; None if none beats the first."""
     near = [s for path in paths(judge.program.graph, low, high) for s in _near_border(judge, path, target_bytes)]
     fitting = [s for s in near if judge.predicted_bytes(s) <= target_bytes and judge.price(s) < judge.price(low)]

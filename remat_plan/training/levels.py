@@ -23,6 +23,7 @@ from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import find_predicted
 from remat_plan.search.judge import Judge
+from remat_plan.search.refine import step_towards
 from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 
@@ -95,6 +96,11 @@ class Mark:
         if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
             return plain
         return find_predicted(self.judge, self.candidates, limit, self.request).schedule
+
+    def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
+        """The fastest schedule on the way from one to another that is predicted to be within a level, or the first."""
+        low, high = self.known(low), self.known(high)
+        return step_towards(self.judge, low, high, level_bytes + self.argument_bytes) or low
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +221,14 @@ class Levels:
         return found
 
     def between(self, budget_bytes: int) -> Choice | None:
-        """The next choice between those that fit and those that do not; None where none is left there."""
+        """The next choice between those that fit and those that do not; None where none is left there.
+
+        It is looked for on the way from the one to the other too: what is cut elsewhere may be off in another way.
+        """
         levels = {c: level_bytes(self.marks, c) for c in self.tried}
         under = [levels[c] for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        if under and (choice := self.on_the_way(budget_bytes, levels)) is not None:
+            return choice
         low = max(under, default=0)
         over = {levels[c]: memory.total_bytes for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
         high = min((level for level in over if level > low), default=None)
@@ -226,6 +237,24 @@ class Levels:
         if high is not None:
             proposed += [(low + high) // 2, high - 1]
         return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
+
+    def on_the_way(self, budget_bytes: int, levels: Mapping[Choice, int]) -> Choice | None:
+        """The fastest new choice between the largest that fits and the least above it, on the way or not.
+
+        Its level is that of the line through the two, or in the middle if that is lower: peaks do not rise evenly.
+        """
+        total = {choice: memory.total_bytes for choice, memory in self.tried.items()}
+        low = max((c for c in total if total[c] <= budget_bytes), key=total.__getitem__)
+        above = [c for c in total if total[c] > budget_bytes and levels[c] > levels[low]]
+        if not above:
+            return None
+        high = min(above, key=total.__getitem__)
+        share = ((1 - _AIM) * budget_bytes - total[low]) / (total[high] - total[low])
+        level = levels[low] + int(min(share, 0.5) * (levels[high] - levels[low]))
+        ways = zip(self.marks, low, high, strict=True)
+        found = [tuple(mark.towards(one, other, level) for mark, one, other in ways), self.choice(level)]
+        new = [choice for choice in found if choice not in self.tried]
+        return min(new, key=lambda choice: price(self.marks, choice), default=None) if share > 0 else None
 
     def aim(self, budget_bytes: int, over: Mapping[int, int], misses: int) -> int:
         """The level that is expected to come out at a budget, a little below after misses.

@@ -52,6 +52,9 @@ class Stepped:
     def fastest(self, level_bytes):
         return max((s for s in self.schedules if s <= level_bytes), default=min(self.schedules))
 
+    def towards(self, low, high, level_bytes):
+        return max(s for s in self.schedules if low <= s <= max(min(high, level_bytes), low))
+
     def above_arguments(self, schedule):
         return schedule
 
@@ -117,3 +120,26 @@ def test_the_least_of_all_is_compiled_too_where_one_that_is_nearly_as_small_is_p
         assert found.memory.total_bytes == 300
         assert compiled[0] == 100_050
     assert search(Lenient(*peaks), 300, peaks.get)[0].choice == (100_000,)
+
+
+class CutElsewhere(Stepped):
+    """A mark whose fastest schedules are far apart; on the way from one to another there are more."""
+
+    def fastest(self, level_bytes):
+        return super().fastest(level_bytes - level_bytes % 50)
+
+
+def test_between_what_fits_and_what_does_not_the_way_from_one_to_the_other_is_looked_at():
+    found, compiled = search(CutElsewhere(*range(10, 800)), 400, lambda level: int(1.1 * level))
+    assert found.fits
+    assert compiled[:2] == [400, 350]
+    assert 355 <= found.choice[0] <= 363
+    assert len(compiled) == 3
+
+
+def test_the_middle_comes_before_the_line_where_peaks_do_not_rise_evenly():
+    """At the low end, 60 bytes are saved that the line through a fitting choice and one above the budget spreads."""
+    found, compiled = search(Stepped(*range(100, 400, 4)), 290, lambda level: level + 60 * (level > 120))
+    assert found.fits
+    assert found.memory.total_bytes >= 270
+    assert len(compiled) <= 4
