@@ -64,8 +64,8 @@ class FusionModel:
             written over an operand (XLA:GPU, ``MultiOutputFusion``).
         reduces_results: a reduction is made by the kernel that makes the last of what it reads (XLA:TPU,
             ``MultiOutputFusion``).
-        clears_stacks: what a loop stacks is written over zeros, which are written when it begins (XLA:TPU leaves them
-            out where every row is written in the forward pass).
+        clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
+            XLA:CPU they are steps of their own, see ``Lowering.stacks``).
     """
 
     library_clusters: bool = False

@@ -97,6 +97,10 @@ class Hardware:
             moving = moved_bytes / rate
         return max(compute_seconds, moving) + self.step_seconds
 
+    def clearing_seconds(self, written_bytes: int) -> float:
+        """Return the seconds of writing zeros into arrays that no cache holds."""
+        return self.kernel_seconds(0.0, written_bytes, far_bytes=written_bytes) if written_bytes else 0.0
+
     def work_seconds(self, work: str, flops: float) -> float:
         """Return the seconds of so many FLOPs of a class of work (see ``work.work_class``).
 

@@ -85,6 +85,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             last[buffer] = position
     carried = {home.get(o, o): home.get(i, i) for o, i in program.carried.items()}
     outputs = {home.get(v, v) for v in program.outputs} - carried.keys()
+    rows = program.array_rows()
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
     base = argument_bytes + output_bytes
@@ -125,7 +126,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
                 moved += _further_bytes(kernel, others, sizes) if others else 0
                 moved -= _unread_bytes(kernel, home) if kernel.unread else 0
                 turned = _turned_operands(step, reads[position], sizes)
-                far = sum([sizes[b] for b in (*reads[position], *step.writes) if b in program.far])
+                far = sum([sizes[b] for b in (*reads[position], *step.writes) if b in rows])
                 parts = kernel, *others
                 seconds += step.region.seconds or _kernel_seconds(parts, moved, turned, min(far, moved), hardware)
             dying += [w for w in new if w not in last]
@@ -312,7 +313,7 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     clearing = 0.0
     if eqn.primitive.name == "scan" and model_for(hardware).clears_stacks:
         written = sum(fact_book(hardware).bytes(v.aval) for v in eqn.outvars[loop_counts(eqn).carry :])
-        clearing = hardware.kernel_seconds(0.0, written, far_bytes=written) if written else 0.0
+        clearing = hardware.clearing_seconds(written)
     seconds = [t.seconds for t in timelines] or [0.0]
     matrix = [t.matrix_flops for t in timelines] or [0.0]
     if eqn.primitive.name == "cond":

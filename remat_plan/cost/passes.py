@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -23,7 +22,7 @@ from remat_plan.cost.facts import FactBook
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate_program
 from remat_plan.cost.program import Lowering, Program
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import NO_REGION, RegionCost, Step, live_steps
 
 Numbers = list[int]
@@ -170,9 +169,7 @@ class _Apart:
         self.signature, self.state = unit.signature, Lowering(facts)
         state = self.state
         self.arguments = [state.allocate(kind.size_bytes) for kind in self.signature.inputs]
-        self.inputs = [
-            self.move("dynamic_slice", v) if row else v for v, row in zip(self.arguments, roles.row, strict=True)
-        ]
+        self.inputs = [self.move(READ_ROW, v) if row else v for v, row in zip(self.arguments, roles.row, strict=True)]
         self.outputs, pull = unit.linearize(state, self.inputs)
         self.before = list(state.steps)
         del state.steps[:]
@@ -182,7 +179,7 @@ class _Apart:
             for kind, arrives in zip(self.signature.outputs, self.signature.arriving, strict=True)
         ]
         rows = zip(self.arriving, roles.result_row, strict=True)
-        self.cotangents = [self.move("dynamic_slice", c) if row and c is not None else c for c, row in rows]
+        self.cotangents = [self.move(READ_ROW, c) if row and c is not None else c for c, row in rows]
         self.sums: dict[int, int] = {}
         self.gradients = [self.summed(i, g) for i, g in enumerate(pull(self.cotangents))]
         self.after = list(state.steps)
@@ -226,27 +223,20 @@ class _Apart:
         """The forward pass that writes residuals: into arrays, or as outputs of its own."""
         roles = self.roles
         self.state.steps[:] = self.before
-        results = [
-            self.move("write_row", v) if row else v for v, row in zip(self.outputs, roles.result_row, strict=True)
-        ]
-        results += [*(self.move("write_row", v) for v in stacked), *own]
+        results = [self.move(WRITE_ROW, v) if row else v for v, row in zip(self.outputs, roles.result_row, strict=True)]
+        results += [*(self.move(WRITE_ROW, v) for v in stacked), *own]
         carried = {self.outputs[j]: self.arguments[i] for i, j in roles.carried}
-        far = {v for v, row in zip(self.arguments, roles.row, strict=True) if row}
-        far.update(v for v, row in zip(results, roles.result_row, strict=False) if row)
-        far.update(results[len(self.outputs) : len(self.outputs) + len(stacked)])
-        return self.evaluate(self.arguments, results, carried, far)
+        return self.evaluate(self.arguments, results, carried)
 
     def backward(self, reads: Sequence[int], stacked: Sequence[int], residuals: Sequence[int]) -> Pass:
         """The backward pass, which reads rows of inputs and residuals out of arrays."""
         state, roles = self.state, self.roles
         rows = [(self.arguments[i], self.inputs[i]) for i in reads if roles.row[i]]
         rows += [(state.allocate(state.sizes[v]), v) for v in stacked]
-        slices = [
-            Step((array,), (v,), Kind.CHEAP, "dynamic_slice", 0.0, NO_REGION, None, unary=True) for array, v in rows
-        ]
+        slices = [Step((array,), (v,), Kind.CHEAP, READ_ROW, 0.0, NO_REGION, None, unary=True) for array, v in rows]
         state.steps[:] = [*slices, *self.after]
         pairs = zip(self.gradients, roles.row, strict=True)
-        results = [g if not row or g is None else self.move("write_row", g) for g, row in pairs]
+        results = [g if not row or g is None else self.move(WRITE_ROW, g) for g, row in pairs]
         carried = {g: self.sums[i] for i, g in enumerate(results) if g is not None and i in self.sums}
         for i, j in roles.carried:
             gradient, cotangent = results[i], self.arriving[j]
@@ -256,20 +246,14 @@ class _Apart:
         given = [array for array, _ in rows] + [v for v in residuals if v not in sliced]
         given += [self.arguments[i] for i in reads if not roles.row[i]]
         given += [c for c in self.arriving if c is not None] + list(self.sums.values())
-        far = {array for array, _ in rows}
-        far.update(g for g, row in zip(results, roles.row, strict=True) if row and g is not None)
-        far.update(c for c, row in zip(self.arriving, roles.result_row, strict=True) if row and c is not None)
-        return self.evaluate(given, [g for g in results if g is not None], carried, far)
+        return self.evaluate(given, [g for g in results if g is not None], carried)
 
-    def evaluate(
-        self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int], far: AbstractSet[int]
-    ) -> Pass:
-        """Evaluate the steps at hand; see ``Program`` for ``carried`` and ``far``."""
+    def evaluate(self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int]) -> Pass:
+        """Evaluate the steps at hand."""
         state, roles = self.state, self.roles
         steps = live_steps(state.steps, wanted)
         inputs = frozenset(given)
-        own = state.pinned, state.storage, state.model
-        program = Program(steps, state.sizes, inputs, tuple(wanted), *own, carried, frozenset(far))
+        program = Program(steps, state.sizes, inputs, tuple(wanted), state.pinned, state.storage, state.model, carried)
         made = Pass.of(evaluate_program(program, self.hardware))
         return made.longer(self.hardware.loop_seconds) if roles.carried or any(roles.row) else made
 

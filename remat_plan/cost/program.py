@@ -25,7 +25,7 @@ from remat_plan.cost.layout import (
     dot_operand_order,
     dot_sizes,
 )
-from remat_plan.cost.rules import LOOPS, Kind, loop_counts
+from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
 from remat_plan.cost.steps import NO_REGION, Program, Step, live_steps
 from remat_plan.cost.tiles import tiled_bytes
 
@@ -234,22 +234,18 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
     inputs = frozenset(env.values())
     carries: list[int] = []
-    far: set[int] = set()
     if loop is not None:
         counts = loop_counts(loop)
         rows = inner.invars[counts.consts + counts.carry :]
         carries = [env[v] for v in inner.invars[counts.consts :][: counts.carry]]
-        far.update(env[v] for v in rows)
-        env.update({v: state.move(loop, "dynamic_slice", (env[v],), None, state.sizes[env[v]]) for v in rows})
+        env.update({v: state.move(loop, READ_ROW, (env[v],), None, state.sizes[env[v]]) for v in rows})
     state.run(inner, env)
     found = [None if _compat.is_literal(a) else env[a] for a in inner.outvars]
     if loop is not None:
         for index, row in enumerate(found):
             if index >= len(carries) and row is not None:
-                written = found[index] = state.move(loop, "write_row", (row,), None, state.sizes[row])
-                far.add(written)
+                found[index] = state.move(loop, WRITE_ROW, (row,), None, state.sizes[row])
     outputs = tuple([value for value in found if value is not None])
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
     steps = live_steps(state.steps, outputs)
-    own = state.pinned, state.storage, facts.model
-    return Program(steps, state.sizes, inputs, outputs, *own, carried, frozenset(far))
+    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried)

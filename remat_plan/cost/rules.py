@@ -64,9 +64,12 @@ REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
 """Loops, and the parameter that holds the jaxpr of one step."""
 
-MOVES = frozenset(
+READ_ROW, WRITE_ROW = "read_row", "write_row"
+"""Steps of a loop that read a row out of an array, and write one into it."""
+
+MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
     "broadcast_in_dim iota slice pad rev concatenate reshape transpose dynamic_slice split unstack stack tile "
-    "broadcast_to layout_copy write_row zeros_like empty empty2".split()
+    "broadcast_to layout_copy zeros_like empty empty2".split()
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan.cost.backend import GENERIC, FusionModel
-from remat_plan.cost.rules import MOVES, Kind
+from remat_plan.cost.rules import MOVES, READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
@@ -67,8 +67,7 @@ class Program:
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
     is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
-    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over, and ``far`` are the values that are
-    rows of larger arrays, read out of them or written into them: no cache holds those from step to step.
+    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over.
     """
 
     steps: list[Step]
@@ -79,7 +78,11 @@ class Program:
     storage: dict[int, int] = field(default_factory=dict)
     model: FusionModel = GENERIC
     carried: dict[int, int] = field(default_factory=dict)
-    far: frozenset[int] = frozenset()
+
+    def array_rows(self) -> set[int]:
+        """The values that a loop reads out of larger arrays, or writes into them: no cache holds those."""
+        found = {value for step in self.steps if step.primitive == READ_ROW for value in step.reads}
+        return found.union(*[step.writes for step in self.steps if step.primitive == WRITE_ROW])
 
 
 def can_write_in_place(step: Step) -> bool:

@@ -135,8 +135,7 @@ class LoopUnit:
 
 def _cleared(state: Lowering, made: Pass, sizes: Sequence[int], hardware: Hardware) -> Pass:
     """Return all steps of a loop with the zeros that it writes into its stacks."""
-    written = state.cleared_bytes(sizes)
-    return made.longer(hardware.kernel_seconds(0.0, written, far_bytes=written)) if written else made
+    return made.longer(hardware.clearing_seconds(state.cleared_bytes(sizes)))
 
 
 def _stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[Stack, ...]:

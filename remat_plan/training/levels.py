@@ -99,7 +99,6 @@ class Mark:
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first."""
-        low, high = self.known(low), self.known(high)
         return step_towards(self.judge, low, high, level_bytes + self.argument_bytes) or low
 
 
@@ -221,13 +220,10 @@ class Levels:
         return found
 
     def between(self, budget_bytes: int) -> Choice | None:
-        """The next choice between those that fit and those that do not; None where none is left there.
-
-        It is looked for on the way from the one to the other too: what is cut elsewhere may be off in another way.
-        """
+        """The next choice between those that fit and those that do not; None where none is left there."""
         levels = {c: level_bytes(self.marks, c) for c in self.tried}
         under = [levels[c] for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
-        if under and (choice := self.on_the_way(budget_bytes, levels)) is not None:
+        if under and (choice := self.interpolated(budget_bytes, levels)) is not None:
             return choice
         low = max(under, default=0)
         over = {levels[c]: memory.total_bytes for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
@@ -238,10 +234,12 @@ class Levels:
             proposed += [(low + high) // 2, high - 1]
         return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
 
-    def on_the_way(self, budget_bytes: int, levels: Mapping[Choice, int]) -> Choice | None:
-        """The fastest new choice between the largest that fits and the least above it, on the way or not.
+    def interpolated(self, budget_bytes: int, levels: Mapping[Choice, int]) -> Choice | None:
+        """The fastest new choice between the largest that fits and the least above it.
 
         Its level is that of the line through the two, or in the middle if that is lower: peaks do not rise evenly.
+        Candidates are what is fastest within that level, and what is on the way from the one to the other: schedules
+        that are cut elsewhere may be off in another way.
         """
         total = {choice: memory.total_bytes for choice, memory in self.tried.items()}
         low = max((c for c in total if total[c] <= budget_bytes), key=total.__getitem__)
@@ -250,11 +248,13 @@ class Levels:
             return None
         high = min(above, key=total.__getitem__)
         share = ((1 - _AIM) * budget_bytes - total[low]) / (total[high] - total[low])
+        if share <= 0:
+            return None
         level = levels[low] + int(min(share, 0.5) * (levels[high] - levels[low]))
         ways = zip(self.marks, low, high, strict=True)
         found = [tuple(mark.towards(one, other, level) for mark, one, other in ways), self.choice(level)]
         new = [choice for choice in found if choice not in self.tried]
-        return min(new, key=lambda choice: price(self.marks, choice), default=None) if share > 0 else None
+        return min(new, key=lambda choice: price(self.marks, choice), default=None)
 
     def aim(self, budget_bytes: int, over: Mapping[int, int], misses: int) -> int:
         """The level that is expected to come out at a budget, a little below after misses.

@@ -127,10 +127,8 @@ def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted
 
 
 def _first(levels: Levels, budget_bytes: int) -> Choice:
-    """The choice to begin with where fast compiles tell little: one is compiled so, and if it is far off another one
-    is taken by what it came out at.
-    """
-    choice = levels.between(budget_bytes) or levels.choice(budget_bytes)
+    """The choice to begin with: the one that is expected at the budget, or another where a fast compile is far off."""
+    choice = levels.choice(levels.aim(budget_bytes, {}, 0))
     memory = levels.measure(choice)
     close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
     if close or levels.is_done(choice, memory, budget_bytes):

@@ -127,7 +127,7 @@ def test_what_fits_on_the_chip_moves_faster():
 
 
 def scanned(rows):
-    """The sum of gradients of a loop whose steps each keep a row: of ``rows`` steps."""
+    """A loop of so many steps, each of which reads a row and writes one."""
 
     def loss(x, w):
         def step(carry, wi):

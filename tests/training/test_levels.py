@@ -96,12 +96,18 @@ def test_where_nothing_less_is_predicted_choices_near_the_low_end_follow():
     assert compiled == [10, 30]
 
 
+def assert_least(mark, peaks, least_bytes):
+    """Whatever a budget below all choices is, the search ends with the least; as a budget that is met."""
+    for budget in (1, int(0.8 * least_bytes), least_bytes - 1):
+        found, _ = search(mark, budget, peaks.get)
+        assert not found.fits
+        assert found.memory.total_bytes == least_bytes
+    assert search(mark, least_bytes, peaks.get)[0].memory.total_bytes == least_bytes
+
+
 def test_a_budget_below_all_choices_ends_with_the_least_whatever_it_is():
     peaks = {10: 400, 30: 300, 60: 350, 1000: 2000}
-    for budget in (1, 250, 299):
-        found, _ = search(Stepped(*peaks), budget, peaks.get)
-        assert not found.fits
-        assert found.memory.total_bytes == 300
+    assert_least(Stepped(*peaks), peaks, 300)
 
 
 class Lenient(Stepped):
@@ -114,12 +120,8 @@ class Lenient(Stepped):
 
 def test_the_least_of_all_is_compiled_too_where_one_that_is_nearly_as_small_is_preferred():
     peaks = {100_000: 300, 100_050: 320, 130_000: 340, 1_000_000: 2000}
-    for budget in (1, 290, 299):
-        found, compiled = search(Lenient(*peaks), budget, peaks.get)
-        assert not found.fits
-        assert found.memory.total_bytes == 300
-        assert compiled[0] == 100_050
-    assert search(Lenient(*peaks), 300, peaks.get)[0].choice == (100_000,)
+    assert search(Lenient(*peaks), 1, peaks.get)[1][0] == 100_050
+    assert_least(Lenient(*peaks), peaks, 300)
 
 
 class CutElsewhere(Stepped):
@@ -137,9 +139,18 @@ def test_between_what_fits_and_what_does_not_the_way_from_one_to_the_other_is_lo
     assert len(compiled) == 3
 
 
-def test_the_middle_comes_before_the_line_where_peaks_do_not_rise_evenly():
-    """At the low end, 60 bytes are saved that the line through a fitting choice and one above the budget spreads."""
-    found, compiled = search(Stepped(*range(100, 400, 4)), 290, lambda level: level + 60 * (level > 120))
-    assert found.fits
-    assert found.memory.total_bytes >= 270
-    assert len(compiled) <= 4
+def interpolated(tried, budget_bytes, schedules):
+    """The choice that follows from the peaks of others."""
+    levels = Levels((Stepped(*schedules),), lambda choice: None, 0)
+    levels.tried = {(level,): memory(peak, None) for level, peak in tried.items()}
+    found = levels.interpolated(budget_bytes, {choice: choice[0] for choice in levels.tried})
+    return None if found is None else found[0]
+
+
+def test_the_line_through_two_choices_is_followed_up_to_the_middle():
+    """Peaks do not rise evenly: of an MLP at the low end most of the way to the next choice at once."""
+    assert interpolated({100: 100, 200: 200}, 120, range(100, 201)) == 119
+    assert interpolated({100: 100, 200: 200}, 180, range(100, 201)) == 150
+    assert interpolated({150: 100, 160: 200, 200: 180}, 120, range(100, 201)) == 162, "the least above, not the next"
+    assert interpolated({100: 100, 200: 200}, 100, range(100, 201)) is None, "nothing to gain"
+    assert interpolated({100: 100, 200: 200}, 180, (100, 200)) is None, "nothing between"
