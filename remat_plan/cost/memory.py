@@ -85,7 +85,6 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             last[buffer] = position
     carried = {home.get(o, o): home.get(i, i) for o, i in program.carried.items()}
     outputs = {home.get(v, v) for v in program.outputs} - carried.keys()
-    rows = program.array_rows()
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
     base = argument_bytes + output_bytes
@@ -103,7 +102,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     seconds = 0.0
-    joined = _joined(program, kernels)
+    joined, rows = _joined(program, kernels), program.array_rows()
     launched = {other for others in joined.values() for other in others}
     for position, kernel in enumerate(kernels):
         step = kernel.step

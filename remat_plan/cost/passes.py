@@ -208,7 +208,7 @@ class _Apart:
         residuals = sorted(v for v in read if v not in position or not roles.kept[position[v]])
         made = [v for v in residuals if v not in fixed]
         constants = [v for v in residuals if v in fixed]
-        stacked = [v for v in made if v not in position] if any(roles.row) or roles.carried else []
+        stacked = made if any(roles.row) or roles.carried else []
         own = [v for v in made if v not in position and v not in stacked]
         return Passes(
             forward=self.forward(stacked, own),
