@@ -31,7 +31,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   decorating     seconds to trace a decorated GPT-2 in Flax Linen against the plain one     (about 3 minutes)
   loops          rp.scan against Equinox's checkpointed scan; a loop of 1,000,000 steps       (about 5 minutes; runs)
   targets        GPT-2 and ResNet-50 planned for an H100 and a TPU v5e that are not here      (two hours, with
-                 --timeout 9000; needs the extras cuda12 and tpu)
+                 --targets, --timeout 9000; needs the extras cuda12 and tpu)
   authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
   structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
   hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
@@ -53,8 +53,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads` and `fit` keep
-their rows in JSON beside the tables and make only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `fit` and `targets` keep their rows in JSON beside the tables and make only
+what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
