@@ -61,7 +61,8 @@ class FusionModel:
             as normalisations and softmax do (XLA:GPU, ``SoftmaxRewriterTriton``). Its result counts as memory all the
             same.
         sums_images: what is reduced to a number for each channel is made in one kernel with these sums, and so not
-            written over an operand (XLA:GPU, ``MultiOutputFusion``).
+            written over an operand; what reads the same arrays as sums of another waits for them and is made with them
+            (XLA:GPU, ``MultiOutputFusion``; ``cost.siblings``).
         reduces_results: a reduction is made by the kernel that makes the last of what it reads (XLA:TPU,
             ``MultiOutputFusion``).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on

@@ -32,6 +32,7 @@ from remat_plan.cost.program import lower
 from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
+from remat_plan.cost.siblings import beside_sums
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -74,6 +75,8 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     kernels = fuse(program) if kernels is None else kernels
     if program.model.breadth_first:
         kernels = breadth_first(kernels, len(program.sizes))
+    if program.model.sums_images:
+        kernels = beside_sums(kernels, program.sizes)
     sizes, home = program.sizes, program.storage
     reads, kept = [k.reads for k in kernels], [k.keeps for k in kernels]
     if home:

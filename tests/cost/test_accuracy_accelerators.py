@@ -51,3 +51,17 @@ def test_predicted_peak_is_the_compiled_one(target, name, dtype, segmented):
     predicted = evaluate(jaxpr, hardware_for(target, platform)).peak_bytes
     compiled = compile_memory(step, (model.params, model.batch), resolve(target), fast=platform == "tpu").total_bytes
     assert predicted == pytest.approx(compiled, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("target", [GPU])
+def test_what_is_computed_again_waits_for_sums(target):
+    """A DenseNet in segments: XLA makes the input of each convolution again where it sums the gradient before it.
+
+    In program order it was predicted 19 per cent too low.
+    """
+    model = MODELS["densenet"](layers=8, dtype="bfloat16")
+    step = jax.value_and_grad(model.loss_with(jax.checkpoint))
+    jaxpr = jax.make_jaxpr(step)(model.params, model.batch)
+    predicted = evaluate(jaxpr, hardware_for(target, "gpu")).peak_bytes
+    compiled = compile_memory(step, (model.params, model.batch), resolve(target)).total_bytes
+    assert predicted == pytest.approx(compiled, rel=TOLERANCE)

@@ -1,0 +1,127 @@
+"""Element-wise kernels that wait for sums of what they read.
+
+In: kernels in the order of the program. Out: the same kernels in the order in which XLA:GPU runs them.
+
+XLA:GPU makes one kernel of an element-wise step and the sums over images that read the same arrays
+(``MultiOutputFusion``). So what a segment computes again for the gradient of a convolution's kernel, the output of a
+normalisation, is written where the sums for the gradient of that normalisation are made: together with the gradient
+that these read, and not before it, as the program has it. What reads it waits too.
+
+What a convolution reads in another order of axes is a transposed copy, which XLA makes with nothing else: the input of
+a dilated convolution, where the gradient of its kernel reads it.
+
+Limits: an element-wise kernel goes to the first sums that it can go to; sums that XLA moves to later ones stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import Step
+from remat_plan.cost.work import reduces_images
+
+_NEAR = 64
+"""How many kernels that read a result, and so on, are followed to see whether sums depend on it. Behind what a segment
+computes for the gradient of a kernel there are few; behind what the forward pass makes is nearly all."""
+
+
+def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
+    """Return the kernels with each element-wise one beside the sums that it is made with."""
+    sums = _sums(kernels, sizes)
+    if not sums:
+        return kernels
+    readers: dict[int, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        for value in kernel.reads:
+            readers.setdefault(value, []).append(position)
+    partners: dict[int, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        if kernel.step.kind not in (Kind.CHEAP, Kind.EXPENSIVE):
+            continue
+        users = [kernels[user].step for value in kernel.step.writes for user in readers.get(value, ())]
+        found = _partner(kernels, position, sums, readers)
+        if found is not None and not any(map(_reads_turned, users)):
+            partners.setdefault(found, []).append(position)
+    return _reordered(kernels, partners) if partners else kernels
+
+
+def _sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[int]]:
+    """Return by value the positions of the sums over images that read it and are much smaller."""
+    found: dict[int, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        if kernel.step.kind == Kind.REDUCE and reduces_images(kernel.step.eqn):
+            written = sum([sizes[value] for value in kernel.step.writes])
+            for value in kernel.reads:
+                if sizes[value] > written:
+                    found.setdefault(value, []).append(position)
+    return found
+
+
+def _partner(
+    kernels: Sequence[Kernel], position: int, sums: Mapping[int, list[int]], readers: Mapping[int, list[int]]
+) -> int | None:
+    """The position of the first sums that an element-wise kernel is made with; None where there are none."""
+    kernel = kernels[position]
+    shape = kernel.step.eqn.outvars[0].aval.shape
+    common = {other for value in kernel.reads for other in sums.get(value, ()) if other > position}
+    alike = [other for other in common if kernels[other].step.eqn.invars[0].aval.shape == shape]
+    if not alike:
+        return None
+    first = min(alike)
+    return None if _depends(kernels, first, position, readers) else first
+
+
+def _reads_turned(step: Step) -> bool:
+    """Tell whether a convolution is the gradient of the kernel of a dilated one: its images are read as features."""
+    if step.primitive != "conv_general_dilated":
+        return False
+    params = step.eqn.params
+    return params["dimension_numbers"].lhs_spec[0] != 0 and any(d > 1 for d in params["lhs_dilation"])
+
+
+def _depends(kernels: Sequence[Kernel], later: int, earlier: int, readers: Mapping[int, list[int]]) -> bool:
+    """Tell whether a kernel needs what an earlier one makes, or that is not seen soon."""
+    seen: set[int] = set()
+    waiting = [earlier]
+    while waiting:
+        for value in kernels[waiting.pop()].step.writes:
+            for reader in readers.get(value, ()):
+                if reader == later or len(seen) > _NEAR:
+                    return True
+                if reader < later and reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+    return False
+
+
+def _reordered(kernels: Sequence[Kernel], partners: Mapping[int, list[int]]) -> list[Kernel]:
+    """Return the kernels in their order, but each of ``partners`` right before the one that it is made with."""
+    order: list[int] = []
+    held = {position for positions in partners.values() for position in positions}
+    waiting: dict[int, None] = {}
+    missing: set[int] = set()
+
+    def is_ready(position: int) -> bool:
+        return missing.isdisjoint(kernels[position].reads)
+
+    def run(position: int) -> None:
+        for partner in partners.get(position, ()):
+            held.discard(partner)
+            if partner in waiting and is_ready(partner):
+                del waiting[partner]
+                run(partner)
+        order.append(position)
+        missing.difference_update(kernels[position].step.writes)
+
+    for position, kernel in enumerate(kernels):
+        if position in held or not is_ready(position):
+            waiting[position] = None
+            missing.update(kernel.step.writes)
+            continue
+        run(position)
+        while (freed := next((p for p in waiting if p not in held and is_ready(p)), None)) is not None:
+            del waiting[freed]
+            run(freed)
+    return [kernels[position] for position in (*order, *waiting)]

@@ -1,0 +1,137 @@
+"""Element-wise kernels of XLA:GPU that wait for sums of what they read."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import remat_plan as rp
+from remat_plan.cost.backend import GPU
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.fusion import fuse
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import region_cost
+from remat_plan.cost.program import lower
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.siblings import beside_sums
+
+H100 = hardware_for("gpu:h100", "gpu")
+IMAGES, KERNEL = (8, 32, 32, 16), (3, 3, 16, 16)
+
+
+def conv(x, w):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def ordered(fun, *shapes):
+    """The kernels of a function as the program has them, and as XLA:GPU runs them."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), GPU))
+    kernels = fuse(program)
+    return kernels, beside_sums(kernels, program.sizes)
+
+
+def names(kernels):
+    found = [kernel.step.primitive for kernel in kernels]
+    return [name for name in found if name != "layout_copy"]
+
+
+def again(x, dy, w):
+    """What a segment computes again for the gradient of a kernel, and the sums of a gradient that come after it."""
+    a = jax.nn.relu(x * 2.0)
+    first = conv(a, w)
+    g = conv(dy, w)
+    return first, (g * x).sum((0, 1, 2)), g.sum((0, 1, 2))
+
+
+def test_what_is_computed_again_waits_for_the_sums_of_what_it_reads():
+    before, after = ordered(again, IMAGES, IMAGES, KERNEL)
+    assert names(before) == ["max", "conv_general_dilated", "conv_general_dilated", "reduce_sum", "reduce_sum"]
+    assert names(after) == ["conv_general_dilated", "max", "reduce_sum", "conv_general_dilated", "reduce_sum"]
+
+
+def test_what_the_sums_need_does_not_wait():
+    def fun(x, dy, w):
+        first = conv(jax.nn.relu(x * 2.0), w)
+        return first, (first * x).sum((0, 1, 2))
+
+    before, after = ordered(fun, IMAGES, IMAGES, KERNEL)
+    assert names(before) == ["max", "conv_general_dilated", "reduce_sum"]
+    assert after == before
+
+
+def test_sums_of_other_arrays_are_not_waited_for():
+    def fun(x, dy, w):
+        return conv(jax.nn.relu(x * 2.0), w), conv(dy, w).sum((0, 1, 2))
+
+    before, after = ordered(fun, IMAGES, IMAGES, KERNEL)
+    assert after == before
+
+
+def test_what_a_dilated_convolution_reads_turned_does_not_wait():
+    def fun(x, dy, w):
+        a = jax.nn.relu(x * 2.0)
+        turned = jax.lax.ConvDimensionNumbers((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
+        first = jax.lax.conv_general_dilated(
+            a, dy, (1, 1), ((1, 1), (1, 1)), lhs_dilation=(2, 2), dimension_numbers=turned
+        )
+        g = conv(x, w)
+        return first, (g * x).sum((0, 1, 2)), g.sum((0, 1, 2))
+
+    before, after = ordered(fun, IMAGES, (8, 64, 64, 16), KERNEL)
+    assert names(before)[0] == "max"
+    assert after == before
+
+
+def network(w, x):
+    """Four blocks of a normalisation over images, ``relu`` and a convolution; each reads what all before it made."""
+    features = [x]
+    for kernel, scale in w:
+        joined = jnp.concatenate(features, -1)
+        y = (joined - joined.mean((0, 1, 2))) * jax.lax.rsqrt(joined.var((0, 1, 2)) + 1e-5)
+        features.append(conv(jax.nn.relu(y * scale), kernel))
+    return sum((f**2).sum() for f in features)
+
+
+@pytest.mark.parametrize("strategy", ["each_block", "memory", "everything"])
+def test_every_kernel_runs_once_and_after_what_it_reads(strategy, monkeypatch):
+    seen = []
+
+    def watched(kernels, sizes):
+        found = beside_sums(kernels, sizes)
+        seen.append((kernels, found))
+        return found
+
+    monkeypatch.setattr("remat_plan.cost.memory.beside_sums", watched)
+    params = [
+        (
+            jax.ShapeDtypeStruct((3, 3, 16 * (i + 1), 16), jnp.float32),
+            jax.ShapeDtypeStruct((16 * (i + 1),), jnp.float32),
+        )
+        for i in range(4)
+    ]
+    x = jax.ShapeDtypeStruct(IMAGES, jnp.float32)
+    rp.plan(network, params, x, strategy=strategy, target="gpu:h100", verify=False)
+    assert any(before != after for before, after in seen) == (strategy != "everything")
+    for before, after in seen:
+        assert sorted(map(id, after)) == sorted(map(id, before))
+        made_by = {value: kernel for kernel in before for value in kernel.step.writes}
+        done = set()
+        for kernel in after:
+            assert {id(made_by[v]) for v in kernel.reads if v in made_by} <= done
+            done.add(id(kernel))
+
+
+def test_a_result_that_many_kernels_read_is_left():
+    """Whether sums depend on it is followed for a few kernels only; all that is known then is that they may."""
+
+    def fun(x, dy, w):
+        a = jax.nn.relu(x * 2.0)
+        many = [conv(a, w * float(i)) for i in range(80)]
+        g = conv(dy, w)
+        return many, (g * x).sum((0, 1, 2)), g.sum((0, 1, 2))
+
+    before, after = ordered(fun, IMAGES, IMAGES, KERNEL)
+    assert before[0].step.kind == Kind.CHEAP
+    assert after == before
