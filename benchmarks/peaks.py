@@ -1,18 +1,22 @@
 """Predicted against compiled peaks, on an H100 and a TPU v5e that are not here: no search, only the evaluator.
 
 In: the models of ``MODELS`` with few layers of their true width, plain and under the first schedule of some strategies.
-Out: ``results/peaks.md``. Needs the extras ``cuda12`` and ``tpu``. TPU programs are compiled with little optimisation,
-as the search compiles them.
+Out: ``results/peaks.md``, and ``peaks.json`` beside it with what was compiled: a schedule that is still the same is not
+compiled again, predictions are made anew in each run. Needs the extras ``cuda12`` and ``tpu``. What is for a TPU is
+compiled with little optimisation, as the search does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Options, Report, Session, mb
+from benchmarks.common import Options, Report, Session, mb, versions
+from benchmarks.kept import Kept
 from benchmarks.models import MODELS, Model, small
+from benchmarks.predictions import stored
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import make_task
@@ -39,6 +43,31 @@ _INTRO = """`auto` is the plan at half of the predicted plain peak, without comp
 below the least predicted. The other schedules are the first of each strategy."""
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A schedule that was compiled.
+
+    Attributes:
+        target, model, dtype, name: what it is.
+        schedule: as data.
+        peak_bytes: of the module.
+        made: with which versions, and when.
+    """
+
+    target: str
+    model: str
+    dtype: str
+    name: str
+    schedule: list[Any]
+    peak_bytes: int
+    made: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it apart."""
+        return self.target, self.model, self.dtype, self.name
+
+
 def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
     """The schedules to compile, by name."""
     program, judge = session.program, session.judge
@@ -59,25 +88,31 @@ def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
 def run(options: Options) -> Report:
     """Compile all; write and return the table."""
     report = Report("peaks", _INTRO, _COLUMNS, options.results)
+    kept = Kept(options.results / "peaks.json", Compiled, lambda compiled: compiled.key)
     ratios: dict[str, dict[str, float]] = {target: {} for target in TARGETS}
     for target in options.targets or TARGETS:
         for name in options.choose(tuple(SIZES)):
             for dtype in DTYPES:
                 model = small(name, dtype=dtype) if options.quick else MODELS[name](**SIZES[name], dtype=dtype)
                 found = ratios.setdefault(target, {})
-                for schedule, ratio in measure(report, model, dtype, target):
+                for schedule, ratio in measure(report, model, dtype, target, kept):
                     found[f"{name} {dtype} {schedule}"] = ratio
                 report.facts = facts(ratios)
-    report.finish(facts(ratios))
+    report.finish(facts(ratios) + [f"compiled with {made}" for made in dict.fromkeys(c.made for c in kept.read())])
     return report
 
 
-def measure(report: Report, model: Model, dtype: str, target: str) -> Iterator[tuple[str, float]]:
+def measure(report: Report, model: Model, dtype: str, target: str, kept: Kept[Compiled]) -> Iterator[tuple[str, float]]:
     """Add the rows of one model; yield the ratio of each schedule."""
     session = Session(model, target)
+    judge = session.judge
     for name, schedule in schedules(session):
-        predicted = session.judge.predicted_bytes(schedule)
-        compiled = session.judge.compiled_bytes(schedule, session.judge.fast)
+        predicted, data = judge.predicted_bytes(schedule), stored(schedule)
+        found = kept.find((target, model.name, dtype, name))
+        if found is None or found.schedule != data:
+            peak_bytes = judge.compiled_bytes(schedule, judge.fast)
+            found = kept.put(Compiled(target, model.name, dtype, name, data, peak_bytes, versions()))
+        compiled = found.peak_bytes
         report.add(model.name, dtype, target, name, mb(predicted), mb(compiled), f"{predicted / compiled:.3f}")
         yield name, predicted / compiled
 

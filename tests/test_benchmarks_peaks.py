@@ -1,9 +1,10 @@
 """The table of predicted over compiled peaks in the documentation is that of the results."""
 
+import json
 from pathlib import Path
 
-from benchmarks.common import RESULTS
-from benchmarks.peaks import ranges
+from benchmarks.common import RESULTS, Options
+from benchmarks.peaks import ranges, run
 
 LIMITS = Path(__file__).parents[1] / "docs" / "limits.md"
 
@@ -20,3 +21,18 @@ def test_ranges_are_least_and_most_and_nothing_where_there_is_no_row(tmp_path):
     table = ranges(path).splitlines()
     assert table[0] == "| | gpt2 | gpt2_scan | resnet50 | unet | vit | densenet | mlp |"
     assert table[2] == "| gpu:h100, float32 |  |  |  |  | 0.90 - 1.02 |  |  |"
+
+
+def test_a_schedule_that_is_the_same_is_not_compiled_again(tmp_path):
+    options = Options(quick=True, models=("mlp",), targets=("cpu",), results=tmp_path)
+    first = run(options)
+    kept = tmp_path / "peaks.json"
+    rows = json.loads(kept.read_text())
+    compiled = rows[1]["peak_bytes"]
+    rows[0]["peak_bytes"] = rows[1]["peak_bytes"] = 1_000_000
+    rows[1]["schedule"] = rows[0]["schedule"]
+    kept.write_text(json.dumps(rows))
+    again = run(options)
+    assert [row[5] for row in again.rows[:1]] == ["1"], "what is kept is believed"
+    assert again.rows[1:] == first.rows[1:], "another schedule than the one kept is compiled"
+    assert json.loads(kept.read_text())[-1]["peak_bytes"] == compiled
