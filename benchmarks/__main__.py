@@ -19,6 +19,7 @@ _MODULES = {
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
+_MODULES |= {"devices_absent": "benchmarks.devices_absent"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -38,6 +39,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   fit            four whole training steps in budgets, and their largest batches, on CPU, H100, TPUs  (--targets; hours;
                  needs the extras cuda12 and tpu)
   devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)
+  devices_absent  a whole step for eight H100s and eight chips of a v5e that are not here   (--targets; half an hour;
+                 needs the extras cuda12 and tpu)
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
                  needs the extras cuda12 and tpu)
@@ -53,8 +56,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads`, `peaks`, `fit` and `targets` keep theirs in JSON beside the tables and make
-only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `peaks`, `fit`, `targets`, `devices_absent` keep theirs in JSON beside the
+tables and make only what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -78,7 +81,9 @@ def main(arguments: list[str] | None = None) -> None:
                         help=f"only these: {', '.join(MODELS)}; "
                         + "; ".join(f"of {name}: {', '.join(names)}" for name, names in known.items()))  # fmt: skip
     parser.add_argument("--size", choices=SIZES, default="small", help="of the models of authors (default small)")
-    parser.add_argument("--targets", nargs="+", default=(), metavar="target", help="of fit: only these")
+    parser.add_argument(
+        "--targets", nargs="+", default=(), metavar="target", help="of those that name targets: only these"
+    )
     parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",

@@ -50,7 +50,7 @@ Overhead: predicted. Gradient error: the largest difference from the gradients o
 device, over the largest gradient of that array; the worst array."""
 
 
-def _spec(layout: str, shape: tuple[int, ...], batch: bool) -> P:
+def spec(layout: str, shape: tuple[int, ...], batch: bool) -> P:
     """How an array lies on the mesh."""
     if batch:
         return P("data")
@@ -62,7 +62,9 @@ def _spec(layout: str, shape: tuple[int, ...], batch: bool) -> P:
     return P(*[None] * (len(shape) - 1), "model")
 
 
-def _step(model: Model, sgd: Any, wrap: Any) -> Any:
+def train_step_of(model: Model, sgd: Any, wrap: Any) -> Any:
+    """The training step of a model, its loss wrapped by ``wrap``."""
+
     def train_step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
         params, opt_state = state
         value, grads = jax.value_and_grad(wrap(model.loss))(params, batch)
@@ -83,20 +85,22 @@ def measure(name: str, layout: str, kind: str, quick: bool) -> list[list[str]]:
     model = (QUICK if quick else MODELS)[name]()
     params, batch = concrete(model)
     sgd = optax.sgd(0.1, momentum=0.9)
-    (_, (wanted, *_)), _ = jax.jit(_step(model, sgd, lambda f: f))((params, sgd.init(params)), batch)
+    (_, (wanted, *_)), _ = jax.jit(train_step_of(model, sgd, lambda f: f))((params, sgd.init(params)), batch)
     axis_type = AxisType.Explicit if kind == "explicit" else AxisType.Auto
     mesh = jax.make_mesh((4, 2) if layout == "tensor" else (8, 1), ("data", "model"), axis_types=(axis_type,) * 2)
 
     def put(tree: Any, is_batch: bool) -> Any:
-        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, _spec(layout, x.shape, is_batch))), tree)
+        return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, spec(layout, x.shape, is_batch))), tree)
 
     state, spread = put((params, sgd.init(params)), False), put(batch, True)
     rows = []
     for budget in BUDGETS:
         try:
-            step = rp.fit(_step(model, sgd, rp.remat), state, spread, budget=1 if budget == "minimum" else budget)
+            step = rp.fit(
+                train_step_of(model, sgd, rp.remat), state, spread, budget=1 if budget == "minimum" else budget
+            )
         except rp.BudgetError as error:
-            step = rp.fit(_step(model, sgd, rp.remat), state, spread, budget=error.minimum_bytes)
+            step = rp.fit(train_step_of(model, sgd, rp.remat), state, spread, budget=error.minimum_bytes)
         (_, (momentum, *_)), _ = step(state, spread)
         report = step.report
         plain, planned = report.plain.peak_bytes, report.planned.peak_bytes

@@ -1,0 +1,52 @@
+"""``benchmarks devices_absent``: steps for eight devices that are not here."""
+
+import dataclasses
+import importlib.util
+
+import pytest
+
+from benchmarks import devices_absent
+from benchmarks.common import Options
+
+ROW = devices_absent.Row("gpu:h100:8", "fsdp", 1000, 1500, 990, 0.02, 3, 9.0, "now")
+
+
+def _has_cuda() -> bool:
+    try:
+        return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_rows_that_are_kept_are_not_made_again(tmp_path, monkeypatch):
+    made = []
+
+    def fit_row(target, layout, sizes):
+        made.append((target, layout))
+        return dataclasses.replace(ROW, target=target, layout=layout)
+
+    monkeypatch.setattr(devices_absent, "fit_row", fit_row)
+    options = Options(targets=("gpu:h100:8",), results=tmp_path)
+    first = devices_absent.run(options)
+    assert made == [("gpu:h100:8", layout) for layout in devices_absent.LAYOUTS]
+    assert devices_absent.run(options).text() == first.text()
+    assert len(made) == 3
+
+
+def test_what_must_hold_is_checked():
+    over = dataclasses.replace(ROW, planned_bytes=1001, compiles=6)
+    assert devices_absent.facts([ROW, over])[:2] == [
+        "over the budget: gpu:h100:8 fsdp (2 fitted steps)",
+        "more than five compiles: gpu:h100:8 fsdp (6)",
+    ]
+    assert len(ROW.cells()) == len(devices_absent._COLUMNS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _has_cuda(), reason="the CUDA plugin is not installed")
+@pytest.mark.parametrize("layout", devices_absent.LAYOUTS)
+def test_a_step_fits_on_each_of_eight_gpus_that_are_not_here(layout):
+    """Bytes are of one device: an eighth of the batch, and with the weights spread an eighth of these."""
+    row = devices_absent.fit_row("gpu:h100:8", layout, devices_absent.QUICK | {"layers": 3, "batch": 64})
+    assert row.planned_bytes <= row.budget_bytes < row.plain_bytes
+    assert row.compiles <= 5
