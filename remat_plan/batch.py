@@ -6,7 +6,7 @@ In: a training step with marked functions in it, a function from batch sizes to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import collector
@@ -33,6 +33,7 @@ def max_batch(
     static_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    compiler_options: Mapping[str, Any] | None = None,
     target: str | None = None,
     cost: str = "table",
     progress: bool | None = None,
@@ -47,8 +48,8 @@ def max_batch(
         multiple_of: what batches are multiples of; also the smallest one.
         overheads: limits on recomputed seconds over plain seconds (0.1 is ten per cent, predicted) to find the largest
             batch for, beside that of the step as it is and the largest of all.
-        donate_argnums, static_argnums, in_shardings, out_shardings, target, cost, progress: as in ``fit``. With
-            ``cost="measured"`` the limits on overhead are by rates of the attached device.
+        donate_argnums, static_argnums, in_shardings, out_shardings, compiler_options, target, cost, progress: as in
+            ``fit``. With ``cost="measured"`` the limits on overhead are by rates of the attached device.
 
     Returns:
         One row per limit; ``print`` it. ``.plain`` and ``.largest`` are the batch sizes of the step as it is and of the
@@ -85,7 +86,7 @@ def max_batch(
         def step_at(batch: int) -> MarkedStep:
             shown.say(f"tracing the step with batch {batch}")
             args = tuple(make_args(batch))
-            told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
+            told = Settings.of(*(args, static_argnums, donate_argnums, in_shardings, out_shardings, compiler_options))
             marked = find_marks(make_step(train_step, args, told)[0], device, shown, cost)
             return MarkedStep(marked.marks, marked.measuring)
 

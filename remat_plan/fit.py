@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -137,6 +137,7 @@ def fit(
     static_argnums: int | Sequence[int] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
+    compiler_options: Mapping[str, Any] | None = None,
     target: str | None = None,
     cost: str = "table",
     progress: bool | None = None,
@@ -152,7 +153,8 @@ def fit(
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is run), with shardings.
         budget: bytes on one device for the whole compiled step, as in ``plan``; a share is of the step as it is.
         donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
-        static_argnums, in_shardings, out_shardings: as in ``jax.jit``.
+        static_argnums, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that plans need
+            (``rp.compiler_options``) are set by themselves.
         target: a device that need not be here, such as ``"gpu:h100"``.
         cost: whose seconds to go by, as in ``plan``.
         progress: show what is going on after two seconds; by default when stderr is a terminal.
@@ -188,7 +190,7 @@ def fit(
     if not args:
         raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
-    told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings)
+    told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings, compiler_options)
     step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
     step.fit(args)
     return step

@@ -40,6 +40,7 @@ class StepOptions:
     static_argnums: Any = ()
     in_shardings: Any = None
     out_shardings: Any = None
+    compiler_options: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

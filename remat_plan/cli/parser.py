@@ -78,7 +78,7 @@ exit code 1 says that the budget cannot be met."""
 
 _AFTER_FIT = """\
 PATH.py:FUNCTION returns the training step, its arguments and what jax.jit is told of it (donate_argnums,
-static_argnums, in_shardings, out_shardings):
+static_argnums, in_shardings, out_shardings, compiler_options):
 
     def train_step(state, batch):
         loss, grads = jax.value_and_grad(remat_plan.remat(loss_fn))(state.params, batch)

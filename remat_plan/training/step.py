@@ -10,7 +10,7 @@ Leaves of arguments and results that are no arrays (activation functions of an E
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +33,14 @@ class Settings:
         static_argnums: positions of arguments that are not traced.
         donate_argnums: positions of arguments whose memory results may take.
         in_shardings, out_shardings: as in ``jax.jit``; None where nothing is said.
+        compiler_options: of XLA; they win over those of ``compiler_options(target)``.
     """
 
     static_argnums: tuple[int, ...] = ()
     donate_argnums: tuple[int, ...] = ()
     in_shardings: Any = None
     out_shardings: Any = None
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -47,12 +49,16 @@ class Settings:
         donate_argnums: int | Sequence[int],
         in_shardings: Any,
         out_shardings: Any,
+        compiler_options: Mapping[str, Any] | None = None,
     ) -> Settings:
         """Check positions against the arguments there are.
 
         Raises:
-            TypeError, ValueError: a bad position, or one that is static and donated.
+            TypeError, ValueError: a bad position, or one that is static and donated; options that are not by name.
         """
+        options = {} if compiler_options is None else compiler_options
+        if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+            raise TypeError("compiler_options: give options of XLA by name, as a dict whose keys are texts.")
 
         def checked(numbers: int | Sequence[int], name: str) -> tuple[int, ...]:
             found = positions(numbers, name)
@@ -61,7 +67,7 @@ class Settings:
         static, donated = checked(static_argnums, "static_argnums"), checked(donate_argnums, "donate_argnums")
         if both := sorted(set(static) & set(donated)):
             raise ValueError(f"argument {both[0]} is in static_argnums and in donate_argnums; it can be only in one.")
-        return Settings(static, donated, in_shardings, out_shardings)
+        return Settings(static, donated, in_shardings, out_shardings, dict(options))
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,8 @@ class TrainingStep:
         if self.settings.out_shardings is not None:
             out = self.settings.out_shardings
             told["out_shardings"] = out if target is None else place_shardings(out, target)
-        options = compiler_options(target) if target is None or target.attached else {}
+        needed = compiler_options(target) if target is None or target.attached else {}
+        options = {**needed, **self.settings.compiler_options}
         return jax.jit(step, compiler_options=options or None, **told)
 
     def trace(self, runner: MarkRunner) -> Any:
@@ -162,7 +169,8 @@ class TrainingStep:
     def compile(self, runner: MarkRunner, target: Target, fast: bool, hardware: Hardware) -> CompiledMemory:
         """Compile the step for a target with such rates and return what memory it needs, and its seconds."""
         step = self.jitted(runner, target, shardings=False)
-        return compile_memory(step, self.structs, target, fast=fast, hardware=hardware)
+        more = self.settings.compiler_options
+        return compile_memory(step, self.structs, target, fast=fast, compiler_options=more, hardware=hardware)
 
     def result(self, runner: MarkRunner, arrays: Any) -> Any:
         """What the user's step returns, of what the jitted one did."""

@@ -1,0 +1,92 @@
+"""Options of XLA for a whole step: ``rp.fit(..., compiler_options=...)``."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import remat_plan as rp
+from remat_plan.verify.targets import resolve
+
+OPTION = {"xla_backend_optimization_level": 0}
+HIDES = "xla_gpu_enable_latency_hiding_scheduler"
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+
+def train_step(ws, x):
+    grads = jax.grad(rp.remat(loss))(ws, x)
+    return jax.tree.map(lambda w, g: w - g, ws, grads)
+
+
+def small(rows):
+    return [jnp.eye(32)] * 6, jnp.ones((rows, 32))
+
+
+@pytest.mark.parametrize("options", [OPTION, {"xla_disable_hlo_passes": "cse_barrier_expander,algsimp"}])
+def test_options_are_those_of_the_search_and_of_the_step(monkeypatch, options):
+    """One that plans need too is as the user says."""
+    jitted, jit, wanted = [], jax.jit, {**rp.compiler_options(), **options}
+
+    def watched(fn, **told):
+        jitted.append(told.get("compiler_options"))
+        return jit(fn, **told)
+
+    monkeypatch.setattr(jax, "jit", watched)
+    ws, x = small(2048)
+    step = rp.fit(train_step, ws, x, budget="70%", compiler_options=options)
+    assert len(jitted) > 2
+    assert all(given == wanted for given in jitted if given is not None)
+    assert jitted[-1] == wanted
+    assert step(ws, x)[0].shape == (32, 32)
+
+
+def test_an_option_that_xla_lacks_is_named():
+    with pytest.raises((ValueError, RuntimeError), match="xla_no_such_option"):
+        rp.fit(train_step, *small(256), budget="70%", compiler_options={"xla_no_such_option": 1})
+
+
+@pytest.mark.parametrize("options", ["xla_option", [("xla_option", 1)], {1: 2}])
+def test_options_come_by_name(options):
+    with pytest.raises(TypeError, match="give options of XLA by name, as a dict"):
+        rp.fit(train_step, *small(256), budget="70%", compiler_options=options)
+
+
+def test_a_batch_is_searched_with_options():
+    def make_args(batch):
+        return [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6, jax.ShapeDtypeStruct((batch, 32), jnp.float32)
+
+    found = rp.max_batch(train_step, make_args, budget="1MB", compiler_options=OPTION)
+    assert found.largest >= found.plain > 0
+    with pytest.raises(TypeError, match="give options of XLA by name"):
+        rp.max_batch(train_step, make_args, budget="1MB", compiler_options=1)
+
+
+def _has_cuda() -> bool:
+    try:
+        return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _has_cuda(), reason="the CUDA plugin is not installed")
+def test_hiding_collectives_takes_memory_that_an_option_gives_back():
+    """On eight GPUs XLA sums gradients late: recomputing saves little, until it is told not to hide collectives."""
+    mesh = Mesh(np.array(resolve("gpu:h100:8").devices), ("data",))
+
+    def laid(shape, *axes):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+
+    args = [laid((512, 512)) for _ in range(8)], laid((65536, 512), "data")
+    step = rp.fit(train_step, *args, budget="75%", target="gpu:h100:8", compiler_options={HIDES: False})
+    assert step.report.planned.peak_bytes <= step.report.budget_bytes
+    with pytest.raises(rp.BudgetError):
+        rp.fit(train_step, *args, budget="75%", target="gpu:h100:8")
