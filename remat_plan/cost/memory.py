@@ -32,7 +32,7 @@ from remat_plan.cost.program import lower
 from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.siblings import beside_sums
+from remat_plan.cost.siblings import beside_sums, made_with_sums
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -147,10 +147,12 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
 
 
 def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
-    """Return, by the position of a kernel, those of the reductions that are launched with it."""
-    if program.model.row_kernels:
-        return launched_with_readers(program, kernels)
-    return further_results(kernels, program.sizes) if program.model.reduces_results else {}
+    """Return, by the position of a kernel, those that are launched with it."""
+    if program.model.reduces_results:
+        return further_results(kernels, program.sizes)
+    rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
+    images = made_with_sums(kernels, program.sizes) if program.model.sums_images else {}
+    return {**rows, **images}
 
 
 def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:

@@ -1,6 +1,7 @@
 """Element-wise kernels that wait for sums of what they read.
 
-In: kernels in the order of the program. Out: the same kernels in the order in which XLA:GPU runs them.
+In: kernels in the order of the program. Out: the same kernels in the order in which XLA:GPU runs them, and which are
+launched as one.
 
 XLA:GPU makes one kernel of an element-wise step and the sums over images that read the same arrays
 (``MultiOutputFusion``). So what a segment computes again for the gradient of a convolution's kernel, the output of a
@@ -45,6 +46,26 @@ def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
         if found is not None and not any(map(_reads_turned, users)):
             partners.setdefault(found, []).append(position)
     return _reordered(kernels, partners) if partners else kernels
+
+
+def made_with_sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[int]]:
+    """Return, by the position of sums, the element-wise kernels right before them that read the same arrays."""
+    found: dict[int, list[int]] = {}
+    for position in sorted({p for positions in _sums(kernels, sizes).values() for p in positions}):
+        sums, before = kernels[position], position - 1
+        shape = sums.step.eqn.invars[0].aval.shape
+        while before >= 0 and _is_made_with(kernels[before], sums, shape):
+            found.setdefault(position, []).append(before)
+            before -= 1
+    return found
+
+
+def _is_made_with(kernel: Kernel, sums: Kernel, shape: tuple[int, ...]) -> bool:
+    """Tell whether a kernel is element-wise, shares what it reads with sums and is not read by them."""
+    step = kernel.step
+    if step.kind not in (Kind.CHEAP, Kind.EXPENSIVE) or step.eqn.outvars[0].aval.shape != shape:
+        return False
+    return not set(kernel.reads).isdisjoint(sums.reads) and set(step.writes).isdisjoint(sums.reads)
 
 
 def _sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[int]]:

@@ -11,10 +11,10 @@ from remat_plan.cost.backend import GPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
-from remat_plan.cost.memory import region_cost
+from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.siblings import beside_sums
+from remat_plan.cost.siblings import beside_sums, made_with_sums
 
 H100 = hardware_for("gpu:h100", "gpu")
 IMAGES, KERNEL = (8, 32, 32, 16), (3, 3, 16, 16)
@@ -49,6 +49,43 @@ def test_what_is_computed_again_waits_for_the_sums_of_what_it_reads():
     before, after = ordered(again, IMAGES, IMAGES, KERNEL)
     assert names(before) == ["max", "conv_general_dilated", "conv_general_dilated", "reduce_sum", "reduce_sum"]
     assert names(after) == ["conv_general_dilated", "max", "reduce_sum", "conv_general_dilated", "reduce_sum"]
+
+
+def launches(fun, *shapes):
+    """Pairs of what a kernel of sums is named for and what it makes beside them."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), GPU))
+    kernels = beside_sums(fuse(program), program.sizes)
+    found = made_with_sums(kernels, program.sizes)
+    return [(kernels[sums].step.primitive, kernels[made].step.primitive) for sums in found for made in found[sums]]
+
+
+def test_both_are_one_kernel_that_reads_once():
+    assert launches(again, IMAGES, IMAGES, KERNEL) == [("reduce_sum", "max")]
+
+    def apart(x, dy, w, y):
+        g = conv(dy, w)
+        return conv(jax.nn.relu(y * 2.0), w), (g * x).sum((0, 1, 2)), g.sum((0, 1, 2))
+
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (IMAGES, IMAGES, KERNEL, IMAGES)]
+    assert launches(apart, *[a.shape for a in args]) == []
+    both = evaluate(jax.make_jaxpr(lambda x, dy, w, y: again(x, dy, w))(*args), H100)
+    assert both.seconds < evaluate(jax.make_jaxpr(apart)(*args), H100).seconds
+
+
+def test_sums_of_what_was_made_are_a_kernel_of_their_own():
+    """An addition of several arrays is written once, and its sums read it, with one of these."""
+
+    def fun(x, y, z, w):
+        a = x + y + z
+        sums = (a * x).sum((0, 1, 2))
+        return conv(a, w), sums
+
+    before, _ = ordered(fun, IMAGES, IMAGES, IMAGES, KERNEL)
+    added = next(kernel for kernel in before if kernel.step.primitive == "add")
+    sums = next(kernel for kernel in before if kernel.step.primitive == "reduce_sum")
+    assert set(added.step.writes) < set(sums.reads)
+    assert launches(fun, IMAGES, IMAGES, IMAGES, KERNEL) == []
 
 
 def test_what_the_sums_need_does_not_wait():
