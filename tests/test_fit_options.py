@@ -88,5 +88,7 @@ def test_hiding_collectives_takes_memory_that_an_option_gives_back():
     args = [laid((512, 512)) for _ in range(8)], laid((65536, 512), "data")
     step = rp.fit(train_step, *args, budget="75%", target="gpu:h100:8", compiler_options={HIDES: False})
     assert step.report.planned.peak_bytes <= step.report.budget_bytes
-    with pytest.raises(rp.BudgetError):
+    with pytest.raises(rp.BudgetError, match="compiler_options={'" + HIDES):
         rp.fit(train_step, *args, budget="75%", target="gpu:h100:8")
+    with pytest.raises(rp.BudgetError, match="^(?!.*compiler_options)"):
+        rp.fit(train_step, *args, budget=1, target="gpu:h100:8", compiler_options={HIDES: False})
