@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import remat_plan as rp
 from remat_plan.cost.backend import GPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
@@ -121,43 +120,35 @@ def test_what_a_dilated_convolution_reads_turned_does_not_wait():
     assert after == before
 
 
-def network(w, x):
+def network(wrap):
     """Four blocks of a normalisation over images, ``relu`` and a convolution; each reads what all before it made."""
-    features = [x]
-    for kernel, scale in w:
+
+    @wrap
+    def block(kernel, scale, *features):
         joined = jnp.concatenate(features, -1)
         y = (joined - joined.mean((0, 1, 2))) * jax.lax.rsqrt(joined.var((0, 1, 2)) + 1e-5)
-        features.append(conv(jax.nn.relu(y * scale), kernel))
-    return sum((f**2).sum() for f in features)
+        return conv(jax.nn.relu(y * scale), kernel)
+
+    def loss(x, *w):
+        features = [x]
+        for kernel, scale in zip(w[::2], w[1::2], strict=True):
+            features.append(block(kernel, scale, *features))
+        return sum((f**2).sum() for f in features)
+
+    return loss
 
 
-@pytest.mark.parametrize("strategy", ["each_block", "memory", "everything"])
-def test_every_kernel_runs_once_and_after_what_it_reads(strategy, monkeypatch):
-    seen = []
-
-    def watched(kernels, sizes):
-        found = beside_sums(kernels, sizes)
-        seen.append((kernels, found))
-        return found
-
-    monkeypatch.setattr("remat_plan.cost.memory.beside_sums", watched)
-    params = [
-        (
-            jax.ShapeDtypeStruct((3, 3, 16 * (i + 1), 16), jnp.float32),
-            jax.ShapeDtypeStruct((16 * (i + 1),), jnp.float32),
-        )
-        for i in range(4)
-    ]
-    x = jax.ShapeDtypeStruct(IMAGES, jnp.float32)
-    rp.plan(network, params, x, strategy=strategy, target="gpu:h100", verify=False)
-    assert any(before != after for before, after in seen) == (strategy != "everything")
-    for before, after in seen:
-        assert sorted(map(id, after)) == sorted(map(id, before))
-        made_by = {value: kernel for kernel in before for value in kernel.step.writes}
-        done = set()
-        for kernel in after:
-            assert {id(made_by[v]) for v in kernel.reads if v in made_by} <= done
-            done.add(id(kernel))
+@pytest.mark.parametrize("wrap", [jax.checkpoint, lambda f: f], ids=["segments", "plain"])
+def test_every_kernel_runs_once_and_after_what_it_reads(wrap):
+    shapes = [shape for i in range(1, 5) for shape in ((3, 3, 16 * i, 16), (16 * i,))]
+    before, after = ordered(jax.grad(network(wrap), argnums=tuple(range(1, 9))), IMAGES, *shapes)
+    assert (before != after) == (wrap is jax.checkpoint)
+    assert sorted(map(id, after)) == sorted(map(id, before))
+    made_by = {value: id(kernel) for kernel in before for value in kernel.step.writes}
+    done = set()
+    for kernel in after:
+        assert {made_by[v] for v in kernel.reads if v in made_by} <= done
+        done.add(id(kernel))
 
 
 def test_a_result_that_many_kernels_read_is_left():
