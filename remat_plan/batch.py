@@ -86,7 +86,8 @@ def max_batch(
         def step_at(batch: int) -> MarkedStep:
             shown.say(f"tracing the step with batch {batch}")
             args = tuple(make_args(batch))
-            told = Settings.of(*(args, static_argnums, donate_argnums, in_shardings, out_shardings, compiler_options))
+            shardings = in_shardings, out_shardings
+            told = Settings.of(args, static_argnums, donate_argnums, *shardings, compiler_options)
             marked = find_marks(make_step(train_step, args, told)[0], device, shown, cost)
             return MarkedStep(marked.marks, marked.measuring)
 

@@ -4,6 +4,7 @@ Imported as ``from tests.helpers import ...`` (the repository root is on the pat
 """
 
 import functools
+import importlib.util
 import random
 
 import jax
@@ -20,6 +21,18 @@ from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.program import Program, make_emitter, trace_program
 
 CPU = hardware_for("cpu", "cpu")
+
+
+CUDA = "jax_plugins.xla_cuda12"
+"""What XLA's compiler for GPUs comes in."""
+
+
+def has_module(name: str) -> bool:
+    """Tell whether a module is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def traced(fn, *args, argnums=0, has_aux=False, static_argnums=(), existing="replan", kwargs=None) -> Program:

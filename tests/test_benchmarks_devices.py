@@ -1,21 +1,14 @@
 """``benchmarks devices_absent``: steps for eight devices that are not here."""
 
 import dataclasses
-import importlib.util
 
 import pytest
 
 from benchmarks import devices_absent
 from benchmarks.common import Options
+from tests.helpers import CUDA, has_module
 
 ROW = devices_absent.Row("gpu:h100:8", "fsdp", 1000, 1500, 990, 0.02, 3, 9.0, "now")
-
-
-def _has_cuda() -> bool:
-    try:
-        return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def test_rows_that_are_kept_are_not_made_again(tmp_path, monkeypatch):
@@ -43,7 +36,7 @@ def test_what_must_hold_is_checked():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not _has_cuda(), reason="the CUDA plugin is not installed")
+@pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
 def test_a_step_fits_on_each_of_eight_gpus_that_are_not_here():
     row = devices_absent.fit_row("gpu:h100:8", "fsdp", devices_absent.QUICK | {"layers": 3, "batch": 64})
     assert row.planned_bytes <= row.budget_bytes < row.plain_bytes

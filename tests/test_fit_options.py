@@ -1,7 +1,5 @@
 """Options of XLA for a whole step: ``rp.fit(..., compiler_options=...)``."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import remat_plan as rp
+from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
+from tests.helpers import CUDA, has_module
 
 OPTION = {"xla_backend_optimization_level": 0}
 HIDES = "xla_gpu_enable_latency_hiding_scheduler"
@@ -69,15 +69,8 @@ def test_a_batch_is_searched_with_options():
         rp.max_batch(train_step, make_args, budget="1MB", compiler_options=1)
 
 
-def _has_cuda() -> bool:
-    try:
-        return importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not _has_cuda(), reason="the CUDA plugin is not installed")
+@pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
 def test_hiding_collectives_takes_memory_that_an_option_gives_back():
     """On eight GPUs XLA sums gradients late: recomputing saves little, until it is told not to hide collectives."""
     mesh = Mesh(np.array(resolve("gpu:h100:8").devices), ("data",))
@@ -85,7 +78,14 @@ def test_hiding_collectives_takes_memory_that_an_option_gives_back():
     def laid(shape, *axes):
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
+    def in_segments(ws, x):
+        for w in ws:
+            x = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(w, x)
+        return jnp.mean(x**2)
+
     args = [laid((512, 512)) for _ in range(8)], laid((65536, 512), "data")
+    plain, by_hand = (compile_memory(jax.grad(f), args, resolve("gpu:h100:8")).total_bytes for f in (loss, in_segments))
+    assert by_hand > plain
     step = rp.fit(train_step, *args, budget="75%", target="gpu:h100:8", compiler_options={HIDES: False})
     assert step.report.planned.peak_bytes <= step.report.budget_bytes
     with pytest.raises(rp.BudgetError, match="compiler_options={'" + HIDES):

@@ -151,8 +151,10 @@ def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[in
     if program.model.reduces_results:
         return further_results(kernels, program.sizes)
     rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
-    images = made_with_sums(kernels, program.sizes) if program.model.sums_images else {}
-    return {**rows, **images}
+    found = {position: list(others) for position, others in rows.items()}
+    for sums, made in (made_with_sums(kernels, program.sizes) if program.model.sums_images else {}).items():
+        found.setdefault(sums, []).extend([position for position in made if position not in rows])
+    return found
 
 
 def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:

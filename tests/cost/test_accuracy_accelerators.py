@@ -1,7 +1,5 @@
 """Predicted against compiled peaks on XLA:GPU and XLA:TPU, without the devices. Slow: every case is compiled."""
 
-import importlib.util
-
 import jax
 import pytest
 
@@ -11,22 +9,15 @@ from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
-
-
-def _plugin_here(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
+from tests.helpers import CUDA, has_module
 
 GPU = pytest.param(
     "gpu:h100",
-    marks=pytest.mark.skipif(not _plugin_here("jax_plugins.xla_cuda12"), reason="the CUDA plugin is not installed"),
+    marks=pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed"),
 )
 TPU = pytest.param(
     "tpu:v5e:1x1",
-    marks=pytest.mark.skipif(not _plugin_here("libtpu"), reason="the libtpu wheel is not installed"),
+    marks=pytest.mark.skipif(not has_module("libtpu"), reason="the libtpu wheel is not installed"),
 )
 pytestmark = [
     pytest.mark.slow,

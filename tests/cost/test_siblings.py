@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from remat_plan.cost import memory
 from remat_plan.cost.backend import GPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
@@ -23,10 +24,15 @@ def conv(x, w):
     return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
+def lowered(fun, *shapes):
+    """The program of a function for a GPU."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), GPU))
+
+
 def ordered(fun, *shapes):
     """The kernels of a function as the program has them, and as XLA:GPU runs them."""
-    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), GPU))
+    program = lowered(fun, *shapes)
     kernels = fuse(program)
     return kernels, beside_sums(kernels, program.sizes)
 
@@ -52,8 +58,7 @@ def test_what_is_computed_again_waits_for_the_sums_of_what_it_reads():
 
 def launches(fun, *shapes):
     """Pairs of what a kernel of sums is named for and what it makes beside them."""
-    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=H100), GPU))
+    program = lowered(fun, *shapes)
     kernels = beside_sums(fuse(program), program.sizes)
     found = made_with_sums(kernels, program.sizes)
     return [(kernels[sums].step.primitive, kernels[made].step.primitive) for sums in found for made in found[sums]]
@@ -70,6 +75,13 @@ def test_both_are_one_kernel_that_reads_once():
     assert launches(apart, *[a.shape for a in args]) == []
     both = evaluate(jax.make_jaxpr(lambda x, dy, w, y: again(x, dy, w))(*args), H100)
     assert both.seconds < evaluate(jax.make_jaxpr(apart)(*args), H100).seconds
+
+
+def test_what_is_launched_with_another_is_launched_once(monkeypatch):
+    """A kernel that makes sums of rows on its way keeps them, and is a launch of its own."""
+    monkeypatch.setattr(memory, "launched_with_readers", lambda program, kernels: {3: [2]})
+    monkeypatch.setattr(memory, "made_with_sums", lambda kernels, sizes: {5: [4, 3]})
+    assert memory._joined(lowered(again, IMAGES, IMAGES, KERNEL), []) == {3: [2], 5: [4]}
 
 
 def test_sums_of_what_was_made_are_a_kernel_of_their_own():
