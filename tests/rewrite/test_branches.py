@@ -8,7 +8,7 @@ import pytest
 import remat_plan as rp
 from benchmarks.models import small
 from remat_plan.graph.order import Order
-from remat_plan.graph.schedule import around, saving
+from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
 from tests.helpers import planner_schedules, traced, under
 
@@ -158,9 +158,29 @@ def test_a_branch_waits_for_the_parameters_of_the_next():
 
 
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("resnet50", marks=pytest.mark.slow)])
-def test_blocks_in_a_row_wait_for_nothing_more(name):
+def test_blocks_in_a_row_wait_for_gradients_of_weights_alone(name):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)
     order = Order(program.graph, free_ops(program.graph))
     for schedule in planner_schedules(program, limit=3):
-        assert all(not waits for _, waits in order.of(schedule)), schedule
+        waits = [v for _, values in order.of(schedule) for v in values]
+        assert set(waits) <= set(program.graph.inputs), schedule
+
+
+@pytest.mark.parametrize("tail", [saving, as_is])
+def test_a_layer_waits_for_the_gradients_of_the_weights_behind_it(tail):
+    """Of those up to the next segment, or in a plain tail; not of all that follows."""
+
+    def layers(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x**2)
+
+    program = traced(layers, [jnp.eye(4)] * 4, jnp.ones((2, 4)))
+    graph = program.graph
+    ends = [op.index + 1 for op in graph.ops if op.primitive == "tanh"][:3]
+    kinds = zip([0, *ends], [*ends, len(graph.ops)], [saving, as_is, saving, tail], strict=True)
+    segments = [kind(start, end) for start, end, kind in kinds]
+    w = graph.inputs
+    waits = [set(values) for _, values in Order(graph, free_ops(graph)).of(segments)]
+    assert waits == [{w[1], w[2]}, set(), {w[3]}, set()]
