@@ -53,10 +53,6 @@ _MOST_SLICES = 16
 
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
 
-_HIDING = "xla_gpu_enable_latency_hiding_scheduler"
-"""XLA:GPU's option that is on where a step spans devices: gradients of weights are summed over them late, and what they
-are made of is kept till then."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -129,7 +125,7 @@ def fit_step(
     budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
     found = search_step(measuring, marks, budget_bytes)
     if not found.fits:
-        raise _below(marks, found, budget_bytes, _advice(step, target))
+        raise _below(marks, found, budget_bytes)
     report = _report(marked, found, budget, budget_bytes)
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
               report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
@@ -244,17 +240,10 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
     return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 
-def _below(marks: Sequence[Mark], found: Fitted, budget_bytes: int, advice: str) -> BudgetError:
+def _below(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> BudgetError:
     """The error of a budget that no schedules meet."""
     mark, schedule = marks[0], found.choice[0]
     graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(schedule))
     held = f"From beginning to end the step holds {format_bytes(held_bytes(found.memory))}"
     least, device = found.memory.total_bytes, mark.judge.device
-    return below_minimum(graph, timeline, least, budget_bytes, True, device, advice, held)
-
-
-def _advice(step: TrainingStep, target: Target) -> str:
-    """What to try beside a larger budget."""
-    if target.platform != "gpu" or not step.spans_devices or _HIDING in step.settings.compiler_options:
-        return _ADVICE
-    return f"{_ADVICE}compiler_options={{{_HIDING!r}: False}} (XLA keeps more to hide collectives), "
+    return below_minimum(graph, timeline, least, budget_bytes, True, device, _ADVICE, held)

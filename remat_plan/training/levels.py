@@ -31,7 +31,10 @@ MOST_COMPILES = 5
 """The step as written is one of them. Only where none of these fits, a few more are made, and of the least."""
 
 CLOSE = 0.03
-"""A step that leaves no more than this share of the budget unused is not improved."""
+"""A step that leaves no more than this share of the budget unused is improved only where that promises ``_WORTH``."""
+
+_WORTH = 0.03
+"""So much shorter it has to be then, as predicted: at the low end a few bytes can cost as much as all the others."""
 
 _AIM = 0.005
 """The share of the budget that is left free after a step came out above it: predictions are not that exact. After two
@@ -152,7 +155,7 @@ class Levels:
     def explore(self, budget_bytes: int, compiles: int, propose: Callable[[int], Choice | None]) -> None:
         """Compile so many choices, each where what is known says that the budget is met.
 
-        Fewer if one is as good as can be had, a few more if none fits.
+        Fewer if one is good enough, a few more if none fits.
 
         Args:
             budget_bytes: of the step.
@@ -163,8 +166,9 @@ class Levels:
         while (choice := propose(budget_bytes)) is not None:
             if len(self.tried) >= most + (0 if self.best(budget_bytes) else _MORE):
                 break
-            if self.is_done(choice, self.measure(choice), budget_bytes):
+            if self.is_done(budget_bytes, choice):
                 break
+            self.measure(choice)
 
     def least(self) -> Choice:
         """Of choices near the low end the one the compiler needs least for.
@@ -204,10 +208,18 @@ class Levels:
         found = [self.tried[choice].seconds for choice in choices]
         return [None if seconds is None else Ratio.exactly(seconds) for seconds in found]
 
-    def is_done(self, choice: Choice, memory: CompiledMemory, budget_bytes: int) -> bool:
-        """Whether no other choice is worth a compile."""
-        close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= budget_bytes
-        return close or (memory.total_bytes <= budget_bytes and overhead(self.marks, choice) <= _NOTHING_TO_GAIN)
+    def is_done(self, budget_bytes: int, following: Choice) -> bool:
+        """Whether what fits is good enough for the following choice not to be compiled."""
+        best = self.best(budget_bytes)
+        if best is None or self.recomputes_nothing(budget_bytes):
+            return best is not None
+        is_close = self.tried[best].total_bytes >= (1 - CLOSE) * budget_bytes
+        return is_close and price(self.marks, following) > (1 - _WORTH) * price(self.marks, best)
+
+    def recomputes_nothing(self, budget_bytes: int) -> bool:
+        """Whether what fits has next to no overhead."""
+        best = self.best(budget_bytes)
+        return best is not None and overhead(self.marks, best) <= _NOTHING_TO_GAIN
 
     def next(self, budget_bytes: int) -> Choice | None:
         """The choice to compile next; None where none is left.

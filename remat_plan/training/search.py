@@ -118,8 +118,8 @@ def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted
         return levels.search(budget_bytes)
     first = _first(levels, budget_bytes)
     final = Levels(levels.marks, measuring.compile, levels.held_bytes, levels.rate)
-    if not final.is_done(first, final.measure(first), budget_bytes):
-        final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried), final.between)
+    final.measure(first)
+    final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried), final.between)
     best = final.best(budget_bytes) or levels.least()
     found = final.found(best, budget_bytes)
     levels.tried.update(final.tried)
@@ -131,6 +131,6 @@ def _first(levels: Levels, budget_bytes: int) -> Choice:
     choice = levels.choice(levels.aim(budget_bytes, {}, 0))
     memory = levels.measure(choice)
     close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
-    if close or levels.is_done(choice, memory, budget_bytes):
+    if close or levels.recomputes_nothing(budget_bytes):
         return choice
     return levels.between(budget_bytes) or choice

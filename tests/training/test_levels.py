@@ -58,13 +58,10 @@ class Stepped:
     def above_arguments(self, schedule):
         return schedule
 
-    def price(self, schedule):
-        return 1 / schedule
-
     def seconds(self, schedule):
         return 1 + 1 / schedule
 
-    flops = seconds
+    price = flops = seconds
 
 
 def search(mark, budget_bytes, total, held_bytes=0):
@@ -154,3 +151,20 @@ def test_the_line_through_two_choices_is_followed_up_to_the_middle():
     assert interpolated({150: 100, 160: 200, 200: 180}, 120, range(100, 201)) == 162, "the least above, not the next"
     assert interpolated({100: 100, 200: 200}, 100, range(100, 201)) is None, "nothing to gain"
     assert interpolated({100: 100, 200: 200}, 180, (100, 200)) is None, "nothing between"
+
+
+def test_close_to_the_budget_another_choice_is_compiled_where_it_promises_much():
+    """At the low end a schedule that recomputes twice as much may need 3 % less."""
+
+    def is_done(budget_bytes, price):
+        mark = Stepped(100, 200, 205)
+        mark.price = {200: 1.5, 205: price}.__getitem__
+        mark.judge.hardware = SimpleNamespace(measured=False)
+        levels = Levels((mark,), lambda choice: None, 0)
+        levels.tried = {(200,): memory(201, None)}
+        return levels.is_done(budget_bytes, (205,))
+
+    assert is_done(206, 1.49)
+    assert not is_done(206, 1.4)
+    assert not is_done(220, 1.49), "not close"
+    assert not is_done(200, 1.49), "nothing fits"
