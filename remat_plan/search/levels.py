@@ -41,8 +41,8 @@ _MORE = 2
 
 _FLOOR = (0.0, 0.0625, 0.125, 0.25, 0.5)
 """Where choices near the low end lie: shares of the way from the least level to the plain one, by factors. The nearest
-are close together: what runs again inside what runs again may come out a fifth larger than predicted (a ResNet-50 on a
-v5e), and a little above there is less of it."""
+are close together: what is predicted to need least of a ResNet-50 on a v5e runs much inside what runs again, and comes
+out a fifth larger with little optimisation; what is a little above comes out as predicted."""
 
 _NOTHING_TO_GAIN = 0.002
 """Nor is a step improved that recomputes this share of the plain seconds, or less."""
@@ -249,8 +249,8 @@ def confirmed(step: CompiledStep, levels: Levels, budget_bytes: int) -> Fitted:
 
     def propose(budget_bytes: int) -> Choice | None:
         choice = final.between(budget_bytes)
-        if choice is None and final.best(budget_bytes) is None:
-            choice = levels.least()
+        if final.best(budget_bytes) is None and choice in (None, levels.choice(0)):
+            choice = levels.least()  # rather than what is predicted to need least: it may run much again twice
         return None if choice in final.tried else choice
 
     if not final.is_done(first, final.measure(first), budget_bytes):
@@ -271,6 +271,6 @@ def _first(levels: Levels, budget_bytes: int) -> Choice:
     close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
     if close or levels.is_done(choice, memory, budget_bytes):
         return choice
-    if (other := levels.between(budget_bytes)) is not None:
+    if (other := levels.between(budget_bytes)) not in (None, levels.choice(0)):
         return other
     return choice if memory.total_bytes <= budget_bytes else levels.least()

@@ -197,3 +197,14 @@ def test_the_least_is_found_as_the_least_and_met_as_a_budget():
     found, _ = confirmed_search(peaks, 300, peaks.get)
     assert found.fits
     assert found.choice == (30,)
+
+
+def test_what_is_predicted_to_need_least_is_compared_by_fast_compiles_before_one_that_counts():
+    """As of a ResNet-50: the two lowest need more than what is a little above them."""
+    peaks = {500: 580, 510: 545, 520: 490, 550: 505, 600: 550, 700: 640, 1000: 930}
+    for excess in (1.05, 1.2):  # the first is worth a compile that counts, or it is not
+        found, compiled = confirmed_search(peaks, 515, peaks.get, excess)
+        assert found.fits
+        assert found.choice == (520,)
+        assert ("final", 500) not in compiled
+        assert len(compiled) <= 7
