@@ -99,7 +99,7 @@ class Session:
         asked = set(self.judge.asked[begun:])
         cached_seconds = sum(known[key] for key in asked & known.keys())
         seconds = time.perf_counter() - started + cached_seconds + self.solve_seconds
-        return Planned(plan, len({schedule for schedule, _ in asked}), seconds)
+        return Planned(plan, len(asked), seconds)
 
     def make_plan(self, budget: int | str | None, request: Request) -> Plan:
         """The plan that a request comes to."""

@@ -32,8 +32,9 @@ from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
+from remat_plan.search.levels import Fitted
+from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
 from remat_plan.training.inputs import Arguments, sort_arguments
-from remat_plan.training.levels import Fitted, Mark, held_bytes, level_bytes, overhead
 from remat_plan.training.search import Measuring, search_step
 from remat_plan.training.sites import find_sites
 from remat_plan.training.step import Settings, TrainingStep

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "marks": {"program"},
     "modules": {"graph"},
     "training": {
-        *("_compat", "units", "graph", "cost", "clock", "verify", "report", "program", "reuse", "search", "marks"),
+        *("_compat", "units", "graph", "cost", "verify", "report", "program", "reuse", "search", "marks"),
     },
     "fitted": {
         *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),

@@ -232,8 +232,12 @@ def _smallest(judge: Judge, schedules: Sequence[Schedule]) -> list[Schedule]:
 def _closest(
     measure: Measure, candidates: Candidates, request: Request, tried: Tried, judged: Sequence[Schedule] = ()
 ) -> Outcome:
-    """What comes closest; or the schedule that recomputes nothing where that needs less and is allowed."""
-    found = least(measure, tried, judged)
+    """What comes closest of searches that found nothing, and of others that were judged."""
+    return or_plain(measure, candidates, request, least(measure, tried, judged))
+
+
+def or_plain(measure: Measure, candidates: Candidates, request: Request, found: Outcome) -> Outcome:
+    """What came closest; or the schedule that recomputes nothing where that needs less and is allowed."""
     judge = measure.judge
     if not candidates.may_stay_plain(request) or measure.peak(judge.unplanned) >= found.peak_bytes:
         return found

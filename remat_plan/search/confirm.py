@@ -1,9 +1,10 @@
-"""The schedule for a budget, with the last word on its peak.
+"""The schedule for a budget, or the error that says what is needed at least.
 
 In: a ``Measure``, ``Candidates``, a budget, a ``Request``. Out: a schedule within the budget, or ``BudgetError``.
 
-Where a search compiles fast, the peak that counts is another one than the search went by. What one search comes to
-shows where the next has to look.
+Where compiling is quick, the planner's curves are searched with it (``choose``). Where it takes minutes (TPUs that are
+not attached), the step is searched by levels, as a training step with one mark that is all of it: that takes few
+compiles.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.report.shortfall import below_minimum
+from remat_plan.search.alone import find_by_levels
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
 from remat_plan.search.judge import UNMERGED, Judge
@@ -19,58 +21,71 @@ from remat_plan.search.measure import Compiled, Measure
 from remat_plan.search.seconds import by_compiler, faster_by, no_more_work
 
 _ROUNDS = 4
-"""So many searches are made for one budget at most: after fewer, what fast compiles are far off may be missed."""
+"""So many searches are made for one budget at most, each around the least peak of the one before."""
 
 _AGREEMENT = 0.005
 """The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
 together here and count as equal."""
 
 _SLACK = 0.03
-"""A plan found with fast compiles is not improved if it is this close to the budget, as a share of it. Where the least
-peak found is further above it, and is the one that counts, no other search is made."""
-
-_NOTHING_TO_GAIN = 0.005
-"""Nor is one improved that recomputes this share of the plain seconds, or less."""
+"""Where the least peak found is further above the budget, as a share of it, no other search is made."""
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (collectives may run again then), "
 
 
 def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
-    """``find``, with the peak that counts having the last word.
+    """The fastest schedule found whose peak is within a budget.
 
-    Where nothing fits, or fast compiles are far off, a search for another goal may find what the first one missed.
     The function as written is a candidate like any other, whose peak is known.
 
     Raises:
         BudgetError: nothing fits.
     """
     judge = measure.judge
-    goal = budget_bytes
     peaks: dict[Schedule, int] = {}
     if may_stay_written(judge, request):
         written = judge.program.written
         peaks[written] = measure.peak(written)
         if peaks[written] <= budget_bytes and not _may_be_beaten(judge, candidates, budget_bytes, request):
             return written
+    named = candidates.named(request)
+    checked = named is not None and len(named.schedules) == 1
+    if isinstance(measure, Compiled) and judge.fast and not checked:
+        outcome = find_by_levels(measure, candidates, budget_bytes, request)
+        peaks[outcome.schedule] = outcome.peak_bytes
+    else:
+        _search(measure, candidates, budget_bytes, request, peaks)
+    if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
+        return _quickest(measure, fastest(judge, fitting), budget_bytes)
+    least = min(peaks, key=peaks.__getitem__)
+    graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
+    advice = _ADVICE if checked else ""
+    advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
+    raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
+
+
+def _search(
+    measure: Measure, candidates: Candidates, budget_bytes: int, request: Request, peaks: dict[Schedule, int]
+) -> None:
+    """``find``; where its least is just above the budget, again, since around it there is often less.
+
+    Args:
+        measure: whose word counts.
+        candidates: where schedules come from.
+        budget_bytes: what has to be met.
+        request: what was asked for.
+        peaks: of the schedules that are known; those that are found are added.
+    """
+    goal = budget_bytes
     for _ in range(_ROUNDS):
         outcome = find(measure, candidates, goal, request)
         if outcome.schedule in peaks:
             break
         peak = peaks[outcome.schedule] = measure.peak(outcome.schedule)
-        if peak <= budget_bytes and _is_close(measure, outcome.schedule, peak / budget_bytes):
+        if peak <= budget_bytes or (peak == outcome.peak_bytes and peak > (1 + _SLACK) * budget_bytes):
             break
-        if peak == outcome.peak_bytes and peak > (1 + _SLACK) * budget_bytes:
-            break  # the search heard the last word, and its least is far above
         goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
-    if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
-        return _quickest(measure, fastest(judge, fitting), budget_bytes)
-    least = min(peaks, key=peaks.__getitem__)
-    graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
-    named = candidates.named(request)
-    advice = _ADVICE if named is not None and len(named.schedules) == 1 else ""
-    advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
-    raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
 
 
 def _quickest(measure: Measure, found: Schedule, budget_bytes: int) -> Schedule:
@@ -83,14 +98,14 @@ def _quickest(measure: Measure, found: Schedule, budget_bytes: int) -> Schedule:
 
 
 def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:
-    """The goal of the next search, after one came to a schedule that is not what was wanted.
+    """The goal of the next search, after one came to a schedule that needs more than the budget.
 
     Args:
         goal: of that search.
-        found_bytes, peak_bytes: the schedule's peak in the words of the search, and the one that counts.
-        budget_bytes: what the peak that counts has to be within.
+        found_bytes, peak_bytes: peaks of the schedule that speaks for this one, and its own.
+        budget_bytes: what its own has to be within.
     """
-    scaled = int(budget_bytes * found_bytes / peak_bytes * (1.0 if peak_bytes <= budget_bytes else 0.99))
+    scaled = int(budget_bytes * found_bytes / peak_bytes * 0.99)
     return max(scaled, found_bytes) if found_bytes > goal else scaled
 
 
@@ -115,8 +130,3 @@ def _may_be_beaten(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     found = find_predicted(judge, candidates, limit, request).schedule
     others = (found, *candidates.uniform(request), *candidates.lean(request))
     return bool(faster_ones(judge, others, limit, (1 - _AGREEMENT) * judge.price(judge.program.written)))
-
-
-def _is_close(measure: Measure, schedule: Schedule, share: float) -> bool:
-    """Whether no other search would find a better schedule than this one (its peak: a share of the budget)."""
-    return not measure.fast or share >= 1 - _SLACK or measure.judge.overhead(schedule) <= _NOTHING_TO_GAIN

@@ -124,8 +124,12 @@ class Judge:
 
     def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
         """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
+        return self.compiled(schedule, fast).total_bytes
+
+    def compiled(self, schedule: Schedule, fast: bool = False) -> CompiledMemory:
+        """What XLA says of a schedule on the target; ``fast`` as of ``compiled_bytes``."""
         self.asked.append((schedule, fast))
-        return self._compile(schedule, fast).total_bytes
+        return self._compile(schedule, fast)
 
     def compiled_seconds(self, schedule: Schedule) -> float | None:
         """Seconds of a schedule's step by the module that XLA makes of it; None where that does not tell.

@@ -1,7 +1,7 @@
 """Whose word on peaks a search goes by: the evaluator's or the compiler's.
 
-In: a ``Judge``. Out: a ``Measure``, made for one search: the peak of a schedule that counts, and the peak (of another
-schedule, perhaps) that is good enough to search with.
+In: a ``Judge``. Out: a ``Measure``, made for one search: the peak of a schedule, and the peak (of another schedule,
+perhaps) that is good enough to search with.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import inf
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.search.judge import Judge
+from remat_plan.verify.compile import CompiledMemory
 
 SLACK = 0.03
 """A schedule is not compiled if this share more than the budget is expected of it, and another one fits."""
@@ -23,7 +24,7 @@ class Outcome:
 
     Attributes:
         schedule: the one to use; where none fits, the one with the least peak.
-        peak_bytes: its peak in the words of the search: predicted, or compiled with the options that it compiles with.
+        peak_bytes: its peak in the words of the search: predicted, or compiled.
     """
 
     schedule: Schedule
@@ -35,11 +36,10 @@ class Predicted:
 
     Attributes:
         judge: who predicts.
-        fast: whether peaks in a search are others than those that count.
     """
 
     def __init__(self, judge: Judge):
-        self.judge, self.fast = judge, False
+        self.judge = judge
 
     def peak(self, schedule: Schedule) -> int:
         """The predicted peak."""
@@ -55,7 +55,7 @@ class Predicted:
 
 
 class Compiled:
-    """The compiler's word, by fast compiles in a search where the target has them; attributes as of ``Predicted``.
+    """The compiler's word; attributes as of ``Predicted``.
 
     Schedules with equal predicted peaks and seconds, to the byte, mostly are one program (what they save differently
     nothing reads), so the first of them speaks for the others.
@@ -66,17 +66,22 @@ class Compiled:
     """
 
     def __init__(self, judge: Judge, known: Sequence[Schedule] = ()):
-        self.judge, self.fast = judge, judge.fast
+        self.judge = judge
         self.least_off = inf  # the least compiled peak over its prediction
-        self.peaks: dict[Schedule, int] = {}  # compiled with the options that count
+        self.peaks: dict[Schedule, int] = {}
         self.speakers: dict[tuple[int, float], Schedule] = {}  # by predicted peak and seconds
         for schedule in known:
             self.speaker(schedule)
 
+    def memory(self, schedule: Schedule) -> CompiledMemory:
+        """What the compiler says of a schedule."""
+        memory = self.judge.compiled(schedule)
+        self.peaks[schedule] = memory.total_bytes
+        return memory
+
     def peak(self, schedule: Schedule) -> int:
         """The compiled peak."""
-        self.peaks[schedule] = self.judge.compiled_bytes(schedule)
-        return self.peaks[schedule]
+        return self.memory(schedule).total_bytes
 
     def ask(self, schedule: Schedule, budget_bytes: int = 0) -> Outcome:
         """Compile a schedule, or the one that speaks for it, and return the one compiled and its peak.
@@ -85,15 +90,11 @@ class Compiled:
         alone.
         """
         speaker, predicted = self.speaker(schedule), self.judge.predicted_bytes(schedule)
-        peak = self._searched(speaker)
+        peak = self.peak(speaker)
         self.least_off = min(self.least_off, peak / max(predicted, 1))
         if speaker != schedule and predicted <= budget_bytes < peak:
-            return Outcome(schedule, self._searched(schedule))
+            return Outcome(schedule, self.peak(schedule))
         return Outcome(speaker, peak)
-
-    def _searched(self, schedule: Schedule) -> int:
-        """The compiled peak that a search goes by."""
-        return self.judge.compiled_bytes(schedule, True) if self.fast else self.peak(schedule)
 
     def speaker(self, schedule: Schedule) -> Schedule:
         """The schedule that speaks for this one from now on: itself, if it is the first of its kind."""
@@ -120,4 +121,4 @@ class Compiled:
 
 
 Measure = Predicted | Compiled
-"""What a search is given; the two have ``judge``, ``fast``, ``peak``, ``ask`` and ``along`` in common."""
+"""What a search is given; the two have ``judge``, ``peak``, ``ask`` and ``along`` in common."""

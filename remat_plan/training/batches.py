@@ -14,8 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan.training.levels import Choice, Levels, Mark, held_bytes, level_bytes, overhead, rate
-from remat_plan.training.search import Measuring, confirmed, first_rate
+from remat_plan.search.levels import Levels, confirmed
+from remat_plan.search.mark import Choice, Mark, held_bytes, level_bytes, overhead, rate
+from remat_plan.training.search import Measuring, first_rate
 from remat_plan.verify.compile import CompiledMemory
 
 _TRIES = 4

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.progress import Progress
-from remat_plan.training.levels import CLOSE, MOST_COMPILES, Choice, Fitted, Levels, Mark, held_bytes, price, rate
+from remat_plan.search.levels import Fitted, Levels, confirmed
+from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
 from remat_plan.training.sites import Site
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
@@ -23,9 +24,6 @@ from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
-
-_FAST_EXCESS = 1.15
-"""A fast compile may need this much more than one with default options: of a ViT on a v5e 15 to 18 per cent."""
 
 _AGREEMENT = 0.005
 """The step as written stays unless another choice is predicted to be faster by this share."""
@@ -107,30 +105,3 @@ def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:
     written = measuring.as_written
     plain = tuple(mark.judge.program.plain for mark in marks)
     return min(1.0, rate(marks, plain, written.total_bytes - held_bytes(written)))
-
-
-def confirmed(measuring: Measuring, levels: Levels, budget_bytes: int) -> Fitted:
-    """Search, with default options of the compiler having the last word.
-
-    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this.
-    """
-    if not measuring.fast:
-        return levels.search(budget_bytes)
-    first = _first(levels, budget_bytes)
-    final = Levels(levels.marks, measuring.compile, levels.held_bytes, levels.rate)
-    final.measure(first)
-    final.explore(budget_bytes, MOST_COMPILES - 2 - len(levels.tried), final.between)
-    best = final.best(budget_bytes) or levels.least()
-    found = final.found(best, budget_bytes)
-    levels.tried.update(final.tried)
-    return found
-
-
-def _first(levels: Levels, budget_bytes: int) -> Choice:
-    """The choice to begin with: the one that is expected at the budget, or another where a fast compile is far off."""
-    choice = levels.choice(levels.aim(budget_bytes, {}, 0))
-    memory = levels.measure(choice)
-    close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
-    if close or levels.recomputes_nothing(budget_bytes):
-        return choice
-    return levels.between(budget_bytes) or choice

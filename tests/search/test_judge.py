@@ -11,7 +11,7 @@ from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
-from remat_plan.training.levels import Mark, overhead
+from remat_plan.search.mark import Mark, overhead
 from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 

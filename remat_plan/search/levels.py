@@ -1,13 +1,15 @@
-"""The schedules of all marks of a training step, for a budget of the step.
+"""The schedules of all marks of a step, for a budget of the step.
 
 In: ``Mark``s (what is known of each program by itself), a function that compiles the step under schedules for them, a
 budget. Out: ``Fitted``: schedules whose compiled step is within the budget, or those that are predicted to need least.
+The step is a training step; or the gradient step of one program, where compiling takes minutes (``alone``).
 
 Each mark is given the same *level*: bytes that its own gradient step may need, by the evaluator, beside its
 arguments. Of its schedules the fastest is taken that is predicted to stay within. The step needs what it holds all the
 time (arguments and results that are not donated, as the compiler counts them) and at its peak what the highest mark
 needs there; how many bytes a predicted byte comes out at is learned from what was compiled. So few compiles are needed,
-however large the step is: the one as written, and mostly two or three more.
+however large the step is: the one as written, and mostly two or three more. Where compiling takes long (TPUs that are
+not attached) the first is made with little optimisation; those that count, with default options.
 
 Limits: of marks that are alive at one time, such as two halves of one model, each has the same level, although an
 unequal share of the bytes may cost less.
@@ -17,13 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from remat_plan.clock.turns import Ratio
-from remat_plan.graph.schedule import Schedule, is_written
-from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import find_predicted
-from remat_plan.search.judge import Judge
-from remat_plan.search.refine import step_towards
+from remat_plan.search.mark import Choice, Mark, flops, level_bytes, overhead, price, rate
 from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 
@@ -43,66 +42,32 @@ four times as much is left, and so on."""
 _MORE = 2
 """So many choices more are compiled where none fits: what is at the low end may cost far more than is needed."""
 
-_FLOOR = (0.0, 0.125, 0.25, 0.5)
-"""Where choices near the low end lie: shares of the way from the least level to the plain one, by factors."""
+_FLOOR = (0.0, 0.0625, 0.125, 0.25, 0.5)
+"""Where choices near the low end lie: shares of the way from the least level to the plain one, by factors. The nearest
+are close together: what is predicted to need least of a ResNet-50 on a v5e runs much inside what runs again, and comes
+out a fifth larger with little optimisation; what is a little above comes out as predicted."""
 
 _NOTHING_TO_GAIN = 0.002
 """Nor is a step improved that recomputes this share of the plain seconds, or less."""
 
-_LEAST_RATE = 1e-3
-"""A predicted byte is taken to come out at no less; a program that is tiny may need nothing."""
+_CONFIRMED = 3
+"""Where the first compile is fast, so many more are made with default options: each takes minutes for a TPU."""
 
-Choice = tuple[Schedule, ...]
-"""A schedule for each mark."""
+_FAST_EXCESS = 1.15
+"""A fast compile may need this much more than one with default options: of a ViT on a v5e 15 to 18 per cent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A marked program, what it costs, where its schedules come from."""
-
-    judge: Judge
-    candidates: Candidates
-    request: Request
-
-    def seconds(self, schedule: Schedule) -> float:
-        """Seconds of its gradient step, by the evaluator; as written, those that overhead is set against."""
-        if is_written(schedule) and not self.judge.program.has_own_remat:
-            return self.judge.plain_seconds
-        return self.judge.timeline(self.known(schedule)).seconds
-
-    def flops(self, schedule: Schedule) -> float:
-        """FLOPs of its gradient step."""
-        return self.judge.timeline(self.known(schedule)).flops
-
-    def price(self, schedule: Schedule) -> float:
-        """What its schedules are compared by; see ``Judge.price``."""
-        return self.judge.price(self.known(schedule))
-
-    def known(self, schedule: Schedule) -> Schedule:
-        """The schedule that the evaluator takes for one: as written is the plain one where nothing else is written."""
-        program = self.judge.program
-        return program.plain if is_written(schedule) and not program.has_own_remat else schedule
+class CompiledStep(Protocol):
+    """A step that is compiled under choices."""
 
     @property
-    def argument_bytes(self) -> int:
-        """Bytes of its arguments, which are arguments or values of the step."""
-        return self.judge.timeline(self.judge.program.plain).argument_bytes
+    def fast(self) -> bool:
+        """Whether compiling with default options takes so long that little optimisation says where to begin."""
+        ...
 
-    def above_arguments(self, schedule: Schedule) -> int:
-        """What its gradient step needs beside its arguments at its peak, by the evaluator."""
-        return self.judge.predicted_bytes(self.known(schedule)) - self.argument_bytes
-
-    def fastest(self, level_bytes: int) -> Schedule:
-        """Its fastest schedule that is predicted to stay within a level, or the one that needs least."""
-        limit = level_bytes + self.argument_bytes
-        plain = self.judge.program.plain
-        if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
-            return plain
-        return find_predicted(self.judge, self.candidates, limit, self.request).schedule
-
-    def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
-        """The fastest schedule on the way from one to another that is predicted to be within a level, or the first."""
-        return step_towards(self.judge, low, high, level_bytes + self.argument_bytes) or low
+    def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
+        """What the compiled step needs; ``fast`` with little optimisation."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,34 +249,40 @@ class Levels:
         return int((goal - self.held_bytes) / self.rate)
 
 
-def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:
-    """The level of a choice: of the mark that needs most."""
-    return max(mark.above_arguments(s) for mark, s in zip(marks, choice, strict=True))
+def confirmed(step: CompiledStep, levels: Levels, budget_bytes: int) -> Fitted:
+    """Search, with default options of the compiler having the last word.
+
+    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this.
+    """
+    if not step.fast:
+        return levels.search(budget_bytes)
+    first = _first(levels, budget_bytes)
+    final = Levels(levels.marks, step.compile, levels.held_bytes, levels.rate)
+
+    def propose(budget_bytes: int) -> Choice | None:
+        choice = final.between(budget_bytes)
+        if final.best(budget_bytes) is None and choice in (None, levels.choice(0)):
+            choice = levels.least()  # rather than what is predicted to need least: it may run much again twice
+        return None if choice in final.tried else choice
+
+    final.measure(first)
+    final.explore(budget_bytes, _CONFIRMED - 1, propose)
+    best = final.best(budget_bytes) or levels.least()
+    found = final.found(best, budget_bytes)
+    levels.tried.update(final.tried)
+    return found
 
 
-def rate(marks: Sequence[Mark], choice: Choice, above_bytes: int) -> float:
-    """Compiled bytes above what is held that a predicted byte of a choice came out at."""
-    return max(above_bytes / max(level_bytes(marks, choice), 1), _LEAST_RATE)
+def _first(levels: Levels, budget_bytes: int) -> Choice:
+    """The choice to begin with: the one that is expected at the budget, or another where a fast compile is far off.
 
-
-def flops(marks: Sequence[Mark], choice: Choice) -> float:
-    """FLOPs of the gradient steps of all marks."""
-    return sum(mark.flops(s) for mark, s in zip(marks, choice, strict=True))
-
-
-def price(marks: Sequence[Mark], choice: Choice) -> float:
-    """What choices that fit are compared by; see ``Judge.price``."""
-    return sum(mark.price(s) for mark, s in zip(marks, choice, strict=True))
-
-
-def overhead(marks: Sequence[Mark], choice: Choice) -> float:
-    """Recomputed seconds over plain seconds of all marks, by the evaluator."""
-    plain = sum(mark.judge.plain_seconds for mark in marks)
-    made = sum(mark.seconds(s) for mark, s in zip(marks, choice, strict=True))
-    found = made / plain - 1.0 if plain else 0.0
-    return found if any(mark.judge.hardware.measured for mark in marks) else max(found, 0.0)
-
-
-def held_bytes(memory: CompiledMemory) -> int:
-    """What a compiled step holds from its beginning to its end: arguments, and results that are not in their place."""
-    return memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+    Where that needs far more and nothing less is predicted, the one that fast compiles need least for.
+    """
+    choice = levels.choice(levels.aim(budget_bytes, {}, 0))
+    memory = levels.measure(choice)
+    close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
+    if close or levels.recomputes_nothing(budget_bytes):
+        return choice
+    if (other := levels.between(budget_bytes)) not in (None, levels.choice(0)):
+        return other
+    return choice if memory.total_bytes <= budget_bytes else levels.least()
