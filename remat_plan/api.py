@@ -190,8 +190,11 @@ def tradeoff(
     with shown:
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
-        for curve in candidates.planner(NO_CONSTRAINTS).curves:
-            chosen = curve.spread(max(points - 1, 2))
+        families = [curve.spread(max(points - 1, 2)) for curve in candidates.planner(NO_CONSTRAINTS).curves]
+        auto = Request(
+            lookup("auto"), False, positions(argnums), has_aux, positions(static_argnums, "static_argnums"), existing
+        )
+        for chosen in (*families, candidates.improved(auto, judge.cost)):
             for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
                 found.append(_point(judge, schedule))
