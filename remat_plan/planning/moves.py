@@ -22,6 +22,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.honours import honours
 from remat_plan.planning.saving import (
     distinct_values,
     may_nest,
@@ -38,8 +39,8 @@ _DEEPEST = 3
 """Steps do not nest segments deeper: what is further inside runs again so many times."""
 
 _VALUES, _BORDERS, _NESTS = range(3)
-"""Kinds of steps, in the order in which they are tried: of a hundred that keep or drop a value five are better than what
-was known, of those that move a border two, of those that nest or exchange values less than one."""
+"""Kinds of steps, in the order in which they are tried: of a hundred that keep or drop a value some five are better
+than what was known, of those that move a border two, of those that nest or exchange values less than one."""
 
 
 def can_move(graph: Graph) -> bool:
@@ -65,10 +66,10 @@ class Moves:
         self.borders = [index + 1 for index in made if index + 1 < len(graph.ops)]
 
     def neighbours(self, schedule: Schedule) -> list[Edit]:
-        """All steps from a schedule, the promising kinds first; those of a kind in a fixed order that has no pattern."""
+        """All steps from a schedule, the promising kinds first; those of a kind in an order that has no pattern."""
         steps = list(self._steps(schedule, 0))
         random.Random(len(steps)).shuffle(steps)
-        return [partial(self._taken, schedule, step) for step in sorted(steps, key=lambda step: step.kind)]
+        return [partial(self._honoured, schedule, step) for step in sorted(steps, key=lambda step: step.kind)]
 
     def joined(self, schedule: Sequence[Segment]) -> Schedule:
         """A schedule with neighbours that are left as they are as one."""
@@ -84,6 +85,10 @@ class Moves:
     def _taken(self, schedule: Schedule, step: _Step) -> Schedule | None:
         made = step.make()
         return None if made is None else self.joined((*schedule[: step.first], *made, *schedule[step.last :]))
+
+    def _honoured(self, schedule: Schedule, step: _Step) -> Schedule | None:
+        made = self._taken(schedule, step)
+        return made if made is not None and honours(self.graph, self.cuts.limits, made) else None
 
     def _steps(self, schedule: Schedule, depth: int) -> Iterator[_Step]:
         """The steps from the segments at one level, and from those inside them."""

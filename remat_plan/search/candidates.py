@@ -162,8 +162,7 @@ class Candidates:
             moves = Moves(graph, self.planner(request.constraints).cuts)
             plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
             seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
+            known = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
             most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-            found = improved(map(moves.joined, seeds), moves.neighbours, judged, most)
-            limits = moves.cuts.limits
-            self._improved[request] = tuple([s for s in found if honours(graph, limits, s)])
+            self._improved[request] = improved(known, moves.neighbours, judged, most)
         return self._improved[request]

@@ -4,8 +4,8 @@ In: a ``Measure``, ``Candidates``, a budget, a ``Request``. Out: an ``Outcome``:
 or the one that comes closest.
 
 Searched are the planner's curves and, beside them, uniform schedules, lean ones, and those of a local search; or the
-schedules of a strategy that was asked for by name. The evaluator says where to begin and what is worth a compile; the compiler, where it is asked,
-has the last word.
+schedules of a strategy that was asked for by name. The evaluator says where to begin and what is worth a compile; the
+compiler, where it is asked, has the last word.
 """
 
 from __future__ import annotations
