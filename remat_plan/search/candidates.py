@@ -65,7 +65,7 @@ class Candidates:
         self._planners: dict[Constraints, Planner] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
-        self._improved: dict[Request, tuple[Schedule, ...]] = {}
+        self._improved: dict[Constraints, tuple[Schedule, ...]] = {}
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain solved under a user's constraints."""
@@ -157,12 +157,12 @@ class Candidates:
         graph = self.rules.graph
         if request.strategy.name != "auto" or not is_small(graph) or not can_move(graph):
             return ()
-        if request not in self._improved:
+        if request.constraints not in self._improved:
             self.progress.say("improving schedules")
             moves = Moves(graph, self.planner(request.constraints).cuts)
             plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
             seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
             known = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
             most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-            self._improved[request] = improved(known, moves.neighbours, judged, most)
-        return self._improved[request]
+            self._improved[request.constraints] = improved(known, moves.neighbours, judged, most)
+        return self._improved[request.constraints]
