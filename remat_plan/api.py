@@ -186,24 +186,24 @@ def tradeoff(
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)
+    static = positions(static_argnums, "static_argnums")
     found = []
     with shown:
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
-        for curve in candidates.planner(NO_CONSTRAINTS).curves:
-            chosen = curve.spread(max(points - 1, 2))
+        families = [curve.spread(max(points - 1, 2)) for curve in candidates.planner(NO_CONSTRAINTS).curves]
+        request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing)
+        for chosen in (*families, candidates.improved(request, judge.cost)):
             for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
                 found.append(_point(judge, schedule))
         found.append(_point(judge, program.plain))
         written = _point(judge, program.written) if program.has_own_remat else None
 
-    static = positions(static_argnums, "static_argnums")
-
     def make(budget: Any, verify: bool) -> Plan:
-        request = Request(lookup("auto"), verify, positions(argnums), has_aux, static, existing)
+        asked = dataclasses.replace(request, verify=verify)
         with shown:
-            made = make_plan(judge, candidates, parse_budget(budget), request, time.perf_counter())
+            made = make_plan(judge, candidates, parse_budget(budget), asked, time.perf_counter())
         return dataclasses.replace(made, function=fn)
 
     return Tradeoff(pareto(found if written is None else [*found, written]), judge.device, make, written)

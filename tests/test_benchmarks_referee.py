@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.__main__ import main
 from benchmarks.referee import checkmate
 from benchmarks.referee.contestants import Contest
-from benchmarks.referee.graphs import GRAPHS, linear_chain, wild
+from benchmarks.referee.graphs import GRAPHS, attention, linear_chain, residual, wild
 from benchmarks.referee.model import Game, Stage
 from benchmarks.referee.orders import lazy_order, order_of
 from benchmarks.referee.pebbles import least_seconds
@@ -87,22 +87,28 @@ def test_orders_are_checked():
 
 
 @pytest.mark.parametrize(
-    "graph", [linear_chain(16, 64, 32, 48), linear_chain(256, 192, 128, 64, 16, 64, 128)], ids="ab"
+    "graph",
+    [
+        *(linear_chain(16, 64, 32, 48), linear_chain(256, 192, 128, 64, 16, 64, 128)),
+        *(residual(64, 2, 64), attention(64, 32), wild(2, 6)),
+    ],
+    ids=["chain", "chain-long", "residual", "attention", "wild"],
 )
 def test_the_evaluator_judges_by_the_same_rules(graph):
-    """Told that nothing fuses, the package's evaluator agrees on the plain step and on seconds, and counts no more bytes.
+    """Told the rules of the game, the package's evaluator agrees on bytes and seconds: what is planned for is what counts.
 
-    Products only: JAX differentiates sin, and in some versions tanh, with scratch memory, which the referee leaves out.
+    Of segments inside segments it knows what JAX runs again although nobody reads it; the referee leaves that out.
     """
     contest = Contest(*graph)
     plain = StepProgram(contest.rules).loss_timeline(contest.program.plain)
     owned = plain.argument_bytes + plain.output_bytes
     assert plain.peak_bytes - owned == contest.plain.peak_bytes
+    assert plain.seconds == pytest.approx(contest.game.plain_seconds, rel=1e-6)
     flat = [s for s in dict.fromkeys(contest.schedules("planner")) if not any(segment.children for segment in s)]
     for schedule in flat[:40]:
         score = play(contest.game, order_of(contest.game, schedule))
         timeline = StepProgram(contest.rules).loss_timeline(schedule)
-        assert score.peak_bytes >= timeline.peak_bytes - owned - 16
+        assert timeline.peak_bytes - owned == pytest.approx(score.peak_bytes, abs=16)
         assert score.again_seconds == pytest.approx(timeline.seconds - plain.seconds, rel=0.02, abs=1e-8)
 
 
@@ -113,7 +119,7 @@ OLD = pytest.mark.skipif(_compat.drops_checkpoint_barriers(), reason="by the rul
     "name",
     [
         *("linear-zigzag", "linear-hourglass", "convolutions-three", "gated-one"),
-        pytest.param("chain-short", marks=OLD),
+        *(pytest.param(name, marks=OLD) for name in ("chain-short", "bottleneck-two", "residual-three", "wild-2")),
     ],
 )
 def test_the_planner_is_close_and_the_bound_below(name):
@@ -126,7 +132,7 @@ def test_the_planner_is_close_and_the_bound_below(name):
         assert contest.bound_seconds(budget) <= best * (1 + 1e-6)
         assert ours is not None
         assert best <= ours.again_seconds * (1 + 1e-9) + 1e-12
-        assert ours.again_seconds - best <= 0.12 * (game.plain_seconds + best)
+        assert ours.again_seconds - best <= 0.03 * (game.plain_seconds + best)
 
 
 @settings(max_examples=8)

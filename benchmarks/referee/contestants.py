@@ -2,7 +2,8 @@
 
 In: a small JAX function. Out: ``Contest``: its ``Game``, and ``Score``s by contestant.
 
-    planner    what ``strategy="auto"`` chooses from: its curves, and the uniform schedules beside them
+    planner    what ``strategy="auto"`` chooses from: its curves, the uniform schedules beside them, and what its local
+               search makes of these
     rotor      the optimal persistent schedule of a heterogeneous chain (Beaumont et al. 2019): the planner's dynamic
                program, on its cuts, with two ways to run a block: keep everything, or the input alone
     chen       Chen et al. 2016: sqrt(n) (Algorithm 1) and budgeted (Algorithm 3), on the same cuts
@@ -91,7 +92,13 @@ class Contest:
         candidates = Candidates(self.rules, Progress("referee", False))
         request = Request(lookup("auto"), False, (0,), False, (), "replan")
         found = [c.schedule(i) for c in candidates.curves(0, request) for i in range(len(c.points))]
-        return [*found, *candidates.uniform(request), *candidates.lean(request)]
+        better = candidates.improved(request, self.judged)
+        return [*found, *candidates.uniform(request), *candidates.lean(request), *better]
+
+    def judged(self, schedule: Schedule) -> tuple[int, float]:
+        """Bytes and seconds of a schedule by the package's evaluator, told the rules of the game."""
+        timeline = StepProgram(self.rules).loss_timeline(schedule)
+        return timeline.peak_bytes, timeline.seconds
 
     def _rotor(self) -> list[Schedule]:
         planner = Planner(self.program.graph, self.rules)

@@ -276,3 +276,25 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "wild-8": lambda: wild(8, 7),
 }
 """Made on demand: name to a function that makes it."""
+
+HELD_OUT: dict[str, Callable[[], Graph]] = {
+    "chain-saw": lambda: chain(128, 32, 128, 64, 128, 32),
+    "linear-spindle": lambda: linear_chain(16, 64, 128, 256, 192, 96, 48, 24),
+    "diamond-wide": lambda: diamond(128, 1, 3),
+    "unet-steep": lambda: unet(256, 128, 32),
+    "residual-uneven": lambda: residual(96, 2, 160),
+    "gated-narrow": lambda: gated(128, 32, 2),
+    "attention-middle": lambda: attention(96, 48),
+    "dense-three": lambda: dense(64, 3),
+    "recurrent-three": lambda: recurrent(96, 3),
+    "convolutions-four": lambda: convolutions(16, 8, 16, 8, 16),
+    "wild-9": lambda: wild(9, 6),
+    "wild-10": lambda: wild(10, 6),
+    "wild-11": lambda: wild(11, 7),
+    "wild-12": lambda: wild(12, 7),
+    "wild-13": lambda: wild(13, 7),
+    "wild-14": lambda: wild(14, 6),
+    "wild-15": lambda: wild(15, 7),
+    "wild-16": lambda: wild(16, 6),
+}
+"""More of them, of other sizes and seeds: nothing in the planner was chosen by these."""

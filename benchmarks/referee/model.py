@@ -18,7 +18,9 @@ The model, per equation of the graph that the planner plans:
 * *Seconds.* The roofline of each equation, by the rates of a ``Hardware``: its FLOPs, or the bytes that it reads and
   writes. The plain step's seconds are those of all forward and all backward equations, once each.
 
-``Eager`` makes the package's evaluator judge by the same rules, so that the planner plans for what it is judged by.
+``EagerRules`` make the package's evaluator judge by the same rules, so that the planner plans for what it is judged by:
+every forward equation is a kernel, all backward equations of one are another, and what it adds to a cotangent is added
+in place.
 
 Limits: no fusion, no writing over operands, no scratch memory inside a backward equation, no loops.
 """
@@ -32,11 +34,11 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import FusionModel
-from remat_plan.cost.builder import Rules
+from remat_plan.cost.builder import Backward, FactEqn, Rules
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.cost.steps import NO_REGION
+from remat_plan.cost.steps import NO_REGION, RegionCost
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.structure import structure_of
 
@@ -44,6 +46,9 @@ HARDWARE = Hardware("referee", 1.0e11, 2.5e10, 2.0e10)
 """The rates of the CPU in the package's table."""
 
 _UNFUSED = FusionModel(reuses_outputs=False, writes_over=False)
+
+_NO_TIME_SECONDS = 1e-30
+"""Of what takes no time: with none at all the evaluator would charge a step for the bytes that it moves."""
 
 
 class Eager(FactBook):
@@ -62,12 +67,60 @@ class Eager(FactBook):
             self._unfused[id(eqn)] = replace(facts, kind=Kind.OPAQUE, narrow=(), fills=(), by_name=False)
         return self._unfused[id(eqn)]
 
+    def addition(self, aval: Any) -> Facts:
+        """The facts of an addition of cotangents: it takes no time, and its result no bytes beside what it adds."""
+        size, eqn = _compat.aval_bytes(aval), _compat.addition(aval)
+        in_place = RegionCost(transient_bytes=-size, seconds=_NO_TIME_SECONDS)
+        return Facts(eqn, "addition", None, Kind.OPAQUE, out_bytes=(size,), region=in_place)
+
+
+class EagerRules(Rules):
+    """The rules of a graph by which an equation's backward pass is one kernel, as it is in ``Game``."""
+
+    def __init__(self, graph: Graph):
+        super().__init__(graph, HARDWARE, Eager())
+        self.model = _UNFUSED
+        self._kernels: dict[int, Backward] = {}
+
+    def backward(self, op: Op) -> Backward:
+        """The backward equations of an operation, as one."""
+        if op.index not in self._kernels:
+            self._kernels[op.index] = _OneKernel(self.facts, op, self.graph)
+        return self._kernels[op.index]
+
+
+class _OneKernel(Backward):
+    """Backward equations as one that reads the cotangent and the residuals, and writes what it adds to cotangents."""
+
+    def __init__(self, book: FactBook, op: Op, graph: Graph):
+        need = graph.needs[op.kind]
+        super().__init__(need.vjp, need.outputs, len(op.reads), len(op.outputs), book)
+        seconds = sum(_seconds(facts) for facts, _, _ in self.eqns)
+        moving = [v for v, is_active in zip(op.operands, op.active, strict=True) if is_active]
+        reached = [r for r, is_active in zip(need.reached, op.active, strict=True) if is_active]
+        unused = 1 + max([*self.primal_inputs, *self.cotangents, *self.primal_outputs, *self.gradients])
+        unused = max([unused, *[1 + o for e in self.eqns for o in (*e.operands, *e.outputs)]])
+        self.gradients = tuple([unused + i if is_reached else -1 for i, is_reached in enumerate(reached)])
+        written = [number for number in self.gradients if number >= 0]
+        read = {op.operands[i] for i in need.operands}
+        operands = [n for n, v in zip(self.primal_inputs, op.reads, strict=True) if v in read]
+        operands += [self.primal_outputs[j] for j in need.outputs if self.primal_outputs[j] >= 0]
+        facts = Facts(
+            eqn=op.eqn,
+            name="backward",
+            inner=None,
+            kind=Kind.OPAQUE,
+            out_bytes=tuple(
+                [graph.values[v].size_bytes for v, is_reached in zip(moving, reached, strict=True) if is_reached]
+            ),
+            region=RegionCost(seconds=max(seconds, _NO_TIME_SECONDS)),
+        )
+        self.eqns = [FactEqn(facts, (*self.cotangents, *operands), tuple(written))] if written else []
+
 
 def make_rules(graph: Graph) -> Rules:
     """Return what the planner is to plan by."""
-    rules = Rules(graph, HARDWARE, Eager())
-    rules.model = _UNFUSED
-    return rules
+    return EagerRules(graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +264,7 @@ def _backward_stages(graph: Graph, values: _Values) -> list[Stage]:
 
 def _backward_seconds(rules: Rules, op: Op) -> float:
     """Seconds of the backward equation of an operation."""
-    return sum(_seconds(facts) for facts, _, _ in rules.backward(op).eqns)
+    return sum(facts.region.seconds for facts, _, _ in rules.backward(op).eqns)
 
 
 def _seconds(facts: Facts) -> float:

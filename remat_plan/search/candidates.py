@@ -1,8 +1,8 @@
 """Where the schedules of one program come from.
 
 In: the ``Rules`` of its graph, ``Request``s. Out: schedules to choose from: the planner's curves, uniform and lean
-schedules beside them, those of a strategy that was asked for by name. All are made on first use; chains are solved, and
-strategies asked, once.
+schedules beside them, what a local search makes of all these in a small program, those of a strategy that was asked for
+by name. All are made on first use; chains are solved, and strategies asked, once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Schedule, as_is, emptied
+from remat_plan.planning.cuts import is_small
 from remat_plan.planning.honours import honours
+from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
+from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
@@ -30,6 +33,10 @@ _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
+
+_MOST_JUDGED, _MOST_OPS = 800, 20_000
+"""So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
+of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
 
 MEMORY, TIME = "memory", "time"
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -58,6 +65,7 @@ class Candidates:
         self._planners: dict[Constraints, Planner] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
+        self._improved: dict[Constraints, tuple[Schedule, ...]] = {}
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain solved under a user's constraints."""
@@ -140,3 +148,21 @@ class Candidates:
             return ()
         curves = self.planner(request.constraints).curves
         return tuple(s for curve in curves for s in curve.spread(CURVE_POINTS))
+
+    def improved(self, request: Request, judged: Judged) -> tuple[Schedule, ...]:
+        """Of a small program, what a local search makes of all the others: of these none beats another.
+
+        They are for all budgets, so what is found for one does not depend on what was asked before.
+        """
+        graph = self.rules.graph
+        if request.strategy.name != "auto" or not is_small(graph) or not can_move(graph):
+            return ()
+        if request.constraints not in self._improved:
+            self.progress.say("improving schedules")
+            moves = Moves(graph, self.planner(request.constraints).cuts)
+            plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
+            seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
+            known = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
+            most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
+            self._improved[request.constraints] = improved(known, moves.neighbours, judged, most)
+        return self._improved[request.constraints]

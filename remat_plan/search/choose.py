@@ -3,9 +3,9 @@
 In: a ``Measure``, ``Candidates``, a budget, a ``Request``. Out: an ``Outcome``: the fastest schedule found that fits,
 or the one that comes closest.
 
-Searched are the planner's curves and, beside them, uniform schedules and lean ones; or the schedules of a strategy that
-was asked for by name. The evaluator says where to begin and what is worth a compile; the compiler, where it is asked,
-has the last word.
+Searched are the planner's curves and, beside them, uniform schedules, lean ones, and those of a local search; or the
+schedules of a strategy that was asked for by name. The evaluator says where to begin and what is worth a compile; the
+compiler, where it is asked, has the last word.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     measure = Predicted(judge)
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
-    others = candidates.uniform(request)
+    others = (*candidates.uniform(request), *candidates.improved(request, judge.cost))
     if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
@@ -131,7 +131,7 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
     """``find`` among the planner's schedules, with the compiler's word."""
     judge = measure.judge
     chosen, tried = _search_curves(measure, candidates, budget_bytes, request)
-    judged = candidates.uniform(request)
+    judged = (*candidates.uniform(request), *candidates.improved(request, judge.cost))
     if chosen is None:
         judged += candidates.lean(request)
         others = [*_worth_a_compile(measure, judged, budget_bytes, inf), *_smallest(judge, judged)]

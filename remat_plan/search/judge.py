@@ -183,6 +183,10 @@ class Judge:
         plain, made = self.timeline(self.program.plain), self.timeline(schedule)
         return pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
 
+    def cost(self, schedule: Schedule) -> tuple[int, float]:
+        """The predicted peak and the price of a schedule."""
+        return self.predicted_bytes(schedule), self.price(schedule)
+
     @property
     def plain_seconds(self) -> float:
         """Seconds of the function without recomputation, by the evaluator: what overhead is set against.
