@@ -31,6 +31,7 @@ class FusionModel:
             transposed copies (XLA:CPU, ``DotDecomposer``, ``ConvCanonicalization``).
         index_pooling: the gradient of a max-pool keeps indices of the maxima, found in the forward pass
             (``SelectAndScatterExpander``).
+        offset_pooling: in planned programs that gradient is written by ``rewrite.pooling``.
         widens: there is no 16-bit arithmetic: convolutions read and write 32-bit copies, and rounding each
             element-wise result back is too dear to be done twice (XLA:CPU, ``FloatNormalization``).
         breadth_first: kernels run as soon as what they read is there, in the order in which they became ready
@@ -72,6 +73,7 @@ class FusionModel:
     library_clusters: bool = False
     layout_copies: bool = False
     index_pooling: bool = False
+    offset_pooling: bool = False
     widens: bool = False
     breadth_first: bool = False
     reuses_outputs: bool = True
@@ -128,6 +130,7 @@ CPU = FusionModel(
     library_clusters=True,
     layout_copies=True,
     index_pooling=True,
+    offset_pooling=True,
     widens=True,
     breadth_first=True,
     whole_concatenations=True,

@@ -203,11 +203,12 @@ class ProgramBuilder:
         buffers: per value of the graph, its number in the program.
         cotangents: per value, the number of its cotangent, as far as it is added up.
         residuals: per operation that was linearized, its rule and the numbers that its backward equations find.
+        lean: whether gradients of max-pools are those of ``rewrite.pooling``, as in a planned program.
         pulls: per structure that was linearized, what appends its backward pass.
     """
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
-        self.rules, self.graph, self.stored = rules, rules.graph, stored
+        self.rules, self.graph, self.stored, self.lean = rules, rules.graph, stored, False
         self.state = rules.lowering() if state is None else state
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
@@ -293,7 +294,7 @@ class ProgramBuilder:
         for number, aval in rule.loose:
             if number not in env:
                 env[number] = self.constant(aval)
-        equation = self.state.equation
+        equation, self.state.lean = self.state.equation, self.lean
         for facts, operands, outputs in eqns:
             env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
 

@@ -28,6 +28,7 @@ from remat_plan.cost.layout import (
 from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
 from remat_plan.cost.steps import NO_REGION, Program, Step, live_steps
 from remat_plan.cost.tiles import tiled_bytes
+from remat_plan.graph.pooling import by_offsets
 
 
 class Lowering(Emitter):
@@ -36,6 +37,7 @@ class Lowering(Emitter):
     def __init__(self, facts: FactBook, late: bool = False):
         super().__init__(facts)
         self.late = late  # whether loops make the zeros of their stacks when they run
+        self.lean = False  # whether max-pools keep a byte a window where the backend's own gradient takes more
         self.pinned: set[int] = set()
         self.turned: set[int] = set()
 
@@ -90,7 +92,9 @@ class Lowering(Emitter):
             keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
         if name == "select_and_scatter_add" and self.model.index_pooling:
-            return (windows.pooling_gradient(self, eqn, reads, out[0]),)
+            lean = self.lean and self.model.offset_pooling and by_offsets(eqn.params)
+            gradient = windows.lean_pooling_gradient if lean else windows.pooling_gradient
+            return (gradient(self, eqn, reads, out[0]),)
         if name == "add_any" and (into := windows.scatter_into(self, reads)) is not None:
             return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):

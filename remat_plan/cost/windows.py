@@ -131,6 +131,25 @@ def pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes: int)
     return state.emit(number("pool_scatter"), made, (out_bytes,))[0]
 
 
+def lean_pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes: int) -> int:
+    """Add the gradient of a max-pool as ``rewrite.pooling`` writes it.
+
+    One kernel finds the offset of each maximum in its window, one byte each, from the forward input only, which is
+    written out with its padding; the gradient is made of the cotangent at each offset, in the kernels that read it.
+    """
+    pooled, number = eqn.invars[0].aval, state.facts.number
+    full, read = eqn.invars[1].aval, reads[1]
+    shape = tuple([n + low + high for n, (low, high) in zip(full.shape, eqn.params["padding"], strict=True)])
+    if shape != full.shape:
+        padded = Step((read,), (), Kind.REDUCE, "pool_padding", 0.0, NO_REGION, eqn)
+        size = state.sizes[read] * math.prod(shape) // full.size
+        (read,) = state.emit(number(("pool_padding", *equal_key(eqn))), padded, (size,))
+    found_by = Step((read,), (), Kind.REDUCE, "pool_offsets", eqn_flops(eqn), NO_REGION, eqn)
+    (offsets,) = state.emit(number(("pool_offsets", *equal_key(eqn))), found_by, (pooled.size,))
+    made = Step((offsets, reads[0]), (), Kind.CHEAP, "pool_spread", 0.0, NO_REGION, eqn)
+    return state.emit(number(("pool_spread", *equal_key(eqn))), made, (out_bytes,))[0]
+
+
 def move_to_pooling(state: Emitter, begun: int, pooled: int) -> None:
     """Move the steps from ``begun`` on behind the pooling of a value, where XLA:GPU fuses them with it."""
     made = state.steps[begun:]

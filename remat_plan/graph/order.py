@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Segment
+from remat_plan.graph.schedule import Segment, is_planned
 from remat_plan.graph.structure import is_loop, structure_of
 
 Ordered = list[tuple[Segment, tuple[int, ...]]]
@@ -80,7 +80,7 @@ class Order:
         stays as it is.
         """
         forwards = _compat.cond_forwards_residuals()
-        planned = any(s.checkpointed or s.choices for s in schedule)
+        planned = is_planned(schedule)
         first = (
             forwards and self._in_the_way and planned and not self.graph.is_region
         )  # in a branch its stack would be copied

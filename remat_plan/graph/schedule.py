@@ -161,6 +161,11 @@ def is_written(schedule: Sequence[Segment]) -> bool:
     return not schedule
 
 
+def is_planned(schedule: Sequence[Segment]) -> bool:
+    """Tell whether a schedule runs anything otherwise than JAX does by itself."""
+    return any(s.checkpointed or s.choices for s in schedule)
+
+
 def as_is(start: int, end: int) -> Segment:
     """Return equations as JAX runs them by itself."""
     return Segment(start, end)
@@ -179,7 +184,7 @@ def around(start: int, end: int, children: Schedule) -> Segment:
     >>> around(0, 4, (as_is(0, 2), as_is(2, 4))) == saving(0, 4)
     True
     """
-    matters = any(c.checkpointed or c.choices for c in children)
+    matters = is_planned(children)
     return Segment(start, end, True, (), children if matters else ())
 
 

@@ -125,9 +125,11 @@ def _levels(nodes: Sequence[Leaf | Nest]) -> int:
 def isolated_primitives(hardware: Hardware) -> frozenset[str]:
     """Return the primitives whose blocks should stay outside segments.
 
-    Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long.
+    Outside a segment a max-pool keeps the indices of its maxima; inside, full-size index arrays live long, unless its
+    gradient is our own.
     """
-    return frozenset({"reduce_window_max"}) if model_for(hardware).index_pooling else frozenset()
+    model = model_for(hardware)
+    return frozenset({"reduce_window_max"}) if model.index_pooling and not model.offset_pooling else frozenset()
 
 
 _MERGE_SMALL = 12

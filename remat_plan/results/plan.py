@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
-from remat_plan.graph.schedule import Segment, is_written
+from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
 from remat_plan.results.applied import Applied
@@ -134,7 +134,7 @@ class Plan(Shown):
     @property
     def is_identity(self) -> bool:
         """Whether the budget is met without recomputing anything."""
-        return bool(self.schedule) and not any(s.checkpointed or s.choices for s in self.schedule)
+        return bool(self.schedule) and not is_planned(self.schedule)
 
     @property
     def is_written(self) -> bool:

@@ -22,11 +22,13 @@ from remat_plan.graph.action import action_of
 from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order, starts_early
+from remat_plan.graph.pooling import windows_of
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule, Segment
+from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
 from remat_plan.graph.structure import structure_of
 from remat_plan.policies import named_policy, offloading_policy
 from remat_plan.rewrite.late import start_late
+from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
 
 Runner = Callable[[Sequence[Any]], list[Any]]
@@ -58,6 +60,7 @@ class Emitter:
         self.order = Order(graph, self.free)
         self.prevent_cse = prevent_cse
         self.late, self.late_again = self.order.late_loops(self.schedule)
+        self.lean = is_planned(self.schedule)  # a plain program stays as XLA makes it
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
         self.free_keys = _free_keys(graph, self.free)
         # Names of a planned function inside this one must not be saved by segments around it.
@@ -118,6 +121,8 @@ class Emitter:
         elif own & set(tags):
             env.update(zip(op.outputs, run_tagged(op.eqn, args, tags), strict=True))
             return
+        elif self.lean and op.differentiated and (windows := windows_of(op.eqn)) is not None:
+            values = run_pooling(op.eqn, windows, args)
         else:
             values = _compat.bind(op.eqn, args)
         for i, (v, x) in enumerate(zip(op.outputs, values, strict=True)):
