@@ -130,7 +130,7 @@ def test_memory_is_that_of_segments_and_not_of_indices():
     found = jax.jit(step_of(program, schedule)).lower(*program.call.structs).compile().memory_analysis()
     compiled = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
     predicted = StepProgram(Rules(program.graph, CPU)).loss_timeline(schedule).peak_bytes
-    assert predicted == pytest.approx(compiled, rel=0.05)
+    assert predicted == pytest.approx(compiled, rel=0.08)
     plain = StepProgram(Rules(program.graph, CPU)).loss_timeline((as_is(0, len(program.graph.ops)),)).peak_bytes
     assert compiled < 0.6 * plain
 
