@@ -152,6 +152,10 @@ class Levels:
         levels = [int(least * (plain / max(least, 1)) ** share) for share in _FLOOR]
         return list(dict.fromkeys(map(self.choice, [*levels, least - 1])))
 
+    def knows_floor(self) -> bool:
+        """Whether the choices near the low end are compiled."""
+        return all(choice in self.tried for choice in self.floor())
+
     def measure(self, choice: Choice) -> CompiledMemory:
         """Compile a choice, and learn from it what predicted bytes come out at."""
         if choice not in self.tried:
@@ -261,8 +265,8 @@ def confirmed(step: CompiledStep, levels: Levels, budget_bytes: int) -> Fitted:
 
     def propose(budget_bytes: int) -> Choice | None:
         choice = final.between(budget_bytes)
-        if final.best(budget_bytes) is None and choice in (None, levels.choice(0)):
-            choice = levels.least()  # rather than what is predicted to need least: it may run much again twice
+        if final.best(budget_bytes) is None and (choice in (None, levels.choice(0)) or levels.knows_floor()):
+            choice = levels.least()  # what is predicted to need less may run much again twice, and need more
         return None if choice in final.tried else choice
 
     final.measure(first)

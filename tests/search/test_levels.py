@@ -222,3 +222,12 @@ def test_what_is_predicted_to_need_least_is_compared_by_fast_compiles_before_one
         assert found.choice == (520,)
         assert ("final", 500) not in compiled
         assert len(compiled) <= 7
+
+
+def test_below_what_fast_compiles_need_least_for_nothing_else_is_compiled_where_it_does_not_fit():
+    """As of a GPT-2 on a v5e: what is predicted to need less needs more."""
+    peaks = {500: 580, 510: 545, 515: 530, 520: 490, 550: 505, 600: 550, 700: 640, 1000: 930}
+    found, compiled = confirmed_search(peaks, 487, peaks.get, 1.2)
+    assert not found.fits
+    assert found.memory.total_bytes == 490
+    assert [level for kind, level in compiled if kind == "final"] == [520]
