@@ -90,7 +90,7 @@ def test_orders_are_checked():
     "graph",
     [
         *(linear_chain(16, 64, 32, 48), linear_chain(256, 192, 128, 64, 16, 64, 128)),
-        *(residual(64, 2, 64), attention(64, 32), wild(2, 6)),
+        *(residual(64, 2, 64), attention(256, 32), wild(2, 6)),
     ],
     ids=["chain", "chain-long", "residual", "attention", "wild"],
 )

@@ -34,7 +34,7 @@ _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
 
-_MOST_JUDGED, _MOST_OPS = 800, 20_000
+_MOST_JUDGED, _MOST_OPS = 800, 15_000
 """So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
 of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
 
