@@ -30,6 +30,7 @@ from jax.interpreters import partial_eval
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     has_explicit_axes,
     has_shardings,
+    is_automatic,
     jit_arguments,
     shard_map_arguments,
     shard_shape,

@@ -29,6 +29,12 @@ def has_explicit_axes(sharding: Any) -> bool:
     return any(kind.name == "Explicit" for kind in getattr(getattr(sharding, "mesh", None), "axis_types", ()))
 
 
+def is_automatic(sharding: Any) -> bool:
+    """Tell whether a sharding is on a mesh with automatic axes only: the compiler's business, and no part of a type."""
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    return bool(kinds) and all(kind.name == "Auto" for kind in kinds)
+
+
 def under_automatic_axes() -> bool:
     """Tell whether a mesh of several devices with automatic axes is set (``jax.set_mesh``)."""
     mesh = jax.sharding.get_abstract_mesh()

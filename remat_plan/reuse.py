@@ -121,7 +121,7 @@ def emit(program: Program, runner: Runner, constants: Sequence[Any]) -> Callable
     def run(*values: Any) -> list[Any]:
         return runner(values[:count], [*values[count:], *inner])
 
-    return _compat.as_function(jax.make_jaxpr(run)(*program.call.structs, *map(struct_of, constants)))
+    return _compat.as_function(jax.make_jaxpr(run)(*program.call.types, *map(struct_of, constants)))
 
 
 def _as_operand(value: Any) -> Any:

@@ -88,9 +88,22 @@ def notes():
     assert any("under a mesh with automatic axes" in n for n in plan.notes)
 
 
+def where():
+    """A plan of arrays along automatic axes holds inside ``jit``, also of what writes their mesh into equations."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    params, x = start()
+    x = jax.device_put(x, NamedSharding(mesh, P("data")))
+    loss = loss_with(lambda h: jnp.where(h > 0, h, 0.0))
+    plan = rp.plan(loss, params, x, budget="70%")
+    want = jax.jit(jax.value_and_grad(loss))(params, x)
+    got = jax.jit(jax.value_and_grad(plan.apply(loss)))(params, x)
+    assert_trees_close(*(jax.tree.map(np.asarray, tree) for tree in (got, want)), 1e-3, 1e-5)
+    assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "notes":
-        notes()
+    if sys.argv[1] in ("notes", "where"):
+        {"notes": notes, "where": where}[sys.argv[1]]()
     else:
         for case in sys.argv[1:]:
             layout, kind, mesh_set = case.split(",")

@@ -32,3 +32,7 @@ def test_every_mesh(layout):
 
 def test_plans_say_where_bytes_are_of_all_devices():
     run("notes")
+
+
+def test_a_plan_of_sharded_arrays_holds_inside_jit():
+    run("where")

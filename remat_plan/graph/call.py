@@ -101,6 +101,15 @@ class Call:
         """Shapes and dtypes of ``leaves``."""
         return tuple(struct_of(x) for x in self.leaves)
 
+    @property
+    def types(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Types of ``leaves``, as the function is traced on them.
+
+        Arrays along automatic axes name their mesh in their type, and JAX then writes it into equations; values inside
+        ``jit`` are traced without it (``_compat.struct``). A plan is made of the one and applied to the other.
+        """
+        return tuple(_without_automatic_axes(s) for s in self.structs)
+
     def trace(self) -> tuple[Any, Any]:
         """Trace the function; return its closed jaxpr and the tree of its output shapes."""
 
@@ -108,7 +117,13 @@ class Call:
         def traced(*leaves: Any) -> Any:
             return self.flat_fn(*leaves)
 
-        return jax.make_jaxpr(traced, return_shape=True)(*self.structs)
+        return jax.make_jaxpr(traced, return_shape=True)(*self.types)
+
+
+def _without_automatic_axes(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    if not _compat.is_automatic(struct.sharding):
+        return struct
+    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, weak_type=struct.weak_type)
 
 
 def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:

@@ -32,7 +32,8 @@ the function as written stays where none is predicted to be faster."""
 
 _SHORT_OPS = 200
 """In programs of no more equations all that could be tried is predicted: it takes a moment, and there the chain's sums
-are furthest from the seconds of the whole, so that a larger budget could come out with more overhead."""
+are furthest from the seconds of the whole, so that a larger budget could come out with more overhead. For the same
+reason what is next to the budget is refined there as well: it may be far slower than what is between two others."""
 
 _REFINED_OPS = 1000
 """In longer programs without loops what is between a schedule and the next is not looked for by predictions alone."""
@@ -103,15 +104,17 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
     others = (*candidates.uniform(request), *candidates.improved(request, judge.cost))
-    if not fitting or len(judge.program.graph.ops) <= _SHORT_OPS:
+    ops = judge.program.graph.ops
+    is_short = len(ops) <= _SHORT_OPS
+    if not fitting or is_short:
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
-        ops = judge.program.graph.ops
         if len(ops) > _REFINED_OPS and not any(map(is_loop, ops)):
             return measure.ask(faster[0])  # points of a curve are near each other there, and predictions take long
         known = _beside_curves(judge, candidates, request, others)
         curves = [curve for curve, _, _ in starts]
-        return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, ROUGHLY))
+        close = 0.0 if is_short else ROUGHLY
+        return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, close))
     return _closest(measure, candidates, request, [(curve, found) for curve, found, _ in starts], others)
 
 

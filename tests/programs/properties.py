@@ -17,10 +17,14 @@ import remat_plan as rp
 from tests.planning.test_budgets import EVALUATORS_OWN
 from tests.programs.generator import arguments, draw, loss_of, names_in
 from tests.programs.operations import EFFECTS, HALVES, SEEN
+from tests.programs.structures import over_rows
 
 ROWS, DIM = 256, 16
 STEPS = 4
 """Budgets for each program, evenly from the plain peak down to the least that is predicted to be reached."""
+
+SHARES = ("50%", "70%", "85%")
+"""Budgets where predictions tell nothing of one device."""
 
 NAMED = ("memory", "log", "each_block", "dots", "nothing", "everything", "budgeted", "speed", "binomial")
 TIMES = {"float64": 1e-6, "float32": 2e-3}
@@ -39,7 +43,7 @@ class Case:
         program: its steps.
         loss, args: what it stands for.
         argnums: what is differentiated.
-        dtype: of parameters and rows.
+        dtype: of parameters and rows, which may lie over all devices.
         strategy: one beside ``"auto"``.
     """
 
@@ -63,32 +67,44 @@ class Case:
         return jax.value_and_grad(fn, argnums=self.argnums, has_aux=True)
 
     @property
+    def is_spread(self):
+        """Whether the rows lie over several devices: predictions are of all of them then, compiled bytes of one."""
+        return self.args[1].sharding.num_devices > 1
+
+    @property
     def how(self):
         return {"argnums": self.argnums, "has_aux": True}
 
-    def compiled(self, fn):
-        """The gradient step that a user compiles."""
-        return jax.jit(self.gradient(fn), compiler_options=rp.compiler_options()).lower(*self.args).compile()
+    def traced(self, fn):
+        """The gradient step that a user compiles, traced."""
+        return jax.jit(self.gradient(fn), compiler_options=rp.compiler_options()).trace(*self.args)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One gradient step: what it returned, told and needed."""
+    """One gradient step: its program, what it returned, told and needed."""
 
+    text: str
     out: Any
     told: Any
     peak_bytes: int
 
 
 def run_step(case, fn):
-    """Compile it once, ask for its bytes, run it."""
-    compiled = case.compiled(fn)
+    """Trace it once, compile it once, ask for its bytes, run it."""
+    traced = case.traced(fn)
+    compiled = traced.lower().compile()
     memory = compiled.memory_analysis()
     kept_bytes = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     SEEN.clear()
     out = jax.block_until_ready(compiled(*case.args))
     jax.effects_barrier()
-    return Ran(out, Counter(SEEN), kept_bytes + memory.temp_size_in_bytes)
+    return Ran(text_of(traced), out, Counter(SEEN), kept_bytes + memory.temp_size_in_bytes)
+
+
+def text_of(traced):
+    """The program of a step, without addresses of functions."""
+    return re.sub("0x[0-9a-f]+", "", str(traced.jaxpr))
 
 
 def case_of(seed, longest=7, depth=2):
@@ -98,7 +114,11 @@ def case_of(seed, longest=7, depth=2):
     dtype = rng.choice([jnp.float32, jnp.float64])
     argnums = rng.choice([(0,), (0, 1)])
     args = arguments(ROWS, DIM, dtype)
-    return Case(seed, program, loss_of(program), args, argnums, dtype, rng.choice(NAMED))
+    strategy = rng.choice(NAMED)
+    if jax.device_count() > 1 and rng.random() < 0.5:
+        p, x, *others = args
+        args = (p, jax.device_put(x, over_rows()), *others)
+    return Case(seed, program, loss_of(program), args, argnums, dtype, strategy)
 
 
 def check(seed, **sizes):
@@ -111,7 +131,7 @@ def check(seed, **sizes):
         done = [f"{len(case.program)} steps"]
         if budgets:
             check_budgets(case, curve, budgets)
-            plan = verified(case, curve, random.Random(seed).choice(budgets))
+            plan = verified(case, curve, random.Random(seed).choice(SHARES if case.is_spread else budgets))
             check_function(case, plan, want)
             done.append(f"{plan.compiled_peak_bytes} of {want.peak_bytes} bytes")
         check_function(case, by_name(case), want)
@@ -169,13 +189,8 @@ def check_function(case, plan, want):
         assert numbers[0] == numbers[1], (case.seed, plan.strategy, "effects", numbers)
     again = rp.Plan.from_json(plan.to_json())
     assert again == plan
-    texts = [text_of(case, p) for p in (plan, again)]
-    assert texts[0] == texts[1], (case.seed, plan.strategy, "the plan from JSON is another function")
-
-
-def text_of(case, plan):
-    """The program of a planned step, without addresses of functions."""
-    return re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(case.gradient(plan.apply(case.loss)))(*case.args)))
+    other = text_of(case.traced(again.apply(case.loss)))
+    assert got.text == other, (case.seed, plan.strategy, "the plan from JSON is another function")
 
 
 def check_values(case, plan, got, want):

@@ -141,6 +141,11 @@ def mesh():
     return jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 
 
+def over_rows():
+    """The rows of a matrix over all devices."""
+    return jax.NamedSharding(mesh(), P("data"))
+
+
 def shard_map(inner, given, x, number):
     """The rows over all devices, what is given on every one."""
     f = jax.shard_map(inner[0], mesh=mesh(), in_specs=(P(), P("data")), out_specs=P("data"), check_vma=False)
@@ -149,7 +154,7 @@ def shard_map(inner, given, x, number):
 
 def placed(inner, given, x, number):
     """The rows laid over all devices by a constraint, before and after."""
-    rows = jax.NamedSharding(mesh(), P("data"))
+    rows = over_rows()
     return lax.with_sharding_constraint(inner[0](given, lax.with_sharding_constraint(x, rows)), rows)
 
 
