@@ -21,6 +21,9 @@ from remat_plan.cost.tiles import tiled_bytes
 from remat_plan.cost.work import ELEMENTWISE, work_class
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
+_COMPILED_FOR = {"gpu": frozenset({"gpu", "cuda", "rocm"})}
+"""What JAX calls a platform, where that is not the name of its ``Hardware``."""
+
 _BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose"})
 
 
@@ -93,7 +96,7 @@ class FactBook:
 
     def _learn(self, eqn: Any) -> Facts:
         name = eqn.primitive.name
-        if name == "cond" and (taken := only_branch(eqn)) is not None:
+        if name == "cond" and (taken := only_branch(eqn, self.platform)) is not None:
             return Facts(eqn, name, taken, Kind.REGION)
         kind = kind_of(eqn)
         if kind in (Kind.OPAQUE, Kind.REGION) and (inner := self._inner(eqn)) is not None:
@@ -189,12 +192,15 @@ def one_a_row(eqn: Any) -> bool:
     return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
 
 
-def only_branch(eqn: Any) -> Any | None:
+def only_branch(eqn: Any, platform: str) -> Any | None:
     """Return the branch of a ``cond`` that does all the work, the others returning constants; None if several work.
 
     The ``cond`` is there so that nothing in this branch is made before its operands (``rewrite.order``); its steps are
-    those of the code around it.
+    those of the code around it. Of branches for platforms only one is compiled.
     """
+    for branch, platforms in zip(eqn.params["branches"], eqn.params.get("branches_platforms") or (), strict=False):
+        if platforms is None or not _COMPILED_FOR.get(platform, {platform}).isdisjoint(platforms):
+            return branch
     working = [branch for branch in eqn.params["branches"] if _reads(branch)]
     return working[0] if len(working) == 1 else None
 

@@ -14,8 +14,9 @@ from typing import Any
 _LARGEST = {"reduce_window_max": True, "reduce_window_min": False}
 
 MOST_OFFSETS = 64
-"""Windows of at most so many elements: each is a few equations, and int8 counts them. A gradient of 8 x 8 takes XLA:CPU
-half as long again to compile as its own; larger ones are left to it."""
+"""Windows of at most so many elements: each is a few equations, and one byte counts them. A gradient of 3 x 3 takes
+half as long to trace and compile as XLA's own (0.2 s), one of 8 x 8 twice as long (0.7 s); larger ones are left to
+XLA."""
 
 
 @dataclass(frozen=True, slots=True)

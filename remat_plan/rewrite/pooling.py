@@ -59,8 +59,8 @@ def run_pooling(eqn: Any, windows: Windows, args: Sequence[Any]) -> list[Any]:
 def _along(windows: Windows, x: jax.Array, tangent: jax.Array) -> jax.Array:
     """The tangent of the chosen element of each window.
 
-    The barrier keeps XLA from finding the offsets again for each element that a window covers: three times the seconds
-    for 3 x 3.
+    The barrier has XLA write the offsets: it would find them again for each element that a window covers, and keep what
+    is pooled for that.
     """
     chosen = lax.optimization_barrier(_chosen(windows, lax.stop_gradient(x)))
     zero = jax.numpy.zeros(windows.n_out, tangent.dtype)

@@ -120,6 +120,18 @@ def test_pooling_gradient_keeps_indices_on_cpu():
     assert [made.sizes[s.writes[0]] for s in indices] == [4 * 4 * (4 * 8 * 8 * 8)]  # four int32 an output
 
 
+def test_of_branches_for_platforms_the_one_that_is_compiled_counts():
+    def fun(x):
+        return lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.tanh, default=jnp.exp)
+
+    found = {}
+    for platform in ("cpu", "gpu", "tpu"):
+        book = FactBook(partial(region_cost, hardware=HARDWARE), GENERIC, platform)
+        steps = lower(jax.make_jaxpr(fun)(f32(32)), book).steps
+        found[platform] = [s.primitive for s in steps if s.primitive != "platform_index"]
+    assert found == {"cpu": ["sin"], "gpu": ["tanh"], "tpu": ["exp"]}
+
+
 def test_scatter_into_zeros_then_add_is_one_scatter():
     """A skip connection adds another gradient to the pooling's: no zeros, no addition."""
 

@@ -18,6 +18,11 @@ from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, assert_trees_close, traced, under
 
+
+def struct(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
 CASES = [
     ("max", 2, 2, "VALID"),
     ("max", 3, 2, "SAME"),
@@ -94,16 +99,24 @@ def test_transforms(name):
     assert_trees_close(TRANSFORMS[name](planned)(K, X), TRANSFORMS[name](loss)(K, X))
 
 
+def test_temporaries_of_the_gradient_alone():
+    """The figures of ``rewrite.pooling``: 0.25 times what is pooled for the cotangent, 0.06 for the offsets."""
+    pool, x = pooling("max", 2, 2, "VALID"), struct(8, 56, 56, 64)
+
+    def temporaries(pool):
+        compiled = jax.jit(jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))).lower(x).compile()
+        return compiled.memory_analysis().temp_size_in_bytes / (4 * x.size)
+
+    assert temporaries(pool) > 5
+    assert temporaries(ours(pool)) < 0.35
+
+
 def network(params, x):
     for block in params:
         for k in block:
             x = layer(lambda y: y, k, x)
         x = pooling("max", 2, 2, "VALID")(x)
     return jnp.mean(x * x)
-
-
-def struct(*shape):
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 PARAMS = [[struct(3, 3, 3, 32), struct(3, 3, 32, 32)], [struct(3, 3, 32, 32), struct(3, 3, 32, 32)]]
