@@ -35,6 +35,10 @@ _SHORT_OPS = 200
 are furthest from the seconds of the whole, so that a larger budget could come out with more overhead. For the same
 reason what is next to the budget is refined there as well: it may be far slower than what is between two others."""
 
+_STARTS = 4
+"""So many of the fastest that fit are refined in them: what is made of one with less memory may beat what comes of
+the fastest, and a smaller budget would find it."""
+
 _REFINED_OPS = 1000
 """In longer programs without loops what is between a schedule and the next is not looked for by predictions alone."""
 
@@ -113,8 +117,10 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
             return measure.ask(faster[0])  # points of a curve are near each other there, and predictions take long
         known = _beside_curves(judge, candidates, request, others)
         curves = [curve for curve, _, _ in starts]
-        close = 0.0 if is_short else ROUGHLY
-        return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, close))
+        if not is_short:
+            return measure.ask(refined(measure, faster[0], curves, known, budget_bytes, ROUGHLY))
+        found = [refined(measure, start, curves, known, budget_bytes, 0.0) for start in faster[:_STARTS]]
+        return measure.ask(min(found, key=judge.price))
     return _closest(measure, candidates, request, [(curve, found) for curve, found, _ in starts], others)
 
 
