@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from tests.programs.operations import wide
+
 
 def at_step(given, i):
     """What is given in one step of a loop: keys of its own."""
@@ -54,7 +56,7 @@ def while_(inner, given, x, number):
         return i + 1, jnp.tanh(inner[0](at_step(fixed, i), c))
 
     _, found = lax.while_loop(
-        lambda s: (s[0] < 1 + number % 3) & (jnp.sum(s[1]) < 1e6), body, (0, lax.stop_gradient(x))
+        lambda s: (s[0] < 1 + number % 3) & (jnp.sum(wide(s[1])) < 1e6), body, (0, lax.stop_gradient(x))
     )
     return x + 0.1 * found
 
