@@ -16,6 +16,7 @@ from remat_plan.graph.call import positions
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
+from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import trace_loss, trace_program
@@ -191,9 +192,8 @@ def tradeoff(
     with shown:
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
-        families = [curve.spread(max(points - 1, 2)) for curve in candidates.planner(NO_CONSTRAINTS).curves]
         request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing)
-        for chosen in (*families, candidates.improved(request, judge.cost)):
+        for chosen in _families(candidates, request, judge, max(points - 1, 2)):
             for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
                 found.append(_point(judge, schedule))
@@ -207,6 +207,13 @@ def tradeoff(
         return dataclasses.replace(made, function=fn)
 
     return Tradeoff(pareto(found if written is None else [*found, written]), judge.device, make, written)
+
+
+def _families(candidates: Candidates, request: Request, judge: Judge, most: int) -> list[list[Schedule]]:
+    """Schedules from the least bytes to the least seconds, so many of each family; of small programs the best known."""
+    if best := candidates.improved(request, judge.cost):
+        return [[best[i] for i in spread_points(len(best), most)]]
+    return [curve.spread(most) for curve in candidates.planner(NO_CONSTRAINTS).curves]
 
 
 def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:

@@ -71,6 +71,7 @@ def test_a_batch_is_searched_with_options():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
+@pytest.mark.skipif(rp._compat.drops_checkpoint_barriers(), reason="segments wait from jaxlib 0.11.1 on")
 def test_gradients_of_weights_are_made_in_time_on_eight_gpus():
     """XLA sums them late, to hide collectives, and keeps what they are made of; between segments of ours it cannot."""
     mesh = Mesh(np.array(resolve("gpu:h100:8").devices), ("data",))

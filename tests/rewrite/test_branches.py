@@ -167,6 +167,9 @@ def test_blocks_in_a_row_wait_for_gradients_of_weights_alone(name):
         assert set(waits) <= set(program.graph.inputs), schedule
 
 
+@pytest.mark.skipif(
+    rp._compat.drops_checkpoint_barriers(), reason="nothing is waited for where barriers stay to the end"
+)
 @pytest.mark.parametrize("tail", [saving, as_is])
 def test_a_layer_waits_for_the_gradients_of_the_weights_behind_it(tail):
     """Of those up to the next segment, or in a plain tail; not of all that follows."""
