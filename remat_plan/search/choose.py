@@ -103,7 +103,21 @@ def fastest_within(
 
 
 def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
-    """``find`` among the planner's schedules, by predictions alone."""
+    """``find`` among the planner's schedules, by predictions alone.
+
+    Where refining ends depends on the budget. So in a short program what leaves some of it free is held against what is
+    found within its own peak: a smaller budget would find that.
+    """
+    found = _predicted_within(judge, candidates, budget_bytes, request)
+    if len(judge.program.graph.ops) > _SHORT_OPS or found.peak_bytes >= budget_bytes:
+        return found
+    lower = _predicted_within(judge, candidates, found.peak_bytes, request)
+    fits = lower.peak_bytes <= found.peak_bytes
+    return lower if fits and judge.price(lower.schedule) < judge.price(found.schedule) else found
+
+
+def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+    """The fastest schedule that is predicted to fit, refined from those at hand; or else the least peak."""
     measure = Predicted(judge)
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
