@@ -105,15 +105,17 @@ def fastest_within(
 def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
     """``find`` among the planner's schedules, by predictions alone.
 
-    Where refining ends depends on the budget. So in a short program what leaves some of it free is held against what is
-    found within its own peak: a smaller budget would find that.
+    Where refining starts and ends depends on the budget. So in a short program what leaves some of it free is held
+    against what is found within its own peak, and within a byte less: a smaller budget would find that.
     """
     found = _predicted_within(judge, candidates, budget_bytes, request)
-    if len(judge.program.graph.ops) > _SHORT_OPS or found.peak_bytes >= budget_bytes:
+    if len(judge.program.graph.ops) > _SHORT_OPS or not judge.overhead(found.schedule):
         return found
-    lower = _predicted_within(judge, candidates, found.peak_bytes, request)
-    fits = lower.peak_bytes <= found.peak_bytes
-    return lower if fits and judge.price(lower.schedule) < judge.price(found.schedule) else found
+    for limit in (found.peak_bytes, found.peak_bytes - 1):
+        lower = _predicted_within(judge, candidates, limit, request) if limit < budget_bytes else found
+        if lower.peak_bytes <= limit and judge.price(lower.schedule) < judge.price(found.schedule):
+            found = lower
+    return found
 
 
 def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
