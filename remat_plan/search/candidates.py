@@ -7,7 +7,9 @@ by name. All are made on first use; chains are solved, and strategies asked, onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Schedule, as_is, emptied
@@ -21,6 +23,8 @@ from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
+
+T = TypeVar("T")
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -66,6 +70,13 @@ class Candidates:
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
         self._improved: dict[Constraints, tuple[Schedule, ...]] = {}
+        self._once: dict[Request, Any] = {}
+
+    def once(self, request: Request, make: Callable[[], T]) -> T:
+        """What is found whatever the budget is, made on first use."""
+        if request not in self._once:
+            self._once[request] = make()
+        return self._once[request]
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain solved under a user's constraints."""

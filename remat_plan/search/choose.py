@@ -39,6 +39,10 @@ _STARTS = 4
 """So many of the fastest that fit are refined in them: what is made of one with less memory may beat what comes of
 the fastest, and a smaller budget would find it."""
 
+_RUNGS = 4
+"""So many budgets a short program is planned for beside the one that is asked. Without them one of 2000 random programs
+had +17 % at more than 85 % of the plain peak, and +1 % at 75 to 85 %."""
+
 _REFINED_OPS = 1000
 """In longer programs without loops what is between a schedule and the next is not looked for by predictions alone."""
 
@@ -105,17 +109,29 @@ def fastest_within(
 def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
     """``find`` among the planner's schedules, by predictions alone.
 
-    Where refining starts and ends depends on the budget. So in a short program what leaves some of it free is held
-    against what is found within its own peak, and within a byte less: a smaller budget would find that.
+    Where refining starts and ends depends on the budget. So in a short program what fits is held against what is found
+    within its own peak, within a byte less, and within a few budgets that are the same whatever is asked: a smaller
+    budget would find that.
     """
     found = _predicted_within(judge, candidates, budget_bytes, request)
-    if len(judge.program.graph.ops) > _SHORT_OPS or not judge.overhead(found.schedule):
+    if (
+        len(judge.program.graph.ops) > _SHORT_OPS
+        or found.peak_bytes > budget_bytes
+        or not judge.overhead(found.schedule)
+    ):
         return found
-    for limit in (found.peak_bytes, found.peak_bytes - 1):
-        lower = _predicted_within(judge, candidates, limit, request) if limit < budget_bytes else found
-        if lower.peak_bytes <= limit and judge.price(lower.schedule) < judge.price(found.schedule):
-            found = lower
-    return found
+    known = candidates.once(request, lambda: _rungs(judge, candidates, request))
+    below = [_predicted_within(judge, candidates, found.peak_bytes - less, request) for less in (0, 1)]
+    fitting = [found, *(outcome for outcome in (*below, *known) if outcome.peak_bytes <= budget_bytes)]
+    return min(fitting, key=lambda outcome: judge.price(outcome.schedule))
+
+
+def _rungs(judge: Judge, candidates: Candidates, request: Request) -> list[Outcome]:
+    """What is found within budgets from the least peak up, equally far apart, below the plain one."""
+    low = _predicted_within(judge, candidates, 0, request).peak_bytes
+    high = judge.predicted_bytes(judge.unplanned)
+    budgets = [low + (high - low) * step // _RUNGS for step in range(_RUNGS)] if low < high else []
+    return [_predicted_within(judge, candidates, budget, request) for budget in budgets]
 
 
 def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
