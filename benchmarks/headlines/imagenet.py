@@ -16,7 +16,7 @@ from benchmarks.headlines.resnets import Shape, resnet
 DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
 """Blocks of each stage: 1001, 401, 200 and 101 layers."""
 
-UNROLLED_DEPTHS = ((2, 12, 17, 2),)
+UNROLLED_DEPTHS = DEPTHS[1:]
 """Those that are compiled with unrolled stages too: code, and the time to plan and compile it, grow with the depth."""
 
 QUICK_DEPTHS = ((2, 5),)
