@@ -29,6 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"layers": 2},
     "vit": {"layers": 2},
     "resnet50": {"depths": (1, 1, 1, 1), "batch": 16},
+    "resnet50_bf16": {"depths": (1, 1, 1, 1), "batch": 32, "dtype": "bfloat16"},
     "unet": {"levels": 3},
     "densenet": {"layers": 6},
 }

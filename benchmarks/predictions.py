@@ -81,7 +81,8 @@ def steps_of(name: str, options: Options, sizes: dict[str, dict[str, Any]]) -> S
     """A model at the size of a benchmark, or tiny, with its loss under each policy.
 
     Args:
-        name: of ``benchmarks.models``, or ``"llama"`` for the scanned one of ``benchmarks.authors``.
+        name: of ``benchmarks.models``, with ``_bf16`` behind it for one in bfloat16; or ``"llama"`` for the scanned one
+            of ``benchmarks.authors``.
         options: whether models are tiny.
         sizes: changes to the sizes of ``benchmarks.models``.
     """
@@ -89,7 +90,7 @@ def steps_of(name: str, options: Options, sizes: dict[str, dict[str, Any]]) -> S
         made = llama.make_of(llama.CONFIGS["tiny" if options.quick else "small"])
         model = Model(name, made.plain, *made.arguments, loss_with=lambda wrap: made.plain, classes=4)
         return Steps(name, model, dict(list(made.policies.items())[-3:]))
-    model = options.model(name, **({} if options.quick else sizes[name]))
+    model = options.model(name.removesuffix("_bf16"), **({} if options.quick else sizes[name]))
     wraps = {p: partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, p)) for p in POLICIES}
     return Steps(name, model, {p: model.loss_with(wrap) for p, wrap in wraps.items()})
 

@@ -64,8 +64,8 @@ class FusionModel:
         sums_images: what is reduced to a number for each channel is made in one kernel with these sums, and so not
             written over an operand; what reads the same arrays as sums of another waits for them and is made with them
             (XLA:GPU, ``MultiOutputFusion``; ``cost.siblings``).
-        reduces_results: a reduction is made by the kernel that makes the last of what it reads (XLA:TPU,
-            ``MultiOutputFusion``).
+        further_results: reductions and element-wise kernels are made by the kernel that makes the last of what they
+            read, or beside the first that reads the same arrays (XLA:TPU, ``MultiOutputFusion``; ``cost.outputs``).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
             XLA:CPU they are steps of their own, see ``Lowering.stacks``).
     """
@@ -91,7 +91,7 @@ class FusionModel:
     weighs_copies_from_bytes: int = 1 << 10
     row_kernels: bool = False
     sums_images: bool = False
-    reduces_results: bool = False
+    further_results: bool = False
     clears_stacks: bool = False
 
 
@@ -122,7 +122,7 @@ TPU = FusionModel(
     whole_concatenations=True,
     whole_splits=True,
     weighs_copies_from_bytes=4,
-    reduces_results=True,
+    further_results=True,
 )
 """XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 

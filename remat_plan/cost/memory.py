@@ -15,7 +15,6 @@ Limits: no fragmentation; XLA's own rematerialisation and its memory-saving sche
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -27,12 +26,11 @@ from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.outputs import further_results
+from remat_plan.cost.launches import Launches
 from remat_plan.cost.program import lower
-from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.siblings import beside_sums, made_with_sums
+from remat_plan.cost.siblings import beside_sums
 from remat_plan.cost.steps import Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -105,8 +103,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     seconds = 0.0
-    joined, rows = _joined(program, kernels), program.array_rows()
-    launched = {other for others in joined.values() for other in others}
+    launches = Launches(program, kernels, reads, hardware)
     for position, kernel in enumerate(kernels):
         step = kernel.step
         dying = [b for b in reads[position] if b in alive and last[b] == position]
@@ -122,15 +119,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
                 reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region.transient_bytes)
             equations.append(step.eqn)
-            if position not in launched:
-                others = [kernels[other] for other in joined.get(position, ())]
-                moved = sum([sizes[b] for b in (*reads[position], *step.writes)])
-                moved += _further_bytes(kernel, others, sizes) if others else 0
-                moved -= _unread_bytes(kernel, home) if kernel.unread else 0
-                turned = _turned_operands(step, reads[position], sizes)
-                far = sum([sizes[b] for b in (*reads[position], *step.writes) if b in rows])
-                parts = kernel, *others
-                seconds += step.region.seconds or _kernel_seconds(parts, moved, turned, min(far, moved), hardware)
+            seconds += launches.seconds(position)
             dying += [w for w in new if w not in last]
         for buffer in dying:
             alive.discard(buffer)
@@ -144,52 +133,6 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         matrix_flops=sum(_matrix_flops(s) * s.equations for s in program.steps),
         seconds=seconds,
     )
-
-
-def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
-    """Return, by the position of a kernel, those that are launched with it."""
-    if program.model.reduces_results:
-        return further_results(kernels, program.sizes)
-    rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
-    found = {position: list(others) for position, others in rows.items()}
-    for sums, made in (made_with_sums(kernels, program.sizes) if program.model.sums_images else {}).items():
-        found.setdefault(sums, []).extend([position for position in made if position not in rows])
-    return found
-
-
-def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:
-    """Bytes that kernels which are launched with another one read and write beyond what that does."""
-    here = {*kernel.reads, *kernel.step.writes}
-    return sum([sizes[v] for v in {v for other in others for v in (*other.reads, *other.step.writes)} - here])
-
-
-def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
-    """Bytes of the buffers of a kernel that it does not read; of a buffer with several values, what none of them is."""
-    left: dict[int, int] = {}
-    for value in kernel.reads:
-        buffer, unread = home.get(value, value), kernel.unread.get(value, 0)
-        left[buffer] = min(left.get(buffer, unread), unread)
-    return sum(left.values())
-
-
-def _kernel_seconds(
-    parts: Sequence[Kernel], moved_bytes: int, turned_operands: int, far_bytes: int, hardware: Hardware
-) -> float:
-    """Seconds of a kernel of several results: those of its work, class by class, against its memory traffic."""
-    compute = sum([hardware.work_seconds(work, flops) for part in parts for work, flops in part.work.items()])
-    return hardware.kernel_seconds(compute, moved_bytes, turned_operands, far_bytes)
-
-
-def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many operands a kernel reads in strides, for a copy that splits rows; those much smaller are broadcast.
-
-    What is fused into such a kernel is read so too: XLA:CPU has 4 to 30 times the seconds for it (1024 x 768 elements,
-    12 operands: 4.0 against 0.14 ns per element and operand).
-    """
-    if not step.splits_rows:
-        return 0
-    written = sizes[step.writes[0]]
-    return sum([2 * sizes[b] >= written for b in reads])
 
 
 def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.launches import slow_elements
 from remat_plan.cost.memory import region_cost
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.cost.work import work_class
@@ -72,11 +73,13 @@ def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised:
     flops = eqn_flops(op.eqn)
     read = sum(graph.values[v].size_bytes for v in op.reads)
     written = sum(graph.values[v].size_bytes for v in op.outputs)
-    moved = read + written
-    if kind in (Kind.CHEAP, Kind.EXPENSIVE):
-        moved = written if any(materialised[v] for v in op.outputs) else 0
     compute = hardware.work_seconds(work_class(op.eqn), flops)
-    return _TINY_SECONDS + hardware.kernel_seconds(compute, moved)
+    if kind in (Kind.CHEAP, Kind.EXPENSIVE):
+        if not any(materialised[v] for v in op.outputs):
+            return _TINY_SECONDS + compute
+        read = 0
+    slow = slow_elements(op.eqn, kind, read, written)
+    return _TINY_SECONDS + hardware.kernel_seconds(compute, read + written, elements=slow)
 
 
 def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:

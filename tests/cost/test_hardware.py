@@ -113,9 +113,6 @@ def test_rates_of_the_table_are_found_by_target_and_by_kind():
 
 
 def test_a_class_of_any_type_has_a_rate():
-    tpu = hardware_for("tpu:v5e:1x1", "tpu")
-    assert tpu.work_seconds("reduce rows float32", 1e9) == tpu.work_seconds("reduce rows bfloat16", 1e9)
-    assert tpu.work_seconds("reduce rows float32", 1e9) > 10 * tpu.work_seconds("element-wise float32", 1e9)
     typed = Hardware("toy", 1e9, 1e9, 1e9, rates={"exp": 1e3, "exp float32": 1e6})
     assert typed.work_seconds("exp float32", 1e6) == 1.0
     assert typed.work_seconds("exp bfloat16", 1e3) == 1.0
@@ -123,7 +120,35 @@ def test_a_class_of_any_type_has_a_rate():
 
 def test_what_fits_on_the_chip_moves_faster():
     tpu = hardware_for("tpu:v5e:1x1", "tpu")
-    assert tpu.kernel_seconds(0.0, 128 << 20) < tpu.kernel_seconds(0.0, (128 << 20) + 1) / 3
+    chip, start = 128 << 20, tpu.step_seconds
+    assert tpu.kernel_seconds(0.0, chip) - start == pytest.approx(chip / tpu.cache_bytes_per_second)
+    more = tpu.kernel_seconds(0.0, 2 * chip) - tpu.kernel_seconds(0.0, chip)
+    assert more == pytest.approx(chip / tpu.bytes_per_second), "what does not fit as well is moved as far as memory"
+
+
+def seconds_on_v5e(fun, *structs):
+    return evaluate(jax.make_jaxpr(fun)(*structs), hardware_for("tpu:v5e:1x1", "tpu")).seconds
+
+
+@pytest.mark.parametrize(
+    ("fun", "cycles"),
+    [
+        (lambda x: (x.astype(jnp.float32) * 2.5 + 1).astype(x.dtype), {"bfloat16": 18.7, "float32": 18.7}),
+        (lambda x: jnp.sum(x.astype(jnp.float32) * 2 + 1, 0), {"bfloat16": 14.4, "float32": 18.5}),
+        (lambda x: jnp.sum(x, 0), {"float32": 30.8}),
+        (lambda x: (jnp.sum(x, 0), x * 3), {"float32": 19.0}),
+        (lambda x: (x * 3, jnp.maximum(x, 0)), {"bfloat16": 23.2, "float32": 27.9}),
+    ],
+)
+def test_kernels_of_a_tpu_take_what_xla_estimates(fun, cycles):
+    """Cycles of a v5e for 1024 elements, as ``estimated_cycles`` had them for [32, 56, 56, 256] or [4096, 3072].
+
+    Results that may stay on the chip are counted at a quarter, so sizes here are larger than it.
+    """
+    for dtype, expected in cycles.items():
+        size = 1 << 27
+        seconds = seconds_on_v5e(fun, jax.ShapeDtypeStruct((size >> 10, 1 << 10), dtype))
+        assert seconds * 1.5e9 / (size >> 10) == pytest.approx(expected, rel=0.15), dtype
 
 
 def scanned(rows):

@@ -1,4 +1,4 @@
-"""Reductions that a kernel of XLA:TPU makes beside its own result."""
+"""What a kernel of XLA:TPU makes beside its own result."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ X = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
 
 
 def made_by(fun, *args):
-    """Pairs of the primitive that a kernel is named for and that of the reduction it makes too."""
+    """Pairs of the primitive that a kernel is named for and that of what it makes too."""
     program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=V5E), TPU))
     kernels = fuse(program)
     found = further_results(kernels, program.sizes)
@@ -50,8 +50,27 @@ def test_what_depends_on_a_reduction_is_a_kernel_of_its_own():
     assert made_by(fun, X, X) == [("dot_general", "reduce_max")]
 
 
-def test_arguments_are_reduced_by_a_kernel_of_their_own():
-    assert made_by(lambda x: (x.sum(0), x * 2), X) == []
+def test_kernels_side_by_side_that_read_the_same_array_are_one():
+    assert made_by(lambda x: (x.sum(0), x * 2), X) == [("reduce_sum", "mul")]
+    assert made_by(lambda x, y: (x.sum(0), y * 2), X, X) == []
+    four = made_by(lambda x, y: (x.sum(0), (x * x).sum(0), (x * y).sum(0), (2 * y).sum(0)), X, X)
+    assert four == [("reduce_sum", "reduce_sum")] * 3
+
+
+def test_a_product_writes_an_activation_beside_itself():
+    def fun(x, w):
+        y = x @ w
+        return y, jnp.tanh(y)
+
+    assert made_by(fun, X, X) == [("dot_general", "tanh")]
+
+
+def test_what_reads_a_smaller_array_too_late_is_a_kernel_of_its_own():
+    def fun(x):
+        total = x.sum(0)
+        return x * 2, x * total
+
+    assert made_by(fun, X) == [("reduce_sum", "mul")], "the other waits for all of the sum"
 
 
 def test_a_further_result_takes_no_second_read():

@@ -1,0 +1,144 @@
+"""Which kernels are launched together, and how long each launch takes.
+
+In: a program, its kernels in order with the buffers that they read, a ``Hardware``. Out: seconds by kernel.
+
+A launch takes the larger of its arithmetic and its memory traffic (a roofline), and what the device takes beside these
+(see ``Hardware``). Kernels that the backend makes together are one launch: what they read is read once.
+
+Limits: launches side by side are not known, nor how well one uses the device beyond its class of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remat_plan.cost.facts import item_bytes
+from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.outputs import further_results
+from remat_plan.cost.rows import launched_with_readers
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.siblings import made_with_sums
+from remat_plan.cost.steps import Program, Step
+from remat_plan.graph.records import MATRIX_PRIMITIVES
+
+_HALF_BYTES = 2
+
+
+class Launches:
+    """The launches of a program.
+
+    Args:
+        program: as it was lowered.
+        kernels: in the order in which they run.
+        reads: the buffers that each of them reads.
+        hardware: the device.
+    """
+
+    def __init__(
+        self, program: Program, kernels: Sequence[Kernel], reads: Sequence[tuple[int, ...]], hardware: Hardware
+    ):
+        self._sizes, self._home = program.sizes, program.storage
+        self._kernels, self._reads, self._hardware = kernels, reads, hardware
+        self._joined = _joined(program, kernels)
+        self._launched = {other for others in self._joined.values() for other in others}
+        self._rows = program.array_rows()
+
+    def seconds(self, position: int) -> float:
+        """Seconds of the launch of a kernel; 0 if it is launched with another one."""
+        if position in self._launched:
+            return 0.0
+        kernel, hardware = self._kernels[position], self._hardware
+        if kernel.step.region.seconds:
+            return kernel.step.region.seconds
+        others = [self._kernels[other] for other in self._joined.get(position, ())]
+        works = [work for part in (kernel, *others) for work in part.work.items()]
+        return hardware.kernel_seconds(
+            sum([hardware.work_seconds(work, flops) for work, flops in works]),
+            moved := self._moved_bytes(position, others),
+            _turned_operands(kernel.step, self._reads[position], self._sizes),
+            min(self._far_bytes(position, moved), moved),
+            self._slow_elements(kernel, others) if hardware.element_seconds else 0.0,
+        )
+
+    def _moved_bytes(self, position: int, others: Sequence[Kernel]) -> int:
+        """What a launch reads and writes."""
+        kernel, sizes = self._kernels[position], self._sizes
+        moved = sum([sizes[b] for b in (*self._reads[position], *kernel.step.writes)])
+        moved += _further_bytes(kernel, others, sizes) if others else 0
+        return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
+
+    def _far_bytes(self, position: int, moved_bytes: int) -> int:
+        """What of that no cache speeds up: rows of larger arrays; or (``Hardware.statically_scheduled``) operands."""
+        step, sizes = self._kernels[position].step, self._sizes
+        if self._hardware.statically_scheduled and step.primitive not in MATRIX_PRIMITIVES:
+            return moved_bytes - sum([sizes[b] for b in step.writes])
+        return sum([sizes[b] for b in (*self._reads[position], *step.writes) if b in self._rows])
+
+    def _slow_elements(self, kernel: Kernel, others: Sequence[Kernel]) -> float:
+        """``slow_elements`` of a launch: of its first result that is no reduction, if there is one.
+
+        A reduction of an array as it is in memory, by itself, counts twice: XLA's estimate for it is 31 cycles for 1024
+        elements on a v5e, for one of what is computed on the way 18.5, and for both an array and its sum 19.
+        """
+        first = next((part for part in (kernel, *others) if part.step.kind != Kind.REDUCE), kernel)
+        step, sizes = first.step, self._sizes
+        if not step.reads or not step.writes:
+            return 0.0
+        elements = slow_elements(step.eqn, step.kind, sizes[step.reads[0]], sizes[step.writes[0]])
+        is_bare = step.kind == Kind.REDUCE and not others and set(first.reads) == set(step.reads)
+        return 2 * elements if is_bare else elements
+
+
+def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
+    """Return, by the position of a kernel, those that are launched with it."""
+    if program.model.further_results:
+        return further_results(kernels, program.sizes)
+    rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
+    found = {position: list(others) for position, others in rows.items()}
+    for sums, made in (made_with_sums(kernels, program.sizes) if program.model.sums_images else {}).items():
+        found.setdefault(sums, []).extend([position for position in made if position not in rows])
+    return found
+
+
+def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:
+    """Bytes that kernels which are launched with another one read and write beyond what that does."""
+    here = {*kernel.reads, *kernel.step.writes}
+    return sum([sizes[v] for v in {v for other in others for v in (*other.reads, *other.step.writes)} - here])
+
+
+def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
+    """Bytes of the buffers of a kernel that it does not read; of a buffer with several values, what none of them is."""
+    left: dict[int, int] = {}
+    for value in kernel.reads:
+        buffer, unread = home.get(value, value), kernel.unread.get(value, 0)
+        left[buffer] = min(left.get(buffer, unread), unread)
+    return sum(left.values())
+
+
+def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> int:
+    """How many operands a kernel reads in strides, for a copy that splits rows; those much smaller are broadcast.
+
+    What is fused into such a kernel is read so too: XLA:CPU has 4 to 30 times the seconds for it (1024 x 768 elements,
+    12 operands: 4.0 against 0.14 ns per element and operand).
+    """
+    if not step.splits_rows:
+        return 0
+    written = sizes[step.writes[0]]
+    return sum([2 * sizes[b] >= written for b in reads])
+
+
+def slow_elements(eqn: Any, kind: Kind, operand_bytes: float, result_bytes: float) -> float:
+    """Return the elements that an equation stores in 16 bits or reduces, with those that pad them to tiles.
+
+    Args:
+        eqn: the equation; None for a step of no equation.
+        kind: how it fuses.
+        operand_bytes, result_bytes: sizes of its first operand and first result in memory.
+    """
+    if eqn is None:
+        return 0.0
+    if kind == Kind.REDUCE:
+        return operand_bytes / eqn.invars[0].aval.dtype.itemsize
+    return result_bytes / _HALF_BYTES if item_bytes(eqn) == _HALF_BYTES else 0.0
