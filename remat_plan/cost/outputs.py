@@ -29,9 +29,9 @@ def further_results(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[
     readers: dict[tuple[int, int], int] = {}
     for position, kernel in enumerate(kernels):
         maker.update(dict.fromkeys(kernel.step.writes, position))
-        if not _can_join(kernel):
-            continue
         elements = _elements(kernel)
+        if not elements or not _can_join(kernel):
+            continue
         made = max([maker.get(value, -1) for value in kernel.reads], default=-1)
         largest = [(value, elements) for value in _largest(kernel.reads, sizes)]
         host = made if made >= 0 and _is_host(kernels[made]) and _elements(kernels[made]) == elements else None
@@ -68,6 +68,8 @@ def _is_product(kernel: Kernel) -> bool:
 
 
 def _elements(kernel: Kernel) -> int:
-    """How many elements a kernel runs over: those of its result, or of what it reduces."""
+    """How many elements a kernel runs over: those of its result, or of what it reduces; 0 for a row that is moved."""
     eqn = kernel.step.eqn
+    if eqn is None:
+        return 0
     return (eqn.invars if kernel.step.kind == Kind.REDUCE else eqn.outvars)[0].aval.size

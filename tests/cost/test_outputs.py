@@ -8,11 +8,13 @@ import pytest
 
 from remat_plan.cost.backend import TPU
 from remat_plan.cost.facts import FactBook
-from remat_plan.cost.fusion import fuse
+from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.outputs import further_results
 from remat_plan.cost.program import lower
+from remat_plan.cost.rules import READ_ROW, Kind
+from remat_plan.cost.steps import NO_REGION, Step
 
 V5E = hardware_for("tpu:v5e:1x1", "tpu")
 X = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
@@ -83,3 +85,12 @@ def test_a_further_result_takes_no_second_read():
     work = V5E.work_seconds("reduce columns float32", X.size)
     assert summed - plain == pytest.approx(work, rel=0.05)
     assert summed - plain < read + work
+
+
+def test_a_row_that_is_moved_has_no_equation_and_makes_nothing_else():
+    """So it is in the backward pass of a planned loop, where rows are read out of stacks of residuals."""
+    double = jax.make_jaxpr(lambda x: x * 2.0)(X).eqns[0]
+    row = Step((0,), (1,), Kind.CHEAP, READ_ROW, 0.0, NO_REGION, None, unary=True)
+    doubled = Step((1,), (2,), Kind.CHEAP, "mul", 1.0, NO_REGION, double)
+    kernels = [Kernel(step, step.reads, frozenset(), {}) for step in (row, doubled, row)]
+    assert further_results(kernels, [6 * 4 * X.size, 4 * X.size, 4 * X.size]) == {}
