@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Schedule, as_is, emptied
@@ -23,8 +22,6 @@ from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
-
-T = TypeVar("T")
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -70,13 +67,13 @@ class Candidates:
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
         self._improved: dict[Constraints, tuple[Schedule, ...]] = {}
-        self._once: dict[Request, Any] = {}
+        self._rungs: dict[Request, tuple[Schedule, ...]] = {}
 
-    def once(self, request: Request, make: Callable[[], T]) -> T:
-        """What is found whatever the budget is, made on first use."""
-        if request not in self._once:
-            self._once[request] = make()
-        return self._once[request]
+    def rungs(self, request: Request, find: Callable[[], tuple[Schedule, ...]]) -> tuple[Schedule, ...]:
+        """What ``find`` returns for a request: schedules for budgets that are the same whatever is asked."""
+        if request not in self._rungs:
+            self._rungs[request] = find()
+        return self._rungs[request]
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain solved under a user's constraints."""

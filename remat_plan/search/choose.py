@@ -114,24 +114,21 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     budget would find that.
     """
     found = _predicted_within(judge, candidates, budget_bytes, request)
-    if (
-        len(judge.program.graph.ops) > _SHORT_OPS
-        or found.peak_bytes > budget_bytes
-        or not judge.overhead(found.schedule)
-    ):
+    is_short = len(judge.program.graph.ops) <= _SHORT_OPS
+    if not is_short or found.peak_bytes > budget_bytes or not judge.overhead(found.schedule):
         return found
-    known = candidates.once(request, lambda: _rungs(judge, candidates, request))
-    below = [_predicted_within(judge, candidates, found.peak_bytes - less, request) for less in (0, 1)]
-    fitting = [found, *(outcome for outcome in (*below, *known) if outcome.peak_bytes <= budget_bytes)]
-    return min(fitting, key=lambda outcome: judge.price(outcome.schedule))
+    rungs = candidates.rungs(request, lambda: _rungs(judge, candidates, request))
+    below = [_predicted_within(judge, candidates, found.peak_bytes - less, request).schedule for less in (0, 1)]
+    best = next(iter(faster_ones(judge, [*below, *rungs], budget_bytes, judge.price(found.schedule))), found.schedule)
+    return Predicted(judge).ask(best)
 
 
-def _rungs(judge: Judge, candidates: Candidates, request: Request) -> list[Outcome]:
+def _rungs(judge: Judge, candidates: Candidates, request: Request) -> tuple[Schedule, ...]:
     """What is found within budgets from the least peak up, equally far apart, below the plain one."""
     low = _predicted_within(judge, candidates, 0, request).peak_bytes
     high = judge.predicted_bytes(judge.unplanned)
     budgets = [low + (high - low) * step // _RUNGS for step in range(_RUNGS)] if low < high else []
-    return [_predicted_within(judge, candidates, budget, request) for budget in budgets]
+    return tuple([_predicted_within(judge, candidates, budget, request).schedule for budget in budgets])
 
 
 def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
