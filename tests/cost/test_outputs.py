@@ -87,10 +87,11 @@ def test_a_further_result_takes_no_second_read():
     assert summed - plain < read + work
 
 
-def test_a_row_that_is_moved_has_no_equation_and_makes_nothing_else():
-    """So it is in the backward pass of a planned loop, where rows are read out of stacks of residuals."""
+def test_what_only_moves_has_no_equation_of_its_own_and_is_a_kernel_by_itself():
+    """Rows are read out of stacks in planned loops, and out of the weights where a loop runs in stretches."""
     double = jax.make_jaxpr(lambda x: x * 2.0)(X).eqns[0]
-    row = Step((0,), (1,), Kind.CHEAP, READ_ROW, 0.0, NO_REGION, None, unary=True)
     doubled = Step((1,), (2,), Kind.CHEAP, "mul", 1.0, NO_REGION, double)
-    kernels = [Kernel(step, step.reads, frozenset(), {}) for step in (row, doubled, row)]
-    assert further_results(kernels, [6 * 4 * X.size, 4 * X.size, 4 * X.size]) == {}
+    for name, eqn in ((READ_ROW, None), ("rows", double)):
+        row = Step((0,), (1,), Kind.CHEAP, name, 0.0, NO_REGION, eqn, unary=True)
+        kernels = [Kernel(step, step.reads, frozenset(), {}) for step in (row, row, doubled)]
+        assert further_results(kernels, [6 * 4 * X.size, 4 * X.size, 4 * X.size]) == {}
