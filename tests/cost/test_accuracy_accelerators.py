@@ -5,10 +5,12 @@ import pytest
 
 from benchmarks.models import MODELS
 from remat_plan import _compat
+from remat_plan.compiled.cycles import CLOCK_HERTZ
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
+from tests.cost.tpu_kernels import KERNELS
 from tests.helpers import CUDA, has_module
 
 GPU = pytest.param(
@@ -56,3 +58,13 @@ def test_what_is_computed_again_waits_for_sums(target):
     predicted = evaluate(jaxpr, hardware_for(target, "gpu")).peak_bytes
     compiled = compile_memory(step, (model.params, model.batch), resolve(target)).total_bytes
     assert predicted == pytest.approx(compiled, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("target", [TPU])
+@pytest.mark.parametrize(("fun", "dtype", "cycles"), KERNELS)
+def test_what_the_rules_of_a_tpu_were_read_off(target, fun, dtype, cycles):
+    """XLA's own estimates for single kernels, by which ``Hardware`` has its rates."""
+    x = jax.ShapeDtypeStruct((4096, 3072), dtype)
+    hardware = hardware_for(target, "tpu")
+    seconds = compile_memory(fun, (x,), resolve(target), hardware=hardware).seconds
+    assert seconds * CLOCK_HERTZ["tpu:v5e"] / (x.size / 1024) == pytest.approx(cycles, rel=0.03)

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from remat_plan.compiled.cycles import CLOCK_HERTZ
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.price import pricing
 from remat_plan.cost.work import work_class
+from tests.cost.tpu_kernels import KERNELS
 
 TOY = Hardware("gpu:toy", 1e12, 1e10, 1e13)
 X = jnp.ones((512, 512))
@@ -126,29 +128,12 @@ def test_what_fits_on_the_chip_moves_faster():
     assert more == pytest.approx(chip / tpu.bytes_per_second), "what does not fit as well is moved as far as memory"
 
 
-def seconds_on_v5e(fun, *structs):
-    return evaluate(jax.make_jaxpr(fun)(*structs), hardware_for("tpu:v5e:1x1", "tpu")).seconds
-
-
-@pytest.mark.parametrize(
-    ("fun", "cycles"),
-    [
-        (lambda x: (x.astype(jnp.float32) * 2.5 + 1).astype(x.dtype), {"bfloat16": 18.7, "float32": 18.7}),
-        (lambda x: jnp.sum(x.astype(jnp.float32) * 2 + 1, 0), {"bfloat16": 14.4, "float32": 18.5}),
-        (lambda x: jnp.sum(x, 0), {"float32": 30.8}),
-        (lambda x: (jnp.sum(x, 0), x * 3), {"float32": 19.0}),
-        (lambda x: (x * 3, jnp.maximum(x, 0)), {"bfloat16": 23.2, "float32": 27.9}),
-    ],
-)
-def test_kernels_of_a_tpu_take_what_xla_estimates(fun, cycles):
-    """Cycles of a v5e for 1024 elements, as ``estimated_cycles`` had them for [32, 56, 56, 256] or [4096, 3072].
-
-    Results that may stay on the chip are counted at a quarter, so sizes here are larger than it.
-    """
-    for dtype, expected in cycles.items():
-        size = 1 << 27
-        seconds = seconds_on_v5e(fun, jax.ShapeDtypeStruct((size >> 10, 1 << 10), dtype))
-        assert seconds * 1.5e9 / (size >> 10) == pytest.approx(expected, rel=0.15), dtype
+@pytest.mark.parametrize(("fun", "dtype", "cycles"), KERNELS)
+def test_kernels_of_a_tpu_take_what_xla_estimates(fun, dtype, cycles):
+    """Of a size that the chip does not hold: of smaller ones the result may stay there, and is counted at a quarter."""
+    x = jax.ShapeDtypeStruct((1 << 17, 1 << 10), dtype)
+    seconds = evaluate(jax.make_jaxpr(fun)(x), hardware_for("tpu:v5e:1x1", "tpu")).seconds
+    assert seconds * CLOCK_HERTZ["tpu:v5e"] / (x.size / 1024) == pytest.approx(cycles, rel=0.15)
 
 
 def scanned(rows):
