@@ -66,6 +66,8 @@ class FusionModel:
             (XLA:GPU, ``MultiOutputFusion``; ``cost.siblings``).
         further_results: reductions and element-wise kernels are made by the kernel that makes the last of what they
             read, or beside the first that reads the same arrays (XLA:TPU, ``MultiOutputFusion``; ``cost.outputs``).
+        fills_chip: the compiler decides what is in the memory on the chip: of what does not fit it holds a part, and
+            element-wise kernels gain by it for their results only (XLA:TPU).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
             XLA:CPU they are steps of their own, see ``Lowering.stacks``).
     """
@@ -92,6 +94,7 @@ class FusionModel:
     row_kernels: bool = False
     sums_images: bool = False
     further_results: bool = False
+    fills_chip: bool = False
     clears_stacks: bool = False
 
 
@@ -123,6 +126,7 @@ TPU = FusionModel(
     whole_splits=True,
     weighs_copies_from_bytes=4,
     further_results=True,
+    fills_chip=True,
 )
 """XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 

@@ -40,8 +40,6 @@ class Hardware:
             by the two rates above.
         cache_bytes: a kernel that moves no more than this moves it at the next rate; 0: none does.
         cache_bytes_per_second: bandwidth of the cache.
-        statically_scheduled: the compiler decides what is in the cache (the memory on the chip of a TPU): of what does
-            not fit it holds a part, and element-wise kernels gain by it for their results only.
         turned_bytes_per_second: bandwidth of a kernel that writes what it reads in another order, of one operand; 0: as
             any other kernel.
         turned_operand_bytes_per_second: the same of a kernel that computes with several operands on the way, each of
@@ -62,7 +60,6 @@ class Hardware:
     rates: Mapping[str, float] = field(default_factory=lambda: _NO_RATES, hash=False)
     cache_bytes: int = 0
     cache_bytes_per_second: float = 0.0
-    statically_scheduled: bool = False
     turned_bytes_per_second: float = 0.0
     turned_operand_bytes_per_second: float = 0.0
     fresh_seconds_per_byte: float = 0.0
@@ -104,10 +101,7 @@ class Hardware:
             rate = self.turned_bytes_per_second if turned_operands == 1 else self.turned_operand_bytes_per_second
             return max(compute_seconds, moved_bytes / rate) + self.step_seconds
         near = moved_bytes - far_bytes
-        if self.statically_scheduled:
-            near = min(near, self.cache_bytes)
-            moving = near / self.cache_bytes_per_second + (moved_bytes - near) / rate
-        elif 0 < near <= self.cache_bytes:
+        if 0 < near <= self.cache_bytes:
             moving = near / self.cache_bytes_per_second + far_bytes / rate
         else:
             moving = moved_bytes / rate
@@ -149,7 +143,6 @@ def _tpu(name: str, matrix_flops: float, vector_flops: float, bytes_per_second: 
         element_seconds=8 * 4 / vector_flops,
         cache_bytes=mebibytes << 20,
         cache_bytes_per_second=3.6 * bytes_per_second,
-        statically_scheduled=True,
     )
 
 

@@ -39,7 +39,7 @@ class Launches:
     def __init__(
         self, program: Program, kernels: Sequence[Kernel], reads: Sequence[tuple[int, ...]], hardware: Hardware
     ):
-        self._sizes, self._home = program.sizes, program.storage
+        self._sizes, self._home, self._model = program.sizes, program.storage, program.model
         self._kernels, self._reads, self._hardware = kernels, reads, hardware
         self._joined = _joined(program, kernels)
         self._launched = {other for others in self._joined.values() for other in others}
@@ -70,11 +70,16 @@ class Launches:
         return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
 
     def _far_bytes(self, position: int, moved_bytes: int) -> int:
-        """What of that no cache speeds up: rows of larger arrays; or (``Hardware.statically_scheduled``) operands."""
+        """What of that no cache speeds up: rows of larger arrays, or operands (``FusionModel.fills_chip``).
+
+        What does not fit counts there too; elsewhere it means that nothing is sped up.
+        """
         step, sizes = self._kernels[position].step, self._sizes
-        if self._hardware.statically_scheduled and step.primitive not in MATRIX_PRIMITIVES:
-            return moved_bytes - sum([sizes[b] for b in step.writes])
-        return sum([sizes[b] for b in (*self._reads[position], *step.writes) if b in self._rows])
+        if self._model.fills_chip and step.primitive not in MATRIX_PRIMITIVES:
+            far = moved_bytes - sum([sizes[b] for b in step.writes])
+        else:
+            far = sum([sizes[b] for b in (*self._reads[position], *step.writes) if b in self._rows])
+        return max(far, moved_bytes - self._hardware.cache_bytes) if self._model.fills_chip else far
 
     def _slow_elements(self, kernel: Kernel, others: Sequence[Kernel]) -> float:
         """``slow_elements`` of a launch: of its first result that is no reduction, if there is one.
