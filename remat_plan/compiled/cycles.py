@@ -13,6 +13,7 @@ text does not tell such a compile.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from remat_plan.compiled.hlo import Computation, Instruction, Module
 from remat_plan.compiled.roofline import kernel_seconds
@@ -46,6 +47,7 @@ _TYPICAL_HERTZ = 1.5e9
 def cycles(module: Module, hardware: Hardware) -> ModuleSeconds | None:
     """Sum the estimates of a module's kernels; None where no kernel has one."""
     hertz = CLOCK_HERTZ.get(hardware.name, _TYPICAL_HERTZ)
+    rates = replace(hardware, step_seconds=0.0)  # without an estimate are counters of loops, which start no kernel
     estimated = 0
 
     def price(module: Module, inside: Computation, found: Instruction) -> ModuleSeconds:
@@ -56,7 +58,7 @@ def cycles(module: Module, hardware: Hardware) -> ModuleSeconds | None:
         if estimate is not None and int(estimate.group(1)) < _NO_ESTIMATE:
             estimated += 1
             return ModuleSeconds(int(estimate.group(1)) / hertz, 1)
-        return kernel_seconds(module, inside, found, hardware)
+        return kernel_seconds(module, inside, found, rates)
 
     made = walk(module, price, hardware.loop_seconds)
     return made if estimated or not made.kernels else None
