@@ -68,6 +68,8 @@ class FusionModel:
             read, or beside the first that reads the same arrays (XLA:TPU, ``MultiOutputFusion``; ``cost.outputs``).
         fills_chip: the compiler decides what is in the memory on the chip: of what does not fit it holds a part, and
             element-wise kernels gain by it for their results only (XLA:TPU).
+        counts_gains: seconds below those of the plain program are counted upon without a clock, since predictions are
+            held to the compiler's own kernels (XLA:GPU, XLA:TPU).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
             XLA:CPU they are steps of their own, see ``Lowering.stacks``).
     """
@@ -95,6 +97,7 @@ class FusionModel:
     sums_images: bool = False
     further_results: bool = False
     fills_chip: bool = False
+    counts_gains: bool = False
     clears_stacks: bool = False
 
 
@@ -110,6 +113,7 @@ GPU = FusionModel(
     row_kernels=True,
     sums_images=True,
     epilogues=frozenset({"conv_general_dilated"}),
+    counts_gains=True,
     clears_stacks=True,
 )
 """XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
@@ -127,6 +131,7 @@ TPU = FusionModel(
     weighs_copies_from_bytes=4,
     further_results=True,
     fills_chip=True,
+    counts_gains=True,
 )
 """XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
 
 _WORK = 1e-3
@@ -21,12 +22,17 @@ Pricing = Callable[[float, float, float, float], float]
 
 
 def pricing(hardware: Hardware) -> Pricing:
-    """Return how schedules of whole programs and steps of loops are priced by rates of a device."""
-    return unbounded_price if hardware.measured else price
+    """Return how schedules of whole programs and steps of loops are priced by rates of a device.
+
+    >>> from remat_plan.cost.hardware import hardware_for
+    >>> pricing(hardware_for("tpu:v5e:1x1", "tpu")) is unbounded_price, pricing(hardware_for("cpu", "cpu")) is price
+    (True, True)
+    """
+    return unbounded_price if hardware.measured or model_for(hardware).counts_gains else price
 
 
 def price(seconds: float, flops: float, plain_seconds: float, plain_flops: float) -> float:
-    """Return the price of a schedule. Seconds below the plain ones are not counted upon: rates were never timed.
+    """Return the price of a schedule. Seconds below the plain ones are not counted upon: nobody held them to a clock.
 
     >>> price(0.9, 15.0, 1.0, 10.0), price(2.0, 15.0, 1.0, 10.0)
     (1.0015, 2.0015)
