@@ -14,7 +14,7 @@ A schedule is a tuple of segments that cover a region. It nests, compares by val
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan.graph.action import SAVE, action_of
@@ -101,6 +101,19 @@ class Segment:
     actions: tuple[tuple[int, str], ...] = ()
     children: Schedule = ()
     choices: tuple[tuple[int, Choice], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = self.start, self.end, self.checkpointed, self.actions, self.children, self.choices
+        object.__setattr__(self, "_hash", hash(content))
+
+    def __hash__(self) -> int:
+        """Made once: a search looks schedules up millions of times."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies hash anew: hashes of strings differ from process to process."""
+        return Segment, (self.start, self.end, self.checkpointed, self.actions, self.children, self.choices)
 
     @property
     def saved(self) -> tuple[int, ...]:

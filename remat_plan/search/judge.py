@@ -69,6 +69,7 @@ class Judge:
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
+        self._prices: dict[Schedule, float] = {}
         self._compiled: dict[tuple[Schedule, bool], CompiledMemory] = {}
         self._plain_seconds: float | None = None
         self.asked: list[tuple[Schedule, bool]] = []
@@ -100,15 +101,16 @@ class Judge:
 
         Of the function as written it is of JAX's own, since only JAX knows what its policies keep.
         """
+        if (known := self._timelines.get(schedule)) is not None:
+            return known
         if is_written(schedule):
             return self.traced(schedule)
         if schedule == UNMERGED:
             return self.timeline(self.program.plain)
-        if schedule not in self._timelines:
-            step = StepProgram(self.rules)
-            made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
-            self._timelines[schedule] = made
-        return self._timelines[schedule]
+        step = StepProgram(self.rules)
+        made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
+        self._timelines[schedule] = made
+        return made
 
     def traced(self, schedule: Schedule) -> Timeline:
         """The evaluator's view of the gradient step that JAX makes of a schedule."""
@@ -180,8 +182,10 @@ class Judge:
 
     def price(self, schedule: Schedule) -> float:
         """What schedules are chosen by; see ``cost.price``."""
-        plain, made = self.timeline(self.program.plain), self.timeline(schedule)
-        return pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
+        if schedule not in self._prices:
+            plain, made = self.timeline(self.program.plain), self.timeline(schedule)
+            self._prices[schedule] = pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
+        return self._prices[schedule]
 
     def cost(self, schedule: Schedule) -> tuple[int, float]:
         """The predicted peak and the price of a schedule."""

@@ -9,7 +9,8 @@ Neighbours on a curve can lie far apart where layers are scanned: every step sav
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.blend import paths
@@ -122,8 +123,8 @@ def _faster_neighbours(
     """Of the schedules predicted to be above a target and faster, the one with the least peak, and the one that gains
     most for its bytes: on the way to that there is more to have for the same bytes, where the way is long enough.
     """
-    known = [s for s in family if _is_worth_a_compile(judge, s, chosen)]
-    above = [s for s in known if judge.predicted_bytes(s) > target_bytes]
+    above = [s for s in family if judge.price(s) < judge.price(chosen) and judge.predicted_bytes(s) > target_bytes]
+    above = [s for s in above if _is_worth_a_compile(judge, s, chosen)]
     if not above:
         return []
     own_bytes, own_price = judge.predicted_bytes(chosen), judge.price(chosen)
@@ -131,9 +132,17 @@ def _faster_neighbours(
     def gain_per_byte(s: Schedule) -> float:
         return (own_price - judge.price(s)) / max(judge.predicted_bytes(s) - own_bytes, 1)
 
-    nearest = min(above, key=lambda s: (judge.predicted_bytes(s), judge.price(s), repr(s)))
-    steepest = max(above, key=lambda s: (gain_per_byte(s), repr(s)))
+    nearest = _extreme(min, above, lambda s: (judge.predicted_bytes(s), judge.price(s)))
+    steepest = _extreme(max, above, gain_per_byte)
     return [nearest] if nearest == steepest else [nearest, steepest]
+
+
+def _extreme(of: Callable[..., Any], schedules: Sequence[Schedule], key: Callable[[Schedule], Any]) -> Schedule:
+    """The ``min`` or ``max`` of some schedules; where several are, by what they say: in any order the same."""
+    keys = [key(s) for s in schedules]
+    end = of(keys)
+    ends = [s for s, k in zip(schedules, keys, strict=True) if k == end]
+    return ends[0] if len(ends) == 1 else of(ends, key=repr)
 
 
 def step_towards(judge: Judge, low: Schedule, high: Schedule, target_bytes: float) -> Schedule | None:

@@ -28,8 +28,8 @@ _LESS = 0.97
 _NO_MORE = 1.02
 """A batch that is larger than one that fits by less than this is not tried."""
 
-_HALVINGS = 14
-"""Steps of the search for the least level within a limit; the level is within a 16,000th of the plain one then."""
+_HALVINGS = 10
+"""Steps of the search for the least level within a limit; the level is within a thousandth of the plain one then."""
 
 
 @dataclass(frozen=True)
