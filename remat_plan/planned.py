@@ -128,10 +128,10 @@ class Chosen:
 
 
 _NO_CERTIFICATE = (
-    "by measured rates the gap is no certificate: the lower bound counts recomputation only, and a plan that writes "
-    "less may save more than it recomputes"
+    "the gap is no certificate where time saved counts: the lower bound counts recomputation only, and a plan that "
+    "writes less may save more than it recomputes"
 )
-"""What is said of a plan by measured rates, whose overhead may be below 0."""
+"""What is said of a plan by measured rates, and of any whose overhead is below 0."""
 
 
 def _in_words(judge: Judge, schedule: Schedule) -> str:
@@ -213,7 +213,7 @@ def describe(
         has_aux=request.has_aux,
         static_argnums=request.static_argnums,
         existing=request.existing,
-        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured else tuple(notes),
+        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured or overhead < 0 else tuple(notes),
         planning_seconds=time.perf_counter() - started,
         search=search,
     )

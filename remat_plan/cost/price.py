@@ -21,6 +21,11 @@ Pricing = Callable[[float, float, float, float], float]
 """Seconds and FLOPs of a schedule, seconds and FLOPs of the plain one, to a price."""
 
 
+def counts_gains(hardware: Hardware) -> bool:
+    """Tell whether seconds below the plain ones are counted upon: by rates that were measured, or held to a compiler."""
+    return hardware.measured or model_for(hardware).counts_gains
+
+
 def pricing(hardware: Hardware) -> Pricing:
     """Return how schedules of whole programs and steps of loops are priced by rates of a device.
 
@@ -28,7 +33,7 @@ def pricing(hardware: Hardware) -> Pricing:
     >>> pricing(hardware_for("tpu:v5e:1x1", "tpu")) is unbounded_price, pricing(hardware_for("cpu", "cpu")) is price
     (True, True)
     """
-    return unbounded_price if hardware.measured or model_for(hardware).counts_gains else price
+    return unbounded_price if counts_gains(hardware) else price
 
 
 def price(seconds: float, flops: float, plain_seconds: float, plain_flops: float) -> float:

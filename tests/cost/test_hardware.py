@@ -103,9 +103,12 @@ def test_each_step_of_a_loop_costs_something():
     assert more == pytest.approx(0.1)
 
 
-def test_seconds_below_the_plain_ones_count_only_where_they_were_measured():
-    assert pricing(TOY)(0.9, 10.0, 1.0, 10.0) > 1.0
-    assert pricing(replace(TOY, measured=True))(0.9, 10.0, 1.0, 10.0) < 1.0
+@pytest.mark.parametrize("target", ["gpu:h100", "tpu:v5e:1x1"])
+def test_seconds_below_the_plain_ones_count_where_rates_are_held_to_a_clock_or_a_compiler(target):
+    cpu = hardware_for("cpu", "cpu")
+    assert pricing(cpu)(0.9, 10.0, 1.0, 10.0) > 1.0
+    assert pricing(replace(cpu, measured=True))(0.9, 10.0, 1.0, 10.0) < 1.0
+    assert pricing(hardware_for(target, target[:3]))(0.9, 10.0, 1.0, 10.0) < 1.0
 
 
 def test_rates_of_the_table_are_found_by_target_and_by_kind():

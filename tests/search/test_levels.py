@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from remat_plan.cost.hardware import hardware_for
 from remat_plan.search.levels import Levels, confirmed
 from remat_plan.verify.compile import CompiledMemory
 
@@ -74,7 +75,7 @@ def search(mark, budget_bytes, total, held_bytes=0):
         compiled.append(choice[0])
         return memory(total(choice[0]), None)
 
-    mark.judge.hardware = SimpleNamespace(measured=False)
+    mark.judge.hardware = hardware_for("cpu", "cpu")
     return Levels((mark,), compile_step, held_bytes).search(budget_bytes), compiled
 
 
@@ -161,7 +162,7 @@ def test_close_to_the_budget_another_choice_is_compiled_where_it_promises_much()
     def is_done(budget_bytes, price):
         mark = Stepped(100, 200, 205)
         mark.price = {200: 1.5, 205: price}.__getitem__
-        mark.judge.hardware = SimpleNamespace(measured=False)
+        mark.judge.hardware = hardware_for("cpu", "cpu")
         levels = Levels((mark,), lambda choice: None, 0)
         levels.tried = {(200,): memory(201, None)}
         return levels.is_done(budget_bytes, (205,))
@@ -176,7 +177,7 @@ def confirmed_search(schedules, budget_bytes, total, excess=1.15, fast_total=Non
     """What a search whose fast compiles need more comes to, and what was compiled, fast or not, in order."""
     fast_total = fast_total or (lambda level: int(excess * total(level)))
     mark, compiled = Stepped(*schedules), []
-    mark.judge.hardware = SimpleNamespace(measured=False)
+    mark.judge.hardware = hardware_for("cpu", "cpu")
 
     def quick(choice):
         compiled.append(("fast", *choice))
