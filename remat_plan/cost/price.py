@@ -22,7 +22,7 @@ Pricing = Callable[[float, float, float, float], float]
 
 
 def counts_gains(hardware: Hardware) -> bool:
-    """Tell whether seconds below the plain ones are counted upon: by rates that were measured, or held to a compiler."""
+    """Tell whether seconds below the plain ones are counted upon: rates were measured, or are held to a compiler."""
     return hardware.measured or model_for(hardware).counts_gains
 
 
