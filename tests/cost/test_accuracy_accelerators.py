@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+import remat_plan as rp
 from benchmarks.models import MODELS
 from remat_plan import _compat
 from remat_plan.compiled.cycles import CLOCK_HERTZ
@@ -10,6 +11,7 @@ from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
+from tests.cost.memory_bound import LOOPS, SHAPES
 from tests.cost.tpu_kernels import KERNELS
 from tests.helpers import CUDA, has_module
 
@@ -68,3 +70,13 @@ def test_what_the_rules_of_a_tpu_were_read_off(target, fun, dtype, cycles):
     hardware = hardware_for(target, "tpu")
     seconds = compile_memory(fun, (x,), resolve(target), hardware=hardware).seconds
     assert seconds * CLOCK_HERTZ["tpu:v5e"] / (x.size / 1024) == pytest.approx(cycles, rel=0.03)
+
+
+@pytest.mark.parametrize("target", [GPU, TPU])
+@pytest.mark.parametrize("name", LOOPS)
+def test_time_that_is_counted_as_saved_is_saved_by_the_compiler_too(target, name):
+    """What ``FusionModel.counts_gains`` says; seconds of a branch on the TPU are the furthest off."""
+    plan = rp.plan(LOOPS[name], *SHAPES, budget="60%", target=target)
+    assert plan.overhead < -0.3
+    assert plan.compiled_overhead < -0.35
+    assert abs(plan.compiled_overhead - plan.overhead) < 0.3

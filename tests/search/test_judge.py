@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import pytest
 
+import remat_plan as rp
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.planning.strategies.registry import lookup
@@ -13,6 +15,7 @@ from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.search.mark import Mark, overhead
 from remat_plan.verify.targets import resolve
+from tests.cost.memory_bound import LOOPS, SHAPES
 from tests.helpers import traced
 
 W, X = [jnp.ones((128, 128)) / 128] * 4, jnp.ones((512, 128))
@@ -58,3 +61,14 @@ def test_data_sheets_set_it_against_the_program_that_the_bound_is_of():
     judge = make()
     assert judge.plain_seconds == judge.timeline(judge.program.plain).seconds
     assert judge.overhead(judge.program.plain) == judge.overhead(judge.unplanned) == 0.0
+
+
+@pytest.mark.parametrize(("target", "counts"), [("cpu", False), ("gpu:h100", True), ("tpu:v5e:1x1", True)])
+def test_time_saved_is_told_where_it_is_counted(monkeypatch, target, counts):
+    """That the compilers agree is tested with them: ``tests/cost/test_accuracy_accelerators.py``."""
+    monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *args: hardware_for(target, target[:3]))
+    plan = rp.plan(LOOPS["scan"], *SHAPES, budget="60%", target="cpu", verify=False)
+    assert (plan.overhead < -0.2) == counts
+    assert counts or plan.overhead == 0.0
+    assert any("the gap is no certificate where time saved counts" in note for note in plan.notes) == counts
+    assert rp.Plan.from_json(plan.to_json()) == plan
