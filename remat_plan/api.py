@@ -211,7 +211,7 @@ def tradeoff(
 
 def _families(candidates: Candidates, request: Request, judge: Judge, most: int) -> list[list[Schedule]]:
     """Schedules from the least bytes to the least seconds, so many of each family; of small programs the best known."""
-    if best := candidates.improved(request, judge.cost):
+    if best := candidates.improved(request, judge.cost, judge.identity):
         return [[best[i] for i in spread_points(len(best), most)]]
     return [curve.spread(most) for curve in candidates.planner(NO_CONSTRAINTS).curves]
 

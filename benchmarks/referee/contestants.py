@@ -92,7 +92,7 @@ class Contest:
         candidates = Candidates(self.rules, Progress("referee", False))
         request = Request(lookup("auto"), False, (0,), False, (), "replan")
         found = [c.schedule(i) for c in candidates.curves(0, request) for i in range(len(c.points))]
-        better = candidates.improved(request, self.judged)
+        better = candidates.improved(request, self.judged, identity=object())  # told other rules: nothing is shared
         return [*found, *candidates.uniform(request), *candidates.lean(request), *better]
 
     def judged(self, schedule: Schedule) -> tuple[int, float]:

@@ -7,7 +7,7 @@ by name. All are made on first use; chains are solved, and strategies asked, onc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from remat_plan.cost.builder import Rules
@@ -21,6 +21,7 @@ from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 
 _LONG_OPS = 4000
@@ -38,6 +39,12 @@ CURVE_POINTS = 15
 _MOST_JUDGED, _MOST_OPS = 800, 15_000
 """So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
 of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
+
+_PROGRAMS = 64
+"""Of how many small programs it is remembered what the local search found: planned for another budget or in another
+function, a program of 60 equations takes a third of the time then."""
+
+_found: Recent[Hashable, tuple[Schedule, ...]] = Recent(_PROGRAMS)
 
 MEMORY, TIME = "memory", "time"
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -66,7 +73,6 @@ class Candidates:
         self._planners: dict[Constraints, Planner] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
-        self._improved: dict[Constraints, tuple[Schedule, ...]] = {}
         self._rungs: dict[Request, tuple[Schedule, ...]] = {}
 
     def rungs(self, request: Request, find: Callable[[], tuple[Schedule, ...]]) -> tuple[Schedule, ...]:
@@ -157,20 +163,29 @@ class Candidates:
         curves = self.planner(request.constraints).curves
         return tuple(s for curve in curves for s in curve.spread(CURVE_POINTS))
 
-    def improved(self, request: Request, judged: Judged) -> tuple[Schedule, ...]:
+    def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Of a small program, what a local search makes of all the others: of these none beats another.
 
-        They are for all budgets, so what is found for one does not depend on what was asked before.
+        They are for all budgets, so what is found for one does not depend on what was asked before. It is remembered in
+        this process.
+
+        Args:
+            request: with a strategy that searches.
+            judged: says what a schedule costs.
+            identity: equal for programs with the same schedules and the same costs of them.
         """
         graph = self.rules.graph
         if request.strategy.name != "auto" or not is_small(graph) or not can_move(graph):
             return ()
-        if request.constraints not in self._improved:
-            self.progress.say("improving schedules")
-            moves = Moves(graph, self.planner(request.constraints).cuts)
-            plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
-            seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
-            known = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
-            most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-            self._improved[request.constraints] = improved(known, moves.neighbours, judged, most)
-        return self._improved[request.constraints]
+        key = identity, request.constraints
+        if (known := _found.use(key)) is not None:
+            return known
+        self.progress.say("improving schedules")
+        moves = Moves(graph, self.planner(request.constraints).cuts)
+        plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
+        seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
+        honoured = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
+        most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
+        found = improved(honoured, moves.neighbours, judged, most)
+        _found.keep(key, found)
+        return found

@@ -136,7 +136,7 @@ def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, r
     measure = Predicted(judge)
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
-    others = (*candidates.uniform(request), *candidates.improved(request, judge.cost))
+    others = (*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity))
     ops = judge.program.graph.ops
     is_short = len(ops) <= _SHORT_OPS
     if not fitting or is_short:
@@ -169,7 +169,7 @@ def find_compiled(measure: Compiled, candidates: Candidates, budget_bytes: int, 
     """``find`` among the planner's schedules, with the compiler's word."""
     judge = measure.judge
     chosen, tried = _search_curves(measure, candidates, budget_bytes, request)
-    judged = (*candidates.uniform(request), *candidates.improved(request, judge.cost))
+    judged = (*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity))
     if chosen is None:
         judged += candidates.lean(request)
         others = [*_worth_a_compile(measure, judged, budget_bytes, inf), *_smallest(judge, judged)]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 
 from remat_plan import _compat
 from remat_plan.clock.store import hardware_of
+from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
@@ -186,6 +187,12 @@ class Judge:
             plain, made = self.timeline(self.program.plain), self.timeline(schedule)
             self._prices[schedule] = pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
         return self._prices[schedule]
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for programs whose schedules cost the same: one program, differentiated alike, on one hardware."""
+        program = self.program
+        return program.fingerprint.digest, program.is_loss, self.hardware, model_for(self.hardware)
 
     def cost(self, schedule: Schedule) -> tuple[int, float]:
         """The predicted peak and the price of a schedule."""

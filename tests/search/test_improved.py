@@ -1,5 +1,7 @@
 """Plans of small programs come from the local search too; larger programs and named strategies are left alone."""
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from remat_plan.planning.limits import NO_CONSTRAINTS
@@ -35,7 +37,7 @@ def test_a_small_program_gets_what_nothing_else_offers():
     curves = candidates.planner(NO_CONSTRAINTS).curves
     points = [curve.schedule(p) for curve in curves for p in range(len(curve.points))]
     others = [judge.program.plain, *points, *candidates.uniform(AUTO), *candidates.lean(AUTO)]
-    found = candidates.improved(AUTO, judge.cost)
+    found = candidates.improved(AUTO, judge.cost, judge.identity)
     gains = []
     for peak, price in map(judge.cost, others):
         best = min(judge.price(s) for s in found if judge.predicted_bytes(s) <= peak)
@@ -51,16 +53,43 @@ def test_a_small_program_gets_what_nothing_else_offers():
 
 def test_what_is_found_depends_on_no_earlier_budget():
     judge, candidates = diamond(2)
-    first = candidates.improved(AUTO, judge.cost)
+    first = candidates.improved(AUTO, judge.cost, judge.identity)
     find_predicted(judge, candidates, judge.predicted_bytes(first[0]), AUTO)
     again, fresh = diamond(2)
-    assert candidates.improved(AUTO, judge.cost) == first == fresh.improved(AUTO, again.cost)
+    assert candidates.improved(AUTO, judge.cost, judge.identity) == first
+    assert fresh.improved(AUTO, again.cost, object()) == first, "searched anew"
+
+
+def test_a_program_is_searched_once():
+    judged = []
+
+    def counted(judge):
+        return lambda schedule: judged.append(schedule) or judge.cost(schedule)
+
+    judge, candidates = diamond(2)
+    first = candidates.improved(AUTO, counted(judge), ("once", judge.identity))
+    searched = len(judged)
+    again, others = diamond(2)
+    assert others.improved(AUTO, counted(again), ("once", again.identity)) == first
+    assert len(judged) == searched > 0
+    longer, others = diamond(3)
+    assert others.improved(AUTO, counted(longer), ("once", longer.identity)) != first
+    assert len(judged) > searched
+
+
+def test_what_costs_differ_by_tells_programs_apart():
+    judge, _ = diamond(2)
+    other, _ = diamond(2)
+    assert judge.identity == other.identity
+    gpu = Judge(judge.program, place("gpu:h100"), Progress("test", False))
+    assert gpu.identity != judge.identity
+    assert dataclasses.replace(judge.hardware, rates={"dot": 1.0}) != judge.hardware
 
 
 def test_larger_programs_and_named_strategies_are_left_alone():
     judge, candidates = diamond(24)
     assert len(judge.program.graph.ops) > 40
-    assert candidates.improved(AUTO, judge.cost) == ()
+    assert candidates.improved(AUTO, judge.cost, judge.identity) == ()
     judge, candidates = diamond(2)
     named = Request(lookup("memory"), False, (0,), False, (), "replan")
-    assert candidates.improved(named, judge.cost) == ()
+    assert candidates.improved(named, judge.cost, judge.identity) == ()
