@@ -39,10 +39,18 @@ def mlp(quick):
     return Step("mlp", train_step, make_args, 2048, multiple_of=512)
 
 
-def test_tables_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "STEPS", {"gpt2": mlp})
-    main(["fit", "--quick", "--models", "gpt2", "--targets", "cpu", "--results", str(tmp_path)])
-    text = (tmp_path / "fit.md").read_text()
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A folder with what the benchmark writes for one model."""
+    folder = tmp_path_factory.mktemp("fit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "STEPS", {"gpt2": mlp})
+        main(["fit", "--quick", "--models", "gpt2", "--targets", "cpu", "--results", str(folder)])
+    return folder
+
+
+def test_tables_are_written(results):
+    text = (results / "fit.md").read_text()
     assert "| mlp | cpu | 60% | " in text
     assert "| mlp | cpu | minimum | " in text
     assert "| mlp | cpu | 8MB | " in text
@@ -52,14 +60,13 @@ def test_tables_are_written(tmp_path, monkeypatch):
     assert "on average" in text
 
 
-def test_rows_that_are_kept_are_not_made_again(tmp_path, monkeypatch):
+def test_rows_that_are_kept_are_not_made_again(results, monkeypatch):
+    text = (results / "fit.md").read_text()
     monkeypatch.setattr(fit, "STEPS", {"gpt2": mlp})
-    options = fit.Options(quick=True, models=("gpt2",), targets=("cpu",), results=tmp_path)
-    first = fit.run(options)
     monkeypatch.setattr(fit, "fit_row", lambda *given: pytest.fail(f"made again: {given}"))
     monkeypatch.setattr(fit, "batch_row", lambda *given: pytest.fail(f"made again: {given}"))
-    again = fit.run(options)
-    assert again.text() == first.text()
+    again = fit.run(fit.Options(quick=True, models=("gpt2",), targets=("cpu",), results=results))
+    assert again.text() == text
     assert len(again.rows) == 2
     assert len(again.tables[0].rows) == 1
 
