@@ -29,7 +29,7 @@ class FusionModel:
             that nobody else reads; whatever else they read is materialised (XLA:CPU, ``LibraryRewriter``).
         layout_copies: matrix products and convolutions whose operands are not in canonical order read
             transposed copies (XLA:CPU, ``DotDecomposer``, ``ConvCanonicalization``).
-        index_pooling: the gradient of a max-pool keeps indices of the maxima, found in the forward pass
+        index_pooling: the gradient of a max-pool reads indices of the maxima, a second pooling
             (``SelectAndScatterExpander``).
         offset_pooling: in planned programs that gradient is written by ``rewrite.pooling``.
         widens: there is no 16-bit arithmetic: convolutions read and write 32-bit copies, and rounding each
@@ -47,7 +47,8 @@ class FusionModel:
         gather_kernels: a gather is a kernel of its own; a scatter of one element a row is a comparison with the
             positions in it, which fuses (XLA:TPU).
         kernel_copies: convolutions read their kernels from a copy in the order of cuDNN, output features first, which
-            forward and backward pass share (XLA:GPU, ``GpuLayoutAssignment``).
+            forward and backward pass share; the gradient of a transposed one's kernel, which cuDNN lacks, reads copies
+            of both operands (XLA:GPU, ``GpuLayoutAssignment``).
         tiles: arrays are padded to tiles, and what enters a network's first convolution is copied (``cost.tiles``).
         epilogues: products that take in the element-wise steps which are their only readers: these are written with
             them, so nobody computes them again (XLA:GPU, ``CudnnFusedConvRewriter``; XLA:TPU, output fusions).

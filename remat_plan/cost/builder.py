@@ -203,12 +203,12 @@ class ProgramBuilder:
         buffers: per value of the graph, its number in the program.
         cotangents: per value, the number of its cotangent, as far as it is added up.
         residuals: per operation that was linearized, its rule and the numbers that its backward equations find.
-        lean: whether gradients of max-pools are those of ``rewrite.pooling``, as in a planned program.
+        planned: whether the program has segments: gradients of max-pools are others there.
         pulls: per structure that was linearized, what appends its backward pass.
     """
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
-        self.rules, self.graph, self.stored, self.lean = rules, rules.graph, stored, False
+        self.rules, self.graph, self.stored, self.planned = rules, rules.graph, stored, False
         self.state = rules.lowering() if state is None else state
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
@@ -294,7 +294,7 @@ class ProgramBuilder:
         for number, aval in rule.loose:
             if number not in env:
                 env[number] = self.constant(aval)
-        equation, self.state.lean = self.state.equation, self.lean
+        equation, self.state.planned = self.state.equation, self.planned
         for facts, operands, outputs in eqns:
             env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
 

@@ -37,7 +37,7 @@ class Lowering(Emitter):
     def __init__(self, facts: FactBook, late: bool = False):
         super().__init__(facts)
         self.late = late  # whether loops make the zeros of their stacks when they run
-        self.lean = False  # whether max-pools keep a byte a window where the backend's own gradient takes more
+        self.planned = False  # whether what follows is of a program with segments: gradients of max-pools differ
         self.pinned: set[int] = set()
         self.turned: set[int] = set()
 
@@ -92,14 +92,26 @@ class Lowering(Emitter):
             keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
         if name == "select_and_scatter_add" and self.model.index_pooling:
-            lean = self.lean and self.model.offset_pooling and by_offsets(eqn.params)
-            gradient = windows.lean_pooling_gradient if lean else windows.pooling_gradient
-            return (gradient(self, eqn, reads, out[0]),)
+            return (self.pooling_gradient(eqn, reads, out[0]),)
         if name == "add_any" and (into := windows.scatter_into(self, reads)) is not None:
             return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
         return None
+
+    def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
+        """Lower the gradient of a max-pool.
+
+        Indices of its maxima need the forward input only. XLA:CPU runs what finds them as soon as it can, XLA:GPU in
+        the forward pass where nothing is recomputed, and in a planned program right before they are read.
+        """
+        if self.planned and self.model.offset_pooling and by_offsets(eqn.params):
+            return windows.lean_pooling_gradient(self, eqn, reads, out_bytes)
+        begun = len(self.steps)
+        indices = windows.pool_indices(self, eqn, reads)
+        if not self.model.breadth_first and not self.planned:
+            windows.move_to_pooling(self, begun, reads[1])
+        return windows.pool_scatter(self, eqn, reads[0], indices, out_bytes)
 
     def step(self, facts: Facts, operands: Sequence[int | None], reads: list[int]) -> tuple[int, ...]:
         """Add the step of an equation, with the broadcasts and copies that it reads."""

@@ -162,7 +162,7 @@ class StepProgram(ProgramBuilder):
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
         inputs = frozenset((*self.buffers.values(), *arriving))
         state.late = self.rules.order.late_loops(schedule)[0]
-        self.lean = is_planned(schedule)
+        self.planned = is_planned(schedule)
         self.forward_pass(schedule)
         outputs = [self.buffer(v) for v in graph.outputs if v >= 0]
         self.backward_pass(schedule)
@@ -200,7 +200,7 @@ class RegionUnit:
     def builder(self, state: Lowering, inputs: Sequence[int]) -> StepProgram:
         """A builder that appends to a program and finds the inputs of the region there."""
         builder = StepProgram(self.rules, state, self.stored, self.barriers)
-        builder.lean = is_planned(self.schedule)
+        builder.planned = is_planned(self.schedule)
         graph = self.rules.graph
         builder.buffers = {v: state.new(graph.values[v].aval) for v, _ in graph.constants}
         builder.buffers.update(zip(graph.inputs, inputs, strict=True))

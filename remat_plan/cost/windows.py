@@ -23,8 +23,10 @@ def conv_operands(state: Emitter, eqn: Any, reads: list[int]) -> list[int]:
     left, right = reads
     if state.model.kernel_copies:
         source = state.made_by.get(right)
-        if is_kernel_gradient(eqn):
-            left = left if _is_spread(eqn) else _padded(state, eqn, left)
+        if is_kernel_gradient(eqn) and _is_spread(eqn):  # cuDNN has no call for it: a forward one of transposed copies
+            left, right = [state.copy(eqn, read, (), (), state.sizes[read]) for read in (left, right)]
+        elif is_kernel_gradient(eqn):
+            left = _padded(state, eqn, left)
         elif source is not None and source.primitive == "rev":  # of the gradient of the input: another algorithm
             right = state.copy(eqn, source.reads[0], (), (), state.sizes[right])
         else:
@@ -102,32 +104,33 @@ def scatter_into(state: Emitter, reads: list[int]) -> int | None:
     return None
 
 
-def pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes: int) -> int:
-    """Add the gradient of a max-pool as XLA expands it.
+def pool_indices(state: Emitter, eqn: Any, reads: list[int]) -> tuple[int, ...]:
+    """Add what finds where each maximum of a max-pool was, as XLA expands its gradient: indices, one for a dimension.
 
-    A second pooling, over one full-size index array a dimension, finds where each maximum was; it needs
-    the forward input only, so it runs in the forward pass and its indices are kept. The gradient is
-    scattered by them into zeros.
+    A second pooling, over one full-size index array a dimension; it needs the forward input only.
     """
     pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
     rank = len(full.shape)
     index_bytes = 4 * full.size
-    shape = full.shape
-    number, begun = state.facts.number, len(state.steps)
+    number = state.facts.number
     found_by = Kind.OPAQUE if state.model.library_clusters else Kind.REDUCE
     made = Kind.OPAQUE if state.model.library_clusters else Kind.CHEAP  # the library reads them from memory
     indices = [
-        state.emit(number(("iota", d, shape)), Step((), (), made, "iota", 0.0, NO_REGION, eqn), (index_bytes,))
+        state.emit(number(("iota", d, full.shape)), Step((), (), made, "iota", 0.0, NO_REGION, eqn), (index_bytes,))
         for d in range(rank)
     ]
     found = Step((reads[1], *[i for (i,) in indices]), (), found_by, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
     key = number(("reduce_window", *equal_key(eqn)))
-    parts = state.emit(key, found, (state.sizes[reads[0]], *[4 * pooled.size] * rank))
-    if not state.model.breadth_first:
-        move_to_pooling(state, begun, reads[1])
-    where = state.move(eqn, "concatenate", parts[1:], number("pool_indices"), 4 * pooled.size * rank)
-    zeros = state.move(eqn, "broadcast_in_dim", (), number(("pool_zeros", shape, out_bytes)), out_bytes)
-    made = Step((zeros, where, reads[0]), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
+    return state.emit(key, found, (state.sizes[reads[0]], *[4 * pooled.size] * rank))[1:]
+
+
+def pool_scatter(state: Emitter, eqn: Any, read: int, indices: tuple[int, ...], out_bytes: int) -> int:
+    """Add the gradient of a max-pool as XLA expands it: the cotangent scattered by indices into zeros."""
+    pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
+    number, size = state.facts.number, 4 * pooled.size * len(full.shape)
+    where = state.move(eqn, "concatenate", indices, number("pool_indices"), size)
+    zeros = state.move(eqn, "broadcast_in_dim", (), number(("pool_zeros", full.shape, out_bytes)), out_bytes)
+    made = Step((zeros, where, read), (), Kind.OPAQUE, "pool_scatter", 0.0, NO_REGION, eqn)
     return state.emit(number("pool_scatter"), made, (out_bytes,))[0]
 
 
@@ -151,7 +154,7 @@ def lean_pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes:
 
 
 def move_to_pooling(state: Emitter, begun: int, pooled: int) -> None:
-    """Move the steps from ``begun`` on behind the pooling of a value, where XLA:GPU fuses them with it."""
+    """Move the steps from ``begun`` on behind the pooling of a value, in the forward pass."""
     made = state.steps[begun:]
     for place, step in enumerate(state.steps[:begun]):
         if step.primitive.startswith("reduce_window") and step.reads[:1] == (pooled,):

@@ -32,7 +32,7 @@ class SegmentProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, run: Run):
         super().__init__(rules)
-        self.run, self.lean = run, True
+        self.run, self.planned = run, True
         self.outside_bytes = 0
         self.kernels: list[Kernel] = []
         self.owned: set[int] = set()
