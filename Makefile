@@ -9,7 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_FLAGS ?=
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist loadfile
 BENCH_FLAGS ?=
 
 BIN := $(VENV)/bin

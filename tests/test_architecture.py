@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
     "report": {"units", "markup", "graph", "cost", "results"},
-    "search": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "report"},
+    "search": {"_compat", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
     "planned": {"_compat", "units", "collector", "graph", "planning", "clock", "results", "search"},
     "marks": {"program"},
     "modules": {"graph"},

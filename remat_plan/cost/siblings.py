@@ -8,8 +8,8 @@ XLA:GPU makes one kernel of an element-wise step and the sums over images that r
 normalisation, is written where the sums for the gradient of that normalisation are made: together with the gradient
 that these read, and not before it, as the program has it. What reads it waits too.
 
-What a convolution reads in another order of axes is a transposed copy, which XLA makes with nothing else: the input of
-a dilated convolution, where the gradient of its kernel reads it.
+What a convolution reads in another order of axes is a transposed copy (``windows.conv_operands``), which XLA makes with
+nothing else: it is of no shape that is summed.
 
 Limits: an element-wise kernel goes to the first sums that it can go to; sums that XLA moves to later ones stay.
 """
@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Step
 from remat_plan.cost.work import reduces_images
 
 _NEAR = 64
@@ -41,9 +40,8 @@ def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
     for position, kernel in enumerate(kernels):
         if kernel.step.kind not in (Kind.CHEAP, Kind.EXPENSIVE):
             continue
-        users = [kernels[user].step for value in kernel.step.writes for user in readers.get(value, ())]
         found = _partner(kernels, position, sums, readers)
-        if found is not None and not any(map(_reads_turned, users)):
+        if found is not None:
             partners.setdefault(found, []).append(position)
     return _reordered(kernels, partners) if partners else kernels
 
@@ -92,14 +90,6 @@ def _partner(
         return None
     first = min(alike)
     return None if _depends(kernels, first, position, readers) else first
-
-
-def _reads_turned(step: Step) -> bool:
-    """Tell whether a convolution is the gradient of the kernel of a dilated one: its images are read as features."""
-    if step.primitive != "conv_general_dilated":
-        return False
-    params = step.eqn.params
-    return params["dimension_numbers"].lhs_spec[0] != 0 and any(d > 1 for d in params["lhs_dilation"])
 
 
 def _depends(kernels: Sequence[Kernel], later: int, earlier: int, readers: Mapping[int, list[int]]) -> bool:
