@@ -18,7 +18,7 @@ def loss(w, x):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("verify", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rows_are_the_plans_that_each_would_be_by_itself(verify):
     found = rp.compare(loss, *SHAPES, budgets=["80%", "65%"], verify=verify)
     assert found.verified is verify

@@ -162,7 +162,7 @@ def test_whole_model_in_a_loss():
     "door",
     [
         lambda f: rp.remat(f, strategy="memory", verify=False),
-        lambda f: rp.remat(f, budget="95%", verify=False),
+        pytest.param(lambda f: rp.remat(f, budget="95%", verify=False), marks=pytest.mark.slow),
         lambda f: rp.checkpoint(f, strategy="memory", verify=False),
         lambda f: rp.checkpoint(f, budget="95%", verify=False),
     ],

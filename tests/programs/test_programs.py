@@ -16,7 +16,7 @@ CHUNK = 20
 """Seeds of one test: few enough for workers to share them evenly."""
 
 
-@pytest.mark.parametrize("first", range(0, 12, 4))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 def test_small_programs(first):
     check_all(range(first, first + 4), **SMALL)
 
@@ -26,7 +26,9 @@ def test_small_programs_on_eight_devices():
     check_on_devices([3, 9, 17], small=True)
 
 
-@pytest.mark.parametrize("seed", [742, 1014, 1196, 1698, 1790, 1932])
+@pytest.mark.parametrize(
+    "seed", [742, 1790, *(pytest.param(n, marks=pytest.mark.slow) for n in (1014, 1196, 1698, 1932))]
+)
 def test_a_larger_budget_has_no_more_overhead(seed):
     """Of 742 what was next to a budget took half as much again as what a tenth less memory found; of 1014 and 1196 what was
     made of the fastest that fits; of 1698 what 4 per cent less memory found was refined from there only,

@@ -116,15 +116,15 @@ def reachable():
     return told.value.minimum_bytes
 
 
-@pytest.mark.parametrize("share", [1.02, 1.1, 1.6])
-@pytest.mark.parametrize("factor", [0.8, 1.0, 1.25])
+@pytest.mark.parametrize("share", [1.02, 1.1, pytest.param(1.6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("factor", [0.8, pytest.param(1.0, marks=pytest.mark.slow), 1.25])
 def test_few_compiles_find_a_budget_though_fast_ones_are_far_off(reachable, factor, share):
     budget, judge = int(share * reachable), FastJudge(factor)
     assert 0.9 * budget < judge.compiled_peak(budget) <= budget
     assert judge.compiles() <= 8
 
 
-@pytest.mark.parametrize("factor", [0.8, 1.0, 1.25])
+@pytest.mark.parametrize("factor", [*(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0)), 1.25])
 def test_the_least_peak_reported_can_be_planned(factor):
     judge = FastJudge(factor)
     with pytest.raises(BudgetError) as told:
