@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from remat_plan.cost.hardware import hardware_for
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
@@ -81,9 +82,9 @@ def test_what_costs_differ_by_tells_programs_apart():
     judge, _ = diamond(2)
     other, _ = diamond(2)
     assert judge.identity == other.identity
-    gpu = Judge(judge.program, place("gpu:h100"), Progress("test", False))
-    assert gpu.identity != judge.identity
-    assert dataclasses.replace(judge.hardware, rates={"dot": 1.0}) != judge.hardware
+    for hardware in (hardware_for("gpu:h100", "gpu"), dataclasses.replace(judge.hardware, rates={"dot": 1.0})):
+        other.hardware = hardware
+        assert other.identity != judge.identity
 
 
 def test_larger_programs_and_named_strategies_are_left_alone():
