@@ -94,7 +94,6 @@ def test_a_step_that_needs_more_than_is_predicted():
     assert sizes.compiles <= 12
 
 
-@pytest.mark.slow
 def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_path):
     """With arithmetic that takes hardly any time, recomputing saves memory traffic: no limit is in the way."""
     monkeypatch.setenv("REMAT_PLAN_CACHE", str(tmp_path))

@@ -45,7 +45,6 @@ def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):
     assert first.rows[0][6] == "+20.0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu"])
 def test_a_tiny_model_is_compiled(target):
     options = Options(quick=True)

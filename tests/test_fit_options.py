@@ -59,7 +59,6 @@ def test_options_come_by_name(options):
         rp.fit(train_step, *small(256), budget="70%", compiler_options=options)
 
 
-@pytest.mark.slow
 def test_a_batch_is_searched_with_options():
     def make_args(batch):
         return [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6, jax.ShapeDtypeStruct((batch, 32), jnp.float32)

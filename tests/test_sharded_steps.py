@@ -18,7 +18,6 @@ def run(*cases):
     return done.stdout
 
 
-@pytest.mark.slow
 def test_data_parallel_and_tensor_parallel():
     assert len(run("fsdp,auto,unset", "tensor,auto,unset", "replicated,explicit,unset").splitlines()) == 3
 

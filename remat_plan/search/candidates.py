@@ -41,8 +41,8 @@ _MOST_JUDGED, _MOST_OPS = 800, 15_000
 of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
 
 _PROGRAMS = 64
-"""Of how many small programs it is remembered what the local search found: planned for another budget or in another
-function, a program of 60 equations takes a third of the time then."""
+"""Of how many small programs it is remembered what the local search found. A perceptron of 16 layers is planned by
+predictions in 3.1 s of processor time, and then for another budget in 1.2 s."""
 
 _found: Recent[Hashable, tuple[Schedule, ...]] = Recent(_PROGRAMS)
 
