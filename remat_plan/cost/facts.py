@@ -95,7 +95,7 @@ class FactBook:
             return None
 
     def _learn(self, eqn: Any) -> Facts:
-        name = eqn.primitive.name
+        name = _name(eqn)
         if name == "cond" and (taken := only_branch(eqn, self.platform)) is not None:
             return Facts(eqn, name, taken, Kind.REGION)
         kind = kind_of(eqn)
@@ -177,6 +177,14 @@ class FactBook:
 def _splits_rows(eqn: Any) -> bool:
     shape = eqn.invars[0].aval.shape
     return splits_rows(shape, range(len(shape)), eqn.params["permutation"])
+
+
+def _name(eqn: Any) -> str:
+    """What XLA makes of an equation: its primitive, but that a pad which only takes away is a slice."""
+    name = eqn.primitive.name
+    if name == "pad" and all(low <= 0 and high <= 0 and not inner for low, high, inner in eqn.params["padding_config"]):
+        return "slice"
+    return name
 
 
 def item_bytes(eqn: Any) -> int:

@@ -7,9 +7,10 @@ Two passes, as in XLA. Library clusters first (XLA:CPU only, ``LibraryRewriter``
 the first, take in neighbours (products too) as long as no value inside is read outside, but for the one
 result. Then instruction fusion (``InstructionFusion``): an element-wise step is computed inside its consumers
 when they form one kernel, or when it is cheap and all of them can take it; if only some can, and computing it
-again reads no more memory than reading its result, those do, and it is materialised for the others.
+again reads no more memory than reading its result, those do, and it is materialised for the others. Kernels that
+would hold its code too often read its result as well (``emissions``).
 
-Limits: XLA's caps on the size of a fusion and its code are represented by one number, ``max_copies``.
+Limits: of XLA's other caps on the size of a fusion there is one, ``max_copies``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 
 from remat_plan.cost.backend import FusionModel
 from remat_plan.cost.copies import Copies
+from remat_plan.cost.emissions import Emissions
 from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.parts import unread_bytes
@@ -188,43 +190,69 @@ def _split_up(steps: list[Step], links: _Links) -> list[int]:
     return [index for index, count in enumerate(parts) if count > 1]
 
 
-def _groups(program: Program, links: _Links) -> list[frozenset[int]]:
-    """Return for each step the positions of the kernels that compute it (its own, if it is materialised)."""
-    steps, model = program.steps, program.model
-    cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
-    consumes = [c < 0 and _takes_in(step, model) for c, step in zip(cluster, steps, strict=True)]
-    groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
-    epilogues = _epilogues(program, links) if model.epilogues else {}
-    written = {*epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
-    if model.whole_splits:
-        written.update(_split_up(steps, links))
-    copies, weighed = Copies(program, links.maker, links.readers, groups), model.weighs_copies_from_bytes
-    for index in range(len(steps) - 1, -1, -1):
-        step = steps[index]
-        if index in epilogues:
-            groups[index] = groups[epilogues[index]]
-        if cluster[index] >= 0 or index in written or step.kind not in _FUSIBLE:
-            continue
-        users = links.users[index]
-        takers = [u for u in users if u >= 0 and consumes[u]]
+class _Grouping:
+    """Which kernels compute each step, decided from the last step to the first.
+
+    Attributes:
+        groups: by step, the positions of the kernels that compute it (its own, if it is materialised).
+    """
+
+    def __init__(self, program: Program, links: _Links):
+        steps, model = program.steps, program.model
+        cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
+        self._steps, self._links, self._model, self._cluster = steps, links, model, cluster
+        self._consumes = [c < 0 and _takes_in(step, model) for c, step in zip(cluster, steps, strict=True)]
+        self._epilogues = _epilogues(program, links) if model.epilogues else {}
+        self._written = {*self._epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
+        if model.whole_splits:
+            self._written.update(_split_up(steps, links))
+        self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
+        self._copies = Copies(program, links.maker, links.readers, self.groups)
+        self._emissions = Emissions(steps, links.users, model.most_copies) if model.most_copies else None
+        for index in range(len(steps) - 1, -1, -1):
+            self.groups[index] = kernels = self._kernels(index)
+            if self._emissions:
+                self._emissions.take(index, kernels)
+
+    def _kernels(self, index: int) -> frozenset[int]:
+        """The kernels that compute a step; those of later steps are known."""
+        step, users, own = self._steps[index], self._links.users[index], self.groups[index]
+        if index in self._epilogues:
+            return self.groups[self._epilogues[index]]
+        if self._cluster[index] >= 0 or index in self._written or step.kind not in _FUSIBLE:
+            return own
+        takers = [u for u in users if u >= 0 and self._consumes[u]]
         if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
-            takers = [u for u in takers if steps[u].primitive != "broadcast_in_dim"]
+            takers = [u for u in takers if self._steps[u].primitive != "broadcast_in_dim"]
         if not takers:
-            continue
-        roots = groups[takers[0]]
+            return own
+        roots = self.groups[takers[0]]
         if len(takers) > 1:
-            roots = roots.union(*[groups[u] for u in takers[1:]])
-        if len(roots) > 1 and (step.kind != Kind.CHEAP or (len(roots) > model.max_copies and step.reads)):
-            continue
-        if len(roots) > 1 and item_bytes(step.eqn) >= weighed and copies.are_dear(step, roots):
-            continue
+            roots = roots.union(*[self.groups[u] for u in takers[1:]])
+        if len(roots) > 1 and not self._may_repeat(step, roots):
+            return own
+        full = self._emissions and [kernel for kernel in roots if self._emissions.are_too_many(index, kernel)]
+        if full:
+            roots = roots.difference(full)
         if len(takers) == len(users):
-            groups[index] = roots
-        elif step.kind == Kind.CHEAP:
-            others = [u for u in users if u not in takers]
-            if step.unary or (model.layout_copies and all(u >= 0 and _reshapes(steps[u], step) for u in others)):
-                groups[index] |= roots
-    return groups
+            return roots | own if full else roots
+        others = [u for u in users if u not in takers]
+        return own | roots if step.kind == Kind.CHEAP and self._reads_no_more(step, others) else own
+
+    def _may_repeat(self, step: Step, kernels: frozenset[int]) -> bool:
+        """Tell whether a step is computed again in several kernels."""
+        if step.kind != Kind.CHEAP or (len(kernels) > self._model.max_copies and step.reads):
+            return False
+        weighed = item_bytes(step.eqn) >= self._model.weighs_copies_from_bytes
+        return not (weighed and self._copies.are_dear(step, kernels))
+
+    def _reads_no_more(self, step: Step, others: list[int]) -> bool:
+        """Tell whether computing a step again beside its result, which ``others`` read, is as good as reading that."""
+        if step.unary:
+            return True
+        if not self._model.layout_copies:
+            return False  # a library call that took a product in took in the reshape before it
+        return all(u >= 0 and self._cluster[u] < 0 and _reshapes(self._steps[u], step) for u in others)
 
 
 def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int]]:
@@ -257,7 +285,7 @@ def fuse(program: Program) -> list[Kernel]:
     """Return the kernels of a program, in the order of the steps that they materialise."""
     steps = program.steps
     links = _Links(program)
-    groups = _groups(program, links)
+    groups = _Grouping(program, links).groups
     keeps = _keeps(steps, groups)
     unread = unread_bytes(program, groups)
     reads: dict[int, set[int]] = {root: set() for root in keeps}

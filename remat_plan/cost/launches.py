@@ -34,6 +34,9 @@ class Launches:
         kernels: in the order in which they run.
         reads: the buffers that each of them reads.
         hardware: the device.
+
+    Attributes:
+        row_makers: positions of kernels that reduce rows on their way, so that no result is written over an operand.
     """
 
     def __init__(
@@ -41,7 +44,9 @@ class Launches:
     ):
         self._sizes, self._home, self._model = program.sizes, program.storage, program.model
         self._kernels, self._reads, self._hardware = kernels, reads, hardware
-        self._joined = _joined(program, kernels)
+        rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
+        self.row_makers = rows.keys()
+        self._joined = _joined(program, kernels, rows)
         self._launched = {other for others in self._joined.values() for other in others}
         self._rows = program.array_rows()
 
@@ -96,11 +101,12 @@ class Launches:
         return 2 * elements if is_bare else elements
 
 
-def _joined(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
-    """Return, by the position of a kernel, those that are launched with it."""
+def _joined(
+    program: Program, kernels: Sequence[Kernel], rows: Mapping[int, Sequence[int]]
+) -> Mapping[int, Sequence[int]]:
+    """Return, by the position of a kernel, those that are launched with it; ``rows`` are the reductions of rows."""
     if program.model.further_results:
         return further_results(kernels, program.sizes)
-    rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
     found = {position: list(others) for position, others in rows.items()}
     for sums, made in (made_with_sums(kernels, program.sizes) if program.model.sums_images else {}).items():
         found.setdefault(sums, []).extend([position for position in made if position not in rows])

@@ -90,7 +90,10 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
     base = argument_bytes + output_bytes
     owned = outputs | program.inputs
+    launches = Launches(program, kernels, reads, hardware)
     kept = _apart(kernels, reads, kept, home)
+    for position in launches.row_makers:
+        kept[position] = kept[position].union(reads[position])
     _write_into_outputs(kernels, reads, kept, last, sizes, owned)
     if program.model.reuses_outputs:
         owned |= _hosted(kernels, last, sizes, outputs - program.inputs, owned)
@@ -103,7 +106,6 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     seconds = 0.0
-    launches = Launches(program, kernels, reads, hardware)
     for position, kernel in enumerate(kernels):
         step = kernel.step
         dying = [b for b in reads[position] if b in alive and last[b] == position]

@@ -81,6 +81,19 @@ def test_a_value_reshaped_for_a_product_is_computed_again(product, shape, again)
     assert len(sine.reads) == (2 if again else 1)
 
 
+def test_a_value_that_a_library_call_reshapes_itself_is_written():
+    """A product that a reduction takes in brings the reshape of its operand with it; XLA:CPU's HLO shows the same."""
+    operands = jax.ShapeDtypeStruct((4, 16, 64), jnp.float32)
+
+    def fun(a, b, w, c):
+        y = a * b
+        return ((y @ w) * c).sum(-1), jnp.sin(y)
+
+    made = kernels(fun, operands, operands, W, operands, model=CPU)
+    assert [k.step.primitive for k in made] == ["mul", "reduce_sum", "sin"]
+    assert made[2].reads == made[0].step.writes
+
+
 def test_nothing_fuses_across_a_barrier():
     assert names(lambda x: lax.optimization_barrier(x + 1) * 2, X) == ["add", "barrier", "mul"]
 

@@ -91,3 +91,15 @@ def test_a_normalisation_takes_the_seconds_of_one_read_and_one_write():
     normal = jax.make_jaxpr(lambda x: x - x.mean(-1, keepdims=True))(large)
     copied = jax.make_jaxpr(lambda x: x + 1)(large)
     assert evaluate(normal, H100).seconds == pytest.approx(evaluate(copied, H100).seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("activation", "reduced", "arrays"), [(jax.nn.sigmoid, False, 4), (jax.nn.softmax, True, 5)])
+def test_a_kernel_that_reduces_rows_does_not_write_over_them(activation, reduced, arrays):
+    """The gradient of a softmax is an array beside the two that it is made of; so it is compiled for an H100."""
+
+    def gradient(x, y):
+        scores, cotangent = x @ y, y @ x
+        p = activation(scores)
+        return (p * (cotangent - (p * cotangent).sum(-1, keepdims=True) if reduced else p * cotangent)) @ x
+
+    assert evaluate(jax.make_jaxpr(gradient)(X, X), H100).peak_bytes // (4 * X.size) == arrays

@@ -79,9 +79,8 @@ def test_both_are_one_kernel_that_reads_once():
 
 def test_what_is_launched_with_another_is_launched_once(monkeypatch):
     """A kernel that makes sums of rows on its way keeps them, and is a launch of its own."""
-    monkeypatch.setattr(launches_of, "launched_with_readers", lambda program, kernels: {3: [2]})
     monkeypatch.setattr(launches_of, "made_with_sums", lambda kernels, sizes: {5: [4, 3]})
-    assert launches_of._joined(lowered(again, IMAGES, IMAGES, KERNEL), []) == {3: [2], 5: [4]}
+    assert launches_of._joined(lowered(again, IMAGES, IMAGES, KERNEL), [], {3: [2]}) == {3: [2], 5: [4]}
 
 
 def test_sums_of_what_was_made_are_a_kernel_of_their_own():
