@@ -6,6 +6,7 @@ import argparse
 import importlib
 from pathlib import Path
 
+from benchmarks.architectures.table import ARCHITECTURES
 from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
@@ -19,7 +20,7 @@ _MODULES = {
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
-_MODULES |= {"devices_absent": "benchmarks.devices_absent"}
+_MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -44,6 +45,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
                  needs the extras cuda12 and tpu)
+  architectures  the same of sixteen architectures that no rule was fitted to, and on a CPU (--targets; ten minutes;
+                 needs the extras cuda12 and tpu)
   headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
                  O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
   overheads      predicted overheads against those of compiled modules on both    (--targets; hours; the same extras)
@@ -56,8 +59,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads`, `peaks`, `fit`, `targets`, `devices_absent` keep theirs in JSON beside the
-tables and make only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent` keep theirs in
+JSON beside the tables and make only what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -75,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
-    known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES}
+    known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES, "architectures": ARCHITECTURES}
     parser.add_argument("--models", nargs="+", default=(), metavar="model",
                         choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
                         help=f"only these: {', '.join(MODELS)}; "

@@ -8,7 +8,7 @@ compiled with little optimisation, as the search does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ TARGETS = ("gpu:h100", "tpu:v5e:1x1")
 DTYPES = ("float32", "bfloat16")
 UNIFORM = ("each_block", "memory", "dots")
 BOUND = 0.10
-_COLUMNS = ("model", "dtype", "target", "schedule", "predicted MB", "compiled MB", "predicted / compiled")
+COLUMNS = ("model", "dtype", "target", "schedule", "predicted MB", "compiled MB", "predicted / compiled")
 _INTRO = """`auto` is the plan at half of the predicted plain peak, without compiles; its row is missing where that is
 below the least predicted. The other schedules are the first of each strategy."""
 
@@ -87,7 +87,7 @@ def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
 
 def run(options: Options) -> Report:
     """Compile all; write and return the table."""
-    report = Report("peaks", _INTRO, _COLUMNS, options.results)
+    report = Report("peaks", _INTRO, COLUMNS, options.results)
     kept = Kept(options.results / "peaks.json", Compiled, lambda compiled: compiled.key)
     ratios: dict[str, dict[str, float]] = {target: {} for target in TARGETS}
     for target in options.targets or TARGETS:
@@ -102,11 +102,18 @@ def run(options: Options) -> Report:
     return report
 
 
-def measure(report: Report, model: Model, dtype: str, target: str, kept: Kept[Compiled]) -> Iterator[tuple[str, float]]:
-    """Add the rows of one model; yield the ratio of each schedule."""
+def measure(
+    report: Report,
+    model: Model,
+    dtype: str,
+    target: str,
+    kept: Kept[Compiled],
+    chosen: Callable[[Session], Iterator[tuple[str, Schedule]]] = schedules,
+) -> Iterator[tuple[str, float]]:
+    """Add the rows of one model, by default for all ``schedules``; yield the ratio of each schedule."""
     session = Session(model, target)
     judge = session.judge
-    for name, schedule in schedules(session):
+    for name, schedule in chosen(session):
         predicted, data = judge.predicted_bytes(schedule), stored(schedule)
         found = kept.find((target, model.name, dtype, name))
         if found is None or found.schedule != data:
@@ -126,7 +133,7 @@ def ranges(path: Path) -> str:
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == len(_COLUMNS) and cells[0] in SIZES:
+        if len(cells) == len(COLUMNS) and cells[0] in SIZES:
             found.setdefault((cells[2], cells[1]), {}).setdefault(cells[0], []).append(float(cells[6]))
     lines = [f"| | {' | '.join(SIZES)} |", f"|---|{'---|' * len(SIZES)}"]
     for (target, dtype), models in found.items():

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from benchmarks.architectures.table import ARCHITECTURES
 from benchmarks.models import MODELS, Model
 from remat_plan import _compat
 from remat_plan.cost.hardware import hardware_for
@@ -44,11 +45,20 @@ def step(model: Model, policy: str):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", SIZES)
 def test_predicted_peak_is_the_compiled_one(name, policy):
-    model = MODELS[name](**SIZES[name])
+    check(MODELS[name](**SIZES[name]), policy, TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_so_it_is_of_architectures_that_no_rule_was_read_off(name):
+    """The worst of them was 8.8 per cent off (complex linear recurrences)."""
+    check(ARCHITECTURES[name](), "plain", 0.1)
+
+
+def check(model, policy, tolerance):
     fun = step(model, policy)
     predicted = evaluate(jax.make_jaxpr(fun)(model.params, model.batch), hardware_for("cpu", "cpu")).peak_bytes
     found = jax.jit(fun).lower(model.params, model.batch).compile().memory_analysis()
     compiled = (
         found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
     )
-    assert predicted == pytest.approx(compiled, rel=TOLERANCE)
+    assert predicted == pytest.approx(compiled, rel=tolerance)
