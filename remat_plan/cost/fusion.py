@@ -231,9 +231,8 @@ class _Grouping:
             roots = roots.union(*[self.groups[u] for u in takers[1:]])
         if len(roots) > 1 and not self._may_repeat(step, roots):
             return own
-        full = self._emissions and [kernel for kernel in roots if self._emissions.are_too_many(index, kernel)]
-        if full:
-            roots = roots.difference(full)
+        full = self._without_room(index, roots)
+        roots -= full
         if len(takers) == len(users):
             return roots | own if full else roots
         others = [u for u in users if u not in takers]
@@ -246,13 +245,21 @@ class _Grouping:
         weighed = item_bytes(step.eqn) >= self._model.weighs_copies_from_bytes
         return not (weighed and self._copies.are_dear(step, kernels))
 
+    def _without_room(self, index: int, kernels: frozenset[int]) -> frozenset[int]:
+        """The kernels that a step would be emitted too often in."""
+        emissions = self._emissions
+        return frozenset([k for k in kernels if emissions.are_too_many(index, k)]) if emissions else frozenset()
+
     def _reads_no_more(self, step: Step, others: list[int]) -> bool:
-        """Tell whether computing a step again beside its result, which ``others`` read, is as good as reading that."""
+        """Tell whether computing a step again beside its result, which ``others`` read, is as good as reading that.
+
+        So it is where they are products that read it through reshapes, which fuse. A library call that took in such a
+        product took in the reshape too.
+        """
         if step.unary:
             return True
-        if not self._model.layout_copies:
-            return False  # a library call that took a product in took in the reshape before it
-        return all(u >= 0 and self._cluster[u] < 0 and _reshapes(self._steps[u], step) for u in others)
+        alone = self._model.layout_copies and all(u >= 0 and self._cluster[u] < 0 for u in others)
+        return alone and all(_reshapes(self._steps[u], step) for u in others)
 
 
 def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int]]:

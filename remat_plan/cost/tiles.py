@@ -3,8 +3,8 @@
 In: the type of an array, and which two dimensions are innermost, where that is known. Out: bytes.
 
 XLA:TPU (``LayoutAssignment``) keeps arrays around convolutions with batch and features innermost, in the order that
-pads less: 64 channels take the room of 128, and an image of three channels has its batch in the long side. For all
-other arrays it is free to choose, so the least padding is assumed.
+pads less: 64 channels take the room of 128, and an image of three channels has its batch in the long side. Batches of
+matrices have these innermost. For all other arrays it is free to choose, so the least padding is assumed.
 
 Limits: vectors are taken as they are, though a vector is padded to 1024 elements; so are arguments and results.
 """

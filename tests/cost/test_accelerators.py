@@ -114,6 +114,14 @@ def test_a_gather_reads_memory_on_a_tpu():
     assert "add" not in names(fun, X, index, model=GPU)
 
 
+def test_batches_of_matrices_are_padded_to_tiles_of_these():
+    """As XLA:TPU lays out the scores of attention in windows of 49; other arrays may have any dimensions innermost."""
+    windows = jax.ShapeDtypeStruct((256, 49, 49), jnp.float32)
+    found = sizes(lambda x: jnp.tanh(jnp.einsum("bij,bkj->bik", x, x)) @ x, windows, model=TPU)
+    assert found["dot_general"] == 4 * 256 * 56 * 128
+    assert sizes(lambda x: x + 1.0, windows, model=TPU)["add"] == 4 * 256 * 56 * 49
+
+
 def test_arrays_next_to_convolutions_are_padded_to_tiles():
     found = sizes(lambda x, w: jnp.sum(conv(x, w), axis=(1, 2)), IMAGE, KERNEL, model=TPU)
     assert found["conv_general_dilated"] == 4 * 16 * 32 * 32 * 128  # 64 channels take the lanes of 128
