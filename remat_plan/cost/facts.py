@@ -188,8 +188,8 @@ def _name(eqn: Any) -> str:
 
 
 def item_bytes(eqn: Any) -> int:
-    """Bytes of one element of an equation's first result; 0 for what has no elements, and for steps of no equation."""
-    aval = None if eqn is None else eqn.outvars[0].aval
+    """Bytes of one element of an equation's first result; 0 where there is none, or no equation."""
+    aval = eqn.outvars[0].aval if eqn is not None and eqn.outvars else None
     return getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 

@@ -70,9 +70,11 @@ def _is_product(kernel: Kernel) -> bool:
 def _elements(kernel: Kernel) -> int:
     """How many elements a kernel runs over: those of its result, or of what it reduces.
 
-    0 where it only moves what it reads, for an equation of another name or none: rows of a stack, copies.
+    0 where it only moves what it reads, for an equation of another name or none (rows of a stack, copies), and where it
+    has no result, as callbacks to the host may.
     """
     eqn = kernel.step.eqn
     if eqn is None or eqn.primitive.name != kernel.step.primitive:
         return 0
-    return (eqn.invars if kernel.step.kind == Kind.REDUCE else eqn.outvars)[0].aval.size
+    over = eqn.invars if kernel.step.kind == Kind.REDUCE else eqn.outvars
+    return over[0].aval.size if over else 0

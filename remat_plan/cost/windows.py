@@ -66,6 +66,8 @@ def _padded(state: Emitter, eqn: Any, read: int) -> int:
 def inner_of(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] | None:
     """Return the two innermost dimensions of a result next to convolutions or batches of products; None for others."""
     out = facts.eqn.outvars
+    if len(out) != 1:
+        return None
     if facts.name == "conv_general_dilated":
         spec = facts.eqn.params["dimension_numbers"].out_spec
         return spec[0], spec[1]
@@ -73,7 +75,7 @@ def inner_of(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] 
     if facts.name == "dot_general":
         _, (batch, _) = facts.eqn.params["dimension_numbers"]
         return (rank - 1, rank - 2) if batch and rank == len(batch) + 2 else None
-    if facts.name == "transpose" or len(out) > 1:
+    if facts.name == "transpose":
         return None
     return next((inner for r in reads if r in state.inner for n, inner in [state.inner[r]] if n == rank), None)
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
-from remat_plan.cost.backend import CPU, GENERIC, GPU, TPU
+from remat_plan.cost.backend import CPU, GENERIC, GPU, TPU, model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
@@ -250,3 +251,20 @@ def test_what_is_summed_for_each_channel_is_not_written_over_its_operands():
 
     assert keeps(GPU)["max"]
     assert not keeps(replace(GPU, sums_images=False))["max"]
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'")
+@pytest.mark.parametrize(("name", "platform"), [("cpu", "cpu"), ("gpu:h100", "gpu"), ("tpu:v5e:1x1", "tpu")])
+def test_a_callback_without_a_result_is_a_kernel_of_no_bytes(name, platform):
+    """It has an effect, so it stays; nothing is read off a result that it does not have."""
+
+    def fun(x):
+        y = jnp.tanh(x @ x)
+        io_callback(lambda v: None, None, y.sum())
+        return y * y
+
+    hardware = hardware_for(name, platform)
+    book = FactBook(partial(region_cost, hardware=hardware), model_for(hardware))
+    found = evaluate_program(lower(jax.make_jaxpr(fun)(X), book), hardware)
+    assert "io_callback" in [eqn.primitive.name for eqn in found.equations]
+    assert found.seconds > 0

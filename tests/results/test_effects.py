@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.experimental import io_callback
 
 import remat_plan as rp
 from remat_plan.report.text import WIDTH
@@ -70,3 +71,16 @@ def test_a_fitted_step_says_it_too(budget):
 
     report = rp.fit(step, W, X, budget=budget, donate_argnums=0).report
     assert bool(of_effects(report.notes)) == (report.planned.peak_bytes < report.plain.peak_bytes)
+
+
+@pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'")
+def test_a_callback_without_a_result_is_named_too():
+    def loss(w, x):
+        for _ in range(4):
+            x = jnp.tanh(x @ w)
+            io_callback(lambda v: None, None, x.mean())
+        return x.sum()
+
+    struct = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    with pytest.raises(rp.BudgetError, match=r"must run exactly once .*io_callback"):
+        rp.plan(loss, struct, struct, budget="70%", verify=False)
