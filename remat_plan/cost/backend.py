@@ -56,7 +56,7 @@ class FusionModel:
             (XLA:CPU, XLA:TPU).
         whole_splits: so is what is split into parts, as the gradient of a concatenation is (XLA:TPU).
         max_copies: a cheap producer is computed again in at most this many kernels.
-        most_copies: so often the code of one step may be in a kernel (XLA:CPU; ``cost.emissions``); 0 is no limit.
+        max_emissions: so often the code of one step may be in a kernel (XLA:CPU; ``cost.emissions``); 0 is no limit.
         weighs_copies_from_bytes: and, where its elements have at least so many bytes, only if that reads no more than
             writing it once and reading the result (XLA:GPU, ``PriorityFusion``; XLA:TPU, of 32 bits): sums of several
             arrays, as residual streams are, are written.
@@ -94,7 +94,7 @@ class FusionModel:
     whole_concatenations: bool = False
     whole_splits: bool = False
     max_copies: int = 64
-    most_copies: int = 0
+    max_emissions: int = 0
     weighs_copies_from_bytes: int = 1 << 10
     row_kernels: bool = False
     sums_images: bool = False
@@ -146,7 +146,7 @@ CPU = FusionModel(
     widens=True,
     breadth_first=True,
     whole_concatenations=True,
-    most_copies=15,
+    max_emissions=15,
 )
 """XLA:CPU of jaxlib 0.12."""
 

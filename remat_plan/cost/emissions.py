@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan.cost.rules import MOVES, Kind
-from remat_plan.cost.steps import Step
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import ELSEWHERE, Step
 
 _OPENS_BLOCK = frozenset({"pad", "concatenate", "dynamic_update_slice"})
-_ELSEWHERE = MOVES - {"transpose"} | {"gather"}
-"""What asks for elements at other places than its own, as sums do; transposes count as the same."""
+_AT_NEW_PLACES = ELSEWHERE - {"transpose"}
+"""What asks for elements at places that it works out anew, as sums do; XLA takes a transpose for none."""
 
 _ROOT = -1
 """Stands for the kernel itself, which asks for its result at one place."""
@@ -54,7 +54,7 @@ class Emissions:
 
     def __init__(self, steps: Sequence[Step], users: Sequence[Sequence[int]], most: int):
         self._steps, self._users, self._most = steps, users, most
-        self._elsewhere = [step.primitive in _ELSEWHERE or step.kind == Kind.REDUCE for step in steps]
+        self._elsewhere = [step.primitive in _AT_NEW_PLACES or step.kind == Kind.REDUCE for step in steps]
         self._members: defaultdict[int, list[int]] = defaultdict(list)
         self._doublings: defaultdict[int, int] = defaultdict(int)
         self._code: defaultdict[int, _Code] = defaultdict(_Code)

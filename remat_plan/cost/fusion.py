@@ -208,7 +208,7 @@ class _Grouping:
             self._written.update(_split_up(steps, links))
         self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
         self._copies = Copies(program, links.maker, links.readers, self.groups)
-        self._emissions = Emissions(steps, links.users, model.most_copies) if model.most_copies else None
+        self._emissions = Emissions(steps, links.users, model.max_emissions) if model.max_emissions else None
         for index in range(len(steps) - 1, -1, -1):
             self.groups[index] = kernels = self._kernels(index)
             if self._emissions:

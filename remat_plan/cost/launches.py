@@ -17,7 +17,6 @@ from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.outputs import further_results
-from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.siblings import made_with_sums
 from remat_plan.cost.steps import Program, Step
@@ -33,19 +32,20 @@ class Launches:
         program: as it was lowered.
         kernels: in the order in which they run.
         reads: the buffers that each of them reads.
+        rows: by the position of a kernel, the reductions of rows that it makes on its way.
         hardware: the device.
-
-    Attributes:
-        row_makers: positions of kernels that reduce rows on their way, so that no result is written over an operand.
     """
 
     def __init__(
-        self, program: Program, kernels: Sequence[Kernel], reads: Sequence[tuple[int, ...]], hardware: Hardware
+        self,
+        program: Program,
+        kernels: Sequence[Kernel],
+        reads: Sequence[tuple[int, ...]],
+        rows: Mapping[int, Sequence[int]],
+        hardware: Hardware,
     ):
         self._sizes, self._home, self._model = program.sizes, program.storage, program.model
         self._kernels, self._reads, self._hardware = kernels, reads, hardware
-        rows = launched_with_readers(program, kernels) if program.model.row_kernels else {}
-        self.row_makers = rows.keys()
         self._joined = _joined(program, kernels, rows)
         self._launched = {other for others in self._joined.values() for other in others}
         self._rows = program.array_rows()

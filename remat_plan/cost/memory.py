@@ -28,6 +28,7 @@ from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.launches import Launches
 from remat_plan.cost.program import lower
+from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.siblings import beside_sums
@@ -90,9 +91,9 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
     base = argument_bytes + output_bytes
     owned = outputs | program.inputs
-    launches = Launches(program, kernels, reads, hardware)
     kept = _apart(kernels, reads, kept, home)
-    for position in launches.row_makers:
+    rows = launched_with_readers(program, kernels)
+    for position in rows:  # an element of the result needs all of its row
         kept[position] = kept[position].union(reads[position])
     _write_into_outputs(kernels, reads, kept, last, sizes, owned)
     if program.model.reuses_outputs:
@@ -106,6 +107,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     seconds = 0.0
+    launches = Launches(program, kernels, reads, rows, hardware)
     for position, kernel in enumerate(kernels):
         step = kernel.step
         dying = [b for b in reads[position] if b in alive and last[b] == position]

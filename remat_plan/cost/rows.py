@@ -55,9 +55,12 @@ _Derived = dict[int, list[_Reduction]]
 
 
 def launched_with_readers(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
-    """Return, by the position of a kernel, those of the reductions of rows that it makes on its way."""
+    """Return, by the position of a kernel, those of the reductions of rows that it makes on its way.
+
+    None where the backend makes each by itself (``FusionModel.row_kernels``).
+    """
     found: dict[int, list[int]] = {}
-    derived = _reductions(program)
+    derived = _reductions(program) if program.model.row_kernels else {}
     if not derived:
         return found
     launches = _launches(program, kernels, derived)

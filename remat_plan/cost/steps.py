@@ -14,7 +14,7 @@ from remat_plan.cost.rules import MOVES, READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
 _IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
-_ELSEWHERE = MOVES | {"gather", "pool_spread"}
+ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
 
@@ -90,7 +90,7 @@ class Program:
 def can_write_in_place(step: Step) -> bool:
     """Tell whether XLA may give the step's output the buffer of an input that dies there."""
     if step.kind in (Kind.CHEAP, Kind.EXPENSIVE):
-        return step.primitive not in _ELSEWHERE
+        return step.primitive not in ELSEWHERE
     return step.primitive in _IN_PLACE
 
 
