@@ -8,7 +8,7 @@ compiled with little optimisation, as the search does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,15 +68,21 @@ class Compiled:
         return self.target, self.model, self.dtype, self.name
 
 
-def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
-    """The schedules to compile, by name."""
-    program, judge = session.program, session.judge
+def first_schedules(session: Session, strategies: Sequence[str]) -> Iterator[tuple[str, Schedule]]:
+    """The plain schedule and the first one of each strategy, by name."""
+    program = session.program
     yield "plain", program.plain
-    task = make_task(program.graph, judge.hardware, NO_CONSTRAINTS, Settings())
-    for name in UNIFORM:
+    task = make_task(program.graph, session.judge.hardware, NO_CONSTRAINTS, Settings())
+    for name in strategies:
         find = Strategies()[name].find
         assert find is not None
         yield name, find(task).schedules[0]
+
+
+def schedules(session: Session) -> Iterator[tuple[str, Schedule]]:
+    """The schedules to compile, by name."""
+    yield from first_schedules(session, UNIFORM)
+    program, judge = session.program, session.judge
     half = judge.predicted_bytes(program.plain) // 2
     try:
         plan = session.make_plan(half, Request(lookup("auto"), False, (0,), False, (), "replan"))

@@ -1,4 +1,4 @@
-"""Architectures that the rules of the evaluator were not read off: how far off are its peaks on them?
+"""Architectures beside those of ``benchmarks.models``: how far off are the evaluator's peaks on them?
 
 In: models in bare JAX at small sizes, as ``Model``. Out: ``results/architectures.md``.
 

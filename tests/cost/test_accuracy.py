@@ -49,7 +49,7 @@ def test_predicted_peak_is_the_compiled_one(name, policy):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_so_it_is_of_architectures_that_no_rule_was_read_off(name):
+def test_so_it_is_of_other_architectures(name):
     """The worst of them was 8.8 per cent off (complex linear recurrences)."""
     check(ARCHITECTURES[name](), "plain", 0.1)
 
