@@ -36,10 +36,10 @@ ARCHITECTURES: dict[str, Callable[[], Model]] = {
 }
 TARGETS = ("cpu", "gpu:h100", "tpu:v5e:1x1")
 QUICK = ("experts",)
-_INTRO = """Other architectures than those of `peaks`, at small sizes. Four rules of the evaluator were read off them: for
-associative scans (`lru`, `mamba`) and for operands of library calls on a CPU (`convnext`), for row reductions on a GPU
-(`llama`), and for batches of matrices on a TPU (`swin`); nothing was fitted to the others. `memory`: the first schedule
-of that strategy."""
+_INTRO = """Other architectures than those of `peaks`, at small sizes. Four rules of the evaluator were read off them:
+for associative scans (`lru`, `mamba`) and for operands of library calls on a CPU (`convnext`), for row reductions on a
+GPU (`llama`), and for batches of matrices on a TPU (`swin`); nothing was fitted to the others. `memory`: the first
+schedule of that strategy."""
 
 
 def run(options: Options) -> Report:
