@@ -10,7 +10,6 @@ Limits: tested with jax 0.10.2 and 0.12.0.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -19,8 +18,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import core
-from jax._src import config, source_info_util
+from jax import core, ffi
+from jax._src import callback, config, debugging, source_info_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax._src.interpreters import mlir
@@ -30,13 +29,16 @@ from jax.interpreters import partial_eval
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     has_explicit_axes,
     has_shardings,
+    in_order,
     is_automatic,
     jit_arguments,
     shard_map_arguments,
     shard_shape,
+    struct,
     under_automatic_axes,
     varies,
     varying_axes,
+    zeros,
 )
 
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
@@ -47,12 +49,19 @@ Jaxpr = Any
 Literal = jex_core.Literal
 Var = jex_core.Var
 
-_STRUCT_PARAMETERS = frozenset(inspect.signature(jax.ShapeDtypeStruct.__init__).parameters)
 INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
 
 REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
 """Names under which ``jax.checkpoint`` has appeared as a primitive."""
+
+_HOST_CALLS = (
+    callback.pure_callback_p,
+    callback.io_callback_p,
+    debugging.debug_callback_p,
+    debugging.debug_print_p,
+)
+"""What runs Python on the host while the device waits."""
 
 
 def jaxlib_version() -> tuple[int, ...]:
@@ -108,6 +117,22 @@ def lowering_function(eqn: Any, platform: str = "") -> Callable[..., Any] | None
     if getattr(rule, "__qualname__", "").startswith("lower_fun."):
         return dict(zip(rule.__code__.co_freevars, rule.__closure__, strict=True))["fun"].cell_contents
     return getattr(eqn.primitive, "to_lojax", None) if "_prim" in eqn.params else None
+
+
+def lower_for_absent_gpu(traced: Any) -> Any:
+    """Lower for a GPU that is not here, host callbacks too: JAX's own rules ask for the device itself.
+
+    The module can be compiled, not run. It makes the calls that JAX's would make, of a function that is not there.
+    """
+    rules: Any = tuple((primitive, _host_call) for primitive in _HOST_CALLS)
+    return traced.lower(_private_parameters=mlir.LoweringParameters(override_lowering_rules=rules))
+
+
+def _host_call(ctx: Any, *operands: Any, **params: Any) -> Any:
+    if ctx.tokens_in is not None and ctx.tokens_in.effects():  # in order: the token is handed on
+        ctx.set_tokens_out(ctx.tokens_in)
+    call = ffi.ffi_lowering("xla_ffi_python_gpu_callback", has_side_effect=True)
+    return call(ctx, *operands, index=np.uint64(0))
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
@@ -262,22 +287,6 @@ def cond_forwards_residuals() -> bool:
     return not any(v in b.invars for b in branches for v in b.outvars if not is_literal(v))
 
 
-def struct(aval: Any) -> jax.ShapeDtypeStruct:
-    """Return the ``ShapeDtypeStruct`` of an abstract value.
-
-    What it varies over inside ``shard_map`` is kept, and so is a sharding that is part of its type, also where it names
-    no axis: rules of derivatives look at the mesh.
-    """
-    more: dict[str, Any] = {}
-    for name in ("manual_axis_type", "vma"):
-        if name in _STRUCT_PARAMETERS and varies(aval):
-            more[name] = getattr(aval, name)
-    sharding = getattr(aval, "sharding", None)
-    if "manual_axis_type" in more or has_explicit_axes(sharding):
-        more["sharding"] = sharding
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
-
-
 def named_axes(eqn: Any) -> tuple[str, ...]:
     """Return the axes of a map around the program that an equation speaks of (``psum`` and its kind)."""
     return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, _NamedAxisEffect)))
@@ -308,35 +317,10 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
     return core.eval_jaxpr(jaxpr, constants, *args)
 
 
-def zeros(aval: Any, leading: tuple[int, ...] = ()) -> jax.Array:
-    """Return zeros of a type, stacked in ``leading`` axes.
-
-    Inside ``shard_map`` they vary over the same axes; where shardings are part of types, theirs is the same.
-    """
-    sharding = getattr(aval, "sharding", None)
-    spec = getattr(sharding, "spec", None) or ()
-    placed = None
-    if sharding is not None and any(isinstance(entry, (str, tuple)) for entry in spec):
-        placed = jax.NamedSharding(sharding.mesh, jax.P(*(None for _ in leading), *spec))
-    empty = jax.numpy.zeros((*leading, *aval.shape), aval.dtype, out_sharding=placed)
-    axes = varying_axes(aval)
-    return jax.lax.pcast(empty, axes, to="varying") if axes else empty
-
-
 def addition(aval: Any) -> Any:
     """Return the equation with which JAX adds two cotangents of a type."""
     one, other, total = (jex_core.Var(aval) for _ in range(3))
     return jex_core.new_jaxpr_eqn([one, other], [total], _add_any, {}, frozenset())
-
-
-def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Say that ``first`` is computed before anything is made of ``second``; return both.
-
-    Left out where values vary over different axes of a ``shard_map``: jax 0.10 would make them all vary alike.
-    """
-    if len({varying_axes(jax.typeof(x)) for x in (*first, *second)}) > 1:
-        return first, second
-    return jax.lax.optimization_barrier((first, second))
 
 
 def needed_equations(eqns: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

@@ -5,9 +5,12 @@ In: avals, shardings, equations. Out: plain functions with one meaning. Use them
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
+
+_STRUCT_PARAMETERS = frozenset(inspect.signature(jax.ShapeDtypeStruct.__init__).parameters)
 
 
 def shard_shape(shape: tuple[int, ...], sharding: Any) -> tuple[int, ...]:
@@ -85,3 +88,44 @@ def varying_axes(aval: Any) -> tuple[str, ...]:
     """Return the axes of a ``shard_map`` over which a value differs between devices."""
     kind = getattr(aval, "manual_axis_type", None)
     return tuple(sorted(kind.varying if kind is not None else getattr(aval, "vma", ()) or ()))
+
+
+def struct(aval: Any) -> jax.ShapeDtypeStruct:
+    """Return the ``ShapeDtypeStruct`` of an abstract value.
+
+    What it varies over inside ``shard_map`` is kept, and so is a sharding that is part of its type, also where it names
+    no axis: rules of derivatives look at the mesh.
+    """
+    more: dict[str, Any] = {}
+    for name in ("manual_axis_type", "vma"):
+        if name in _STRUCT_PARAMETERS and varies(aval):
+            more[name] = getattr(aval, name)
+    sharding = getattr(aval, "sharding", None)
+    if "manual_axis_type" in more or has_explicit_axes(sharding):
+        more["sharding"] = sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **more)
+
+
+def zeros(aval: Any, leading: tuple[int, ...] = ()) -> jax.Array:
+    """Return zeros of a type, stacked in ``leading`` axes.
+
+    Inside ``shard_map`` they vary over the same axes; where shardings are part of types, theirs is the same.
+    """
+    sharding = getattr(aval, "sharding", None)
+    spec = getattr(sharding, "spec", None) or ()
+    placed = None
+    if sharding is not None and any(isinstance(entry, (str, tuple)) for entry in spec):
+        placed = jax.NamedSharding(sharding.mesh, jax.P(*(None for _ in leading), *spec))
+    empty = jax.numpy.zeros((*leading, *aval.shape), aval.dtype, out_sharding=placed)
+    axes = varying_axes(aval)
+    return jax.lax.pcast(empty, axes, to="varying") if axes else empty
+
+
+def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Say that ``first`` is computed before anything is made of ``second``; return both.
+
+    Left out where values vary over different axes of a ``shard_map``: jax 0.10 would make them all vary alike.
+    """
+    if len({varying_axes(jax.typeof(x)) for x in (*first, *second)}) > 1:
+        return first, second
+    return jax.lax.optimization_barrier((first, second))

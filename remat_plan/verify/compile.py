@@ -172,7 +172,8 @@ def _compile(
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
     traced = jitted.trace(*avals)
-    lowered = traced.lower()
+    is_absent_gpu = target.platform == "gpu" and not target.attached
+    lowered = _compat.lower_for_absent_gpu(traced) if is_absent_gpu else traced.lower()
     start = time.perf_counter()
     try:
         with _compat.without_cache_writes():

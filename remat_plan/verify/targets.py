@@ -127,9 +127,10 @@ def resolve(target: str | None) -> Target:
     return _attached(target, devices[0])
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, complaint: str = "") -> str:
     known = ["default", "cpu", "gpu", "tpu", *(f"gpu:{gpu}" for gpu in GPUS), *(f"tpu:{tpu}" for tpu in KNOWN_TPUS)]
-    return f"Unknown target {short(name)}.{did_you_mean(name, known)} {_known()}"
+    said = f": {complaint.rstrip('.')}" if complaint else ""
+    return f"Unknown target {short(name)}{said}.{did_you_mean(name, known)} {_known()}"
 
 
 def _known() -> str:
@@ -199,7 +200,7 @@ def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
             failure = failure or err
     complaint = str(failure).partition("\n")[0] or type(failure).__name__
     if complaint.startswith("INVALID_ARGUMENT"):
-        raise ValueError(f"Unknown target {name!r}: {complaint} {_known()}") from failure
+        raise ValueError(_unknown(name, complaint)) from failure
     raise RuntimeError(
         f"Target {name!r}: libtpu {_version('libtpu')} with jaxlib {_version('jaxlib')} said: {complaint} "
         'Each JAX release wants its own libtpu: pip install -U "remat_plan[tpu]"'
