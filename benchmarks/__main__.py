@@ -48,7 +48,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   architectures  the same of sixteen other architectures, and on a CPU (--targets; ten minutes;
                  needs the extras cuda12 and tpu)
   headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
-                 O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; two hours)
+                 O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; three hours;
+                 imagenet_h100 needs the extra cuda12)
   overheads      predicted overheads against those of compiled modules on both    (--targets; hours; the same extras)
   time_again     not among all: the table of `time` with predictions made anew, nothing measured      (a minute)
   packages       models that packages ship, at 75, 50 and 30 % of their peak: bytes and gradients (an hour; runs what

@@ -149,7 +149,7 @@ def test_pictures_are_drawn_from_tables(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HEADLINES)
+@pytest.mark.parametrize("name", [name for name in HEADLINES if not name.endswith("_h100")])  # that compiles for long
 def test_quick_writes_its_table(name, tmp_path):
     main(["headlines", "--quick", "--models", name, "--results", str(tmp_path)])
     text = (tmp_path / "headlines" / f"{name}.md").read_text()

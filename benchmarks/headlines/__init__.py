@@ -20,6 +20,7 @@ HEADLINES: dict[str, Callable[[Options], Report]] = {
     "imagenet_unrolled": imagenet.run_unrolled,
     "monet": monet.run,
     "checkmate": checkmate.run,
+    "imagenet_h100": imagenet.run_h100,
 }
 """By name, in the order in which they are run."""
 

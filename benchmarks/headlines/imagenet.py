@@ -1,6 +1,7 @@
 """Chen et al. 2016: ResNets of 100 to 1000 layers on ImageNet, batch 32; memory against depth.
 
-In: nothing; networks are compiled for the CPU and never run. Out: ``results/headlines/imagenet.md``.
+In: nothing; networks are compiled and never run. Out: ``results/headlines/imagenet.md`` for a CPU with scanned stages,
+``imagenet_unrolled.md`` with unrolled ones, ``imagenet_h100.md`` with 1001 unrolled layers for an H100.
 
 The paper (arXiv 1604.06174, abstract and section 5.2) takes a 1000-layer ResNet from 48 GB to 7 GB of feature maps for
 30 % more running time, on a Titan X. The depths here are those of the 200-layer network of its code
@@ -10,17 +11,29 @@ The paper (arXiv 1604.06174, abstract and section 5.2) takes a 1000-layer ResNet
 from __future__ import annotations
 
 from benchmarks.common import Options, Report, Session
-from benchmarks.headlines.points import COLUMNS, COLUMNS_TEXT, SQRT, add_rows, bar, peak_over, resume, temporaries_over
+from benchmarks.headlines.points import (
+    COLUMNS,
+    COLUMNS_TEXT,
+    SQRT,
+    Ask,
+    add_rows,
+    bar,
+    peak_over,
+    resume,
+    temporaries_over,
+)
 from benchmarks.headlines.resnets import Shape, resnet
 
 DEPTHS = ((15, 121, 182, 15), (6, 49, 72, 6), (3, 24, 36, 3), (2, 12, 17, 2))
 """Blocks of each stage: 1001, 401, 200 and 101 layers."""
 
 UNROLLED_DEPTHS = DEPTHS[1:]
-"""Those that are compiled with unrolled stages too: code, and the time to plan and compile it, grow with the depth."""
+"""Those that are compiled for a CPU with unrolled stages too: XLA:CPU's fusion pass takes 4 GB for 401 layers, and more
+than 20 GB for 1001, which XLA:GPU compiles in 2.8 GB and two minutes."""
 
 QUICK_DEPTHS = ((2, 5),)
 ASKS = (SQRT, peak_over(4), peak_over(6.9), peak_over(10), temporaries_over(10))
+BAR_ASKS = (temporaries_over(6.9), temporaries_over(10), peak_over(6.9))
 FEW_ASKS = (SQRT, peak_over(4))
 DEEP = 400
 """Networks with fewer layers are asked for less: they show how memory grows."""
@@ -32,7 +45,8 @@ BARS = ((6.9, 15.0), (10.0, 20.0))
 _COLUMNS = ("layers", "stages", *COLUMNS)
 _INTRO = f"""Chen et al. 2016, figure 5: ResNets (bottlenecks, BatchNorm) of growing depth at batch 32, 224 x 224,
 float32. Stages: each a Python loop over its blocks (`unrolled`), or one `lax.scan` (`scanned`). The paper went from 48
-to 7 GB of feature maps (6.9 times less) at 1000 layers for 30 % more time. {COLUMNS_TEXT}"""
+to 7 GB of feature maps (6.9 times less) at 1000 layers for 30 % more time. Compiled for a CPU, or as the table is
+called. {COLUMNS_TEXT}"""
 
 
 def shape_of(depths: tuple[int, ...], quick: bool) -> Shape:
@@ -42,25 +56,36 @@ def shape_of(depths: tuple[int, ...], quick: bool) -> Shape:
 
 def run_scanned(options: Options) -> Report:
     """Measure the networks with scanned stages; write and return the table."""
-    return _run("imagenet", True, options)
+    return _run("imagenet", "scanned", ASKS, DEPTHS, "cpu", options)
 
 
 def run_unrolled(options: Options) -> Report:
     """Measure the networks with unrolled stages; write and return the table."""
-    return _run("imagenet_unrolled", False, options)
+    return _run("imagenet_unrolled", "unrolled", ASKS, UNROLLED_DEPTHS, "cpu", options)
 
 
-def _run(name: str, scanned: bool, options: Options) -> Report:
+def run_h100(options: Options) -> Report:
+    """Measure the deepest network with unrolled stages, for an H100; write and return the table."""
+    return _run("imagenet_h100", "unrolled", BAR_ASKS, DEPTHS[:1], "gpu:h100", options)
+
+
+def _run(
+    name: str,
+    stages: str,
+    deep_asks: tuple[Ask, ...],
+    depths: tuple[tuple[int, ...], ...],
+    target: str,
+    options: Options,
+) -> Report:
     report = Report(name, _INTRO, _COLUMNS, options.results)
-    wanted = QUICK_DEPTHS if options.quick else DEPTHS if scanned else UNROLLED_DEPTHS
-    shapes = [shape_of(depths, options.quick) for depths in wanted]
-    asks = {str(s.layers): QUICK_ASKS if options.quick else ASKS if s.layers >= DEEP else FEW_ASKS for s in shapes}
+    shapes = [shape_of(each, options.quick) for each in (QUICK_DEPTHS if options.quick else depths)]
+    asks = {str(s.layers): QUICK_ASKS if options.quick else deep_asks if s.layers >= DEEP else FEW_ASKS for s in shapes}
     done = resume(report, {label: len(row) + 1 for label, row in asks.items()})
     for shape in shapes:
         label = str(shape.layers)
         if label not in done:
-            session = Session(resnet(f"resnet{label}", shape, scanned))
-            points = add_rows(report, (label, "scanned" if scanned else "unrolled"), session, asks[label])
+            session = Session(resnet(f"resnet{label}", shape, stages == "scanned"), target)
+            points = add_rows(report, (label, stages), session, asks[label])
             if shape.layers >= DEEP:
                 report.facts += [line for each in BARS for line in bar(f"{label} layers", points, *each)]
             report.write()
