@@ -30,6 +30,9 @@ NAMED = ("memory", "log", "each_block", "dots", "nothing", "everything", "budget
 TIMES = {"float64": 1e-6, "float32": 2e-3}
 """Largest distance of a gradient from the plain one, over its norm: rounding, and in 32 bits what steps make of it."""
 
+XLA_CANNOT = "cpu/runtime/fft_thunk.cc"
+"""What XLA:CPU says of a Fourier transform whose operand a partitioned program lays out otherwise (207 on eight devices)."""
+
 HALVES_TIMES = 0.1
 """The same with 16 bits inside, where one value that is rounded the other way turns comparisons and maxima."""
 
@@ -125,7 +128,12 @@ def check(seed, **sizes):
     """Everything, for one seed. Returns a few words on what was tried."""
     with jax.enable_x64(True):
         case = case_of(seed, **sizes)
-        want = run_step(case, case.loss)
+        try:
+            want = run_step(case, case.loss)
+        except jax.errors.JaxRuntimeError as error:
+            if XLA_CANNOT not in str(error):
+                raise
+            return ["XLA cannot run the plain step"]
         curve = rp.tradeoff(case.loss, *case.args, **case.how)
         budgets = budgets_of(curve)
         done = [f"{len(case.program)} steps"]
