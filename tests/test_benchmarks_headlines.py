@@ -88,7 +88,7 @@ def test_a_bar_is_met_by_the_cheapest_point_that_is_small_enough():
     assert "+19.0 % (c)" in whole
     assert whole.endswith("met")
     assert "+10.0 % (a)" in temporaries
-    assert bar("x", points, 20, 20)[0].endswith("not reached; the bar is +20 %: missed")
+    assert bar("x", points, 20, 20)[0].endswith("in no row; the bar is +20 %: missed")
 
 
 def test_rows_say_what_was_compiled_and_what_cannot_be_had(tmp_path):

@@ -197,7 +197,7 @@ def bar(what: str, points: Sequence[Point], times: float, most: float) -> list[s
     lines = []
     for memory, size in sizes.items():
         best = least_overhead(points, times, size)
-        found = "not reached" if best is None else f"+{100 * best.overhead:.1f} % ({best.name})"
+        found = "in no row" if best is None else f"+{100 * best.overhead:.1f} % ({best.name})"
         met = "met" if best is not None and 100 * best.overhead < most else "missed"
         lines.append(f"{what}, {times:g} times less {memory}: {found}; the bar is +{most:g} %: {met}")
     return lines
