@@ -33,7 +33,7 @@ than 20 GB for 1001, which XLA:GPU compiles in 2.8 GB and two minutes."""
 
 QUICK_DEPTHS = ((2, 5),)
 ASKS = (SQRT, peak_over(4), peak_over(6.9), peak_over(10), temporaries_over(10))
-BAR_ASKS = (temporaries_over(6.9), temporaries_over(10), peak_over(6.9))
+BAR_ASKS = (temporaries_over(6.9), peak_over(6.9))
 FEW_ASKS = (SQRT, peak_over(4))
 DEEP = 400
 """Networks with fewer layers are asked for less: they show how memory grows."""
