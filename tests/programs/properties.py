@@ -30,11 +30,11 @@ NAMED = ("memory", "log", "each_block", "dots", "nothing", "everything", "budget
 TIMES = {"float64": 1e-6, "float32": 2e-3}
 """Largest distance of a gradient from the plain one, over its norm: rounding, and in 32 bits what steps make of it."""
 
-XLA_CANNOT = "cpu/runtime/fft_thunk.cc"
-"""What XLA:CPU says of a Fourier transform whose operand a partitioned program lays out otherwise (207 on eight devices)."""
-
 HALVES_TIMES = 0.1
 """The same with 16 bits inside, where one value that is rounded the other way turns comparisons and maxima."""
+
+XLA_CANNOT = "cpu/runtime/fft_thunk.cc"
+"""What XLA:CPU says of a Fourier transform whose operand a partitioned program lays out otherwise (207 on eight devices)."""
 
 
 @dataclass(frozen=True)
