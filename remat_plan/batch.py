@@ -11,11 +11,11 @@ from typing import Any
 
 from remat_plan import collector
 from remat_plan.clock.store import check_cost
-from remat_plan.fitted import find_marks, make_step
+from remat_plan.fitted import find_marks, make_call
 from remat_plan.report.progress import Progress
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
 from remat_plan.training.batches import Batches, MarkedStep, largest_of
-from remat_plan.training.step import Settings
+from remat_plan.training.settings import Settings
 from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
 from remat_plan.wording import short
@@ -87,8 +87,8 @@ def max_batch(
             shown.say(f"tracing the step with batch {batch}")
             args = tuple(make_args(batch))
             shardings = in_shardings, out_shardings
-            told = Settings.of(args, static_argnums, donate_argnums, *shardings, compiler_options)
-            marked = find_marks(make_step(train_step, args, told)[0], device, shown, cost)
+            told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *shardings, compiler_options)
+            marked = find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)
             return MarkedStep(marked.marks, marked.measuring)
 
         batches = Batches(step_at, multiple_of, budget_bytes)

@@ -7,16 +7,15 @@ plan for each mark and a report. Only wiring: ``training`` finds the marks and t
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-import jax
-
 from remat_plan.clock.store import check_cost
-from remat_plan.fitted import Found, fit_step, make_step, measure_step
-from remat_plan.modules import Functional
+from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.measurement import Measurement
@@ -24,16 +23,26 @@ from remat_plan.results.measuring import ROUNDS
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
 from remat_plan.reuse import MOST_SHAPES
-from remat_plan.training.step import Settings, TrainingStep
+from remat_plan.training.calls import CallKind, StepCall, changes
+from remat_plan.training.running import Running
+from remat_plan.training.settings import Settings, in_position
 from remat_plan.units import Budget, parse_budget
 from remat_plan.verify.targets import Target, resolve
+from remat_plan.wording import short
+
+_LOG = logging.getLogger("remat_plan")
+
+Fit = tuple[Found, Running]
+"""What was found for a step, and the step that runs."""
 
 
 class FittedStep:
     """A training step that fits in its budget; made by ``fit``.
 
-    Call it as the user's function. For arguments of other shapes (say, the last batch of an epoch) it is fitted again
-    within the same number of bytes; what was fitted is kept for the 64 shapes used last.
+    Call it as the user's function: what was compiled last while it was fitted is what runs. For arguments of other
+    shapes (say, the last batch of an epoch) it is fitted again within the same number of bytes; what was fitted is kept
+    for the 64 shapes used last. Where only shardings or weak types are others, the same schedules are compiled once
+    more, and checked. What changed is logged.
 
     Attributes:
         fn: the user's function.
@@ -46,7 +55,7 @@ class FittedStep:
     ):
         self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, progress
         self._cost = cost
-        self._found: Recent[Any, tuple[Found, Any]] = Recent(MOST_SHAPES)  # and jitted, by graph of modules and shapes
+        self._found: Recent[CallKind, tuple[Fit, ...]] = Recent(MOST_SHAPES)  # the one made last first
         self._fitting = threading.RLock()  # threads that meet new shapes at once fit the step once
         self._first: Found | None = None
         functools.update_wrapper(self, fn, updated=())
@@ -60,9 +69,10 @@ class FittedStep:
     def __deepcopy__(self, memo: Any) -> FittedStep:
         return self  # as functions are
 
-    def fit(self, args: Sequence[Any]) -> None:
-        """Fit the step for arguments of some shapes, if that was not done."""
-        self._fitted(*make_step(self.fn, args, self._told))
+    def fit(self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Fit the step for arguments of some shapes and shardings, if that was not done; nothing is run."""
+        call = make_call(self.fn, tuple(args), kwargs, self._told)[0]
+        self._fit_of(call)[1].compile(call)
 
     @property
     def report(self) -> StepReport:
@@ -81,24 +91,21 @@ class FittedStep:
         """The plan of the marked program that needs most."""
         return self.plans[0]
 
-    def __call__(self, *args: Any) -> Any:
-        step, function = make_step(self.fn, args, self._told)
-        found, jitted = self._fitted(step, function)
-        values = args if function is None else function.arguments(args)
-        result = found.step.result(found.trial, jitted(*step.dynamic(values)))
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call, function = make_call(self.fn, args, kwargs, self._told)
+        result = self._fit_of(call)[1](call)
         if function is None:
             return result
         states, result = result
         function.store(states)
         return result
 
-    def lower(self, *args: Any) -> Any:
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
-        step, function = make_step(self.fn, args, self._told)
-        values = args if function is None else function.arguments(args)
-        return self._fitted(step, function)[1].lower(*step.dynamic(values))
+        call = make_call(self.fn, args, kwargs, self._told)[0]
+        return self._fit_of(call)[1].jitted.lower(*call.arrays)
 
-    def measure(self, *args: Any, rounds: int = ROUNDS) -> Measurement:
+    def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
         ``args`` stay as they are: what is donated is copied, while the clock stands. Overheads are of the whole step.
@@ -107,34 +114,48 @@ class FittedStep:
             TypeError: an argument is a shape without values.
             ValueError: the step was fitted for a device that is not attached.
         """
-        step, function = make_step(self.fn, args, self._told)
-        found, jitted = self._fitted(step, function)
-        return measure_step(found, jitted, args if function is None else function.arguments(args), rounds)
+        call = make_call(self.fn, args, kwargs, self._told)[0]
+        found, running = self._fit_of(call)
+        return measure_step(found, running.jitted, call.arrays, rounds)
 
-    def _fitted(self, step: TrainingStep, function: Functional | None) -> tuple[Found, Any]:
-        leaves, tree = jax.tree.flatten(step.structs)
-        shapes = tuple((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
-        key = None if function is None else function.graph, tree, shapes, step.splits
+    def _fit_of(self, call: StepCall) -> Fit:
+        """What was fitted for a call; it is fitted first if nothing was."""
+        return self._known(call) or self._fit_call(call)
+
+    def _known(self, call: StepCall) -> Fit | None:
+        known = self._found.use(call.kind) or ()
+        return next((fit for fit in known if fit[1].accepts(call)), None)
+
+    def _fit_call(self, call: StepCall) -> Fit:
+        """Fit the step for a call: with the schedules that it has, compiled once, where these are within the budget."""
         with self._fitting:
-            known = self._found.use(key)
-            if known is not None:
+            if (known := self._known(call)) is not None:
                 return known
-            with Progress("remat_plan", self._progress) as shown:
-                found = fit_step(step, self._budget, self._target, shown, time.perf_counter(), self._cost)
+            step, alike = call.step(), self._found.get(call.kind, ())
+            found = None
+            if self._first is not None:
+                last = (alike or next(iter(self._found.latest_first()))[1])[0]
+                _LOG.info("fitting again: %s", changes(last[1].kind, last[1].placed, call))
+                found = fit_again(last[0], step, call, self._target)
+            if found is None:
+                with Progress("remat_plan", self._progress) as shown:
+                    found = fit_step(step, self._budget, self._target, shown, time.perf_counter(), self._cost)
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
-            fitted = found, step.jitted(found.trial)
-            self._found.keep(key, fitted)
-            return fitted
+            fit = found, Running(step, found.trial, call, self._target, found.executable)
+            self._found.keep(call.kind, (fit, *alike)[:MOST_SHAPES])
+            return fit
 
 
 def fit(
     train_step: Callable[..., Any],
     *args: Any,
     budget: int | str | float,
+    kwargs: Mapping[str, Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     in_shardings: Any = None,
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
@@ -152,9 +173,10 @@ def fit(
         train_step: the step as it is: with its optimizer's update, metrics, gradient accumulation. It may be jitted.
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is run), with shardings.
         budget: bytes on one device for the whole compiled step, as in ``plan``; a share is of the step as it is.
+        kwargs: arguments by name. Those that have a position are what they are there, here and in calls.
         donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
-        static_argnums, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that plans need
-            (``rp.compiler_options``) are set by themselves.
+        static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that
+            plans need (``rp.compiler_options``) are set by themselves.
         target: a device that need not be here, such as ``"gpu:h100"``.
         cost: whose seconds to go by, as in ``plan``.
         progress: show what is going on after two seconds; by default when stderr is a terminal.
@@ -187,10 +209,17 @@ def fit(
     """
     if not callable(train_step):
         raise TypeError(f"rp.fit needs a function, not {type(train_step).__name__}.")
-    if not args:
+    named = {} if kwargs is None else kwargs
+    if not isinstance(named, Mapping):
+        raise TypeError(f"kwargs={short(named)}: give a mapping of names to arguments.")
+    if not args and not named:
         raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
-    told = Settings.of(args, static_argnums, donate_argnums, in_shardings, out_shardings, compiler_options)
+    placed = in_position(train_step, args, named)[0]
+    shardings = in_shardings, out_shardings
+    told = Settings.of(
+        train_step, placed, static_argnums, static_argnames, donate_argnums, *shardings, compiler_options
+    )
     step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
-    step.fit(args)
+    step.fit(args, named)
     return step

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,10 +34,12 @@ from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
 from remat_plan.search.levels import Fitted
 from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
+from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.search import Measuring, search_step
+from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import find_sites
-from remat_plan.training.step import Settings, TrainingStep
+from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
 from remat_plan.training.unmarked import no_mark
 from remat_plan.units import Budget, BudgetError, format_bytes
@@ -64,12 +66,14 @@ class Found:
         trial: runs its marks as they were planned.
         report: what it needs.
         plans: a plan for each mark, that of the largest first.
+        executable: the compiled step (``jax.stages.Compiled``), where the search compiled one that can be run.
     """
 
     step: TrainingStep
     trial: Trial
     report: StepReport
     plans: tuple[Plan, ...]
+    executable: Any = None
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,26 @@ class Marked:
     trace: object
 
 
-def make_step(fn: Callable[..., Any], args: Sequence[Any], told: Settings) -> tuple[TrainingStep, Functional | None]:
-    """A user's step on its arguments; of one with NNX modules among them, the step of their state, and the modules."""
-    if not holds_modules(args):
-        return TrainingStep.of(fn, args, told), None
-    function = Functional.of(fn, args)
+def make_call(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Settings
+) -> tuple[StepCall, Functional | None]:
+    """A call of a user's step; with NNX modules among its arguments, one with their state, and the modules."""
+    args, kwargs = in_position(fn, args, kwargs)
+    count, by_name = len(args), tuple(sorted(kwargs))
+    values = (*args, *(kwargs[name] for name in by_name))
+    names = (*parameter_names(fn, count), *by_name)
+    of_call = settings.of_call(count, by_name)
+
+    @functools.wraps(fn, updated=())
+    def in_order(*values: Any) -> Any:
+        return fn(*values[:count], **dict(zip(by_name, values[count:], strict=True)))
+
+    placed = in_order if by_name else fn
+    if not holds_modules(values):
+        return StepCall.of(placed, values, names, of_call), None
+    function = Functional.of(placed, values)
     pure = functools.wraps(fn, updated=())(functools.partial(Functional.pure, function))
-    return TrainingStep.of(pure, function.arguments(args), told), function
+    return StepCall.of(pure, function.arguments(values), names, of_call, function.graph), function
 
 
 def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str = "table") -> Marked:
@@ -133,15 +150,37 @@ def fit_step(
     plans = tuple(
         _plan(mark, mark.known(schedule), report, started) for mark, schedule in zip(marks, found.choice, strict=True)
     )
-    return Found(step, measuring.trial(found.choice), report, plans)
+    return Found(step, measuring.trial(found.choice), report, plans, found.memory.executable)
 
 
-def measure_step(found: Found, jitted: Any, args: Sequence[Any], rounds: int) -> Measurement:
+def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) -> Found | None:
+    """A step under the schedules of another one, compiled once to be run; None where that is over the budget.
+
+    Nor is there one where what is marked in it is not what is marked in the other, or no device to compile it for.
+    Inside a trace it is not known where arrays lie that the other step has on several devices: nothing is compiled.
+
+    Args:
+        known: the other one: the same user's step, fitted for arguments that differ in type or place.
+        step: the step.
+        call: what it was made of.
+        target: the device.
+    """
+    sites, _ = find_sites(step.trace)
+    if not target.attached or not known.trial.runs(sites):
+        return None
+    if call.is_traced and known.step.spans_devices:
+        return replace(known, step=step, executable=None)
+    memory = step.compile_to_run(known.trial, step.structs if call.is_traced else call.arrays, target)
+    if memory.total_bytes > known.report.budget_bytes:
+        return None
+    return replace(known, step=step, executable=memory.executable)
+
+
+def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) -> Measurement:
     """Run the step as written and the fitted step in turns on arrays; see ``fit.FittedStep.measure``."""
     check_rounds(rounds)
     step, report = found.step, found.report
     target = attached(report.target, "this step")
-    values = step.dynamic(args)
     check_arrays(jax.tree.leaves(values), "step.measure")
 
     def arguments() -> list[Any]:

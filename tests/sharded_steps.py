@@ -1,6 +1,7 @@
 """Training steps on eight devices of the host; run in a process of its own by ``test_sharded_steps.py``."""
 
 import contextlib
+import logging
 import sys
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import remat_plan as rp
+from tests.compiles import counting_compiles
 from tests.helpers import assert_trees_close
 
 WIDTH, LAYERS, ROWS = 128, 8, 16384
@@ -101,9 +103,60 @@ def where():
     assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
 
 
+def calls():
+    """Calls compile what jit would at most, inside another trace too, and say once what changed."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    params, x = start()
+    loss = loss_with(lambda h: jax.lax.with_sharding_constraint(h, NamedSharding(mesh, P("data", "model"))))
+    plain = jax.jit(step_with(lambda f: f, loss))
+    specs, batch = LAYOUTS["tensor"]
+    put = [tuple(jax.device_put(w, NamedSharding(mesh, s)) for w, s in zip(ws, specs, strict=True)) for ws in params]
+    state, x = (put, ADAM.init(put)), jax.device_put(x, NamedSharding(mesh, batch))
+    first = want = state
+    step, log = rp.fit(step_with(rp.remat, loss), state, x, budget="70%"), heard()
+    with counting_compiles() as compiles:
+        for most in (0, 1, 1):
+            state, _ = step(state, x)
+            assert compiles() <= most, compiles()
+    for _ in range(3):
+        want, _ = plain(want, x)
+    assert_trees_close(*(jax.tree.map(np.asarray, tree) for tree in (state, want)), 1e-3, 1e-5)
+    assert len(log) <= 1, log
+    del log[:]
+    with counting_compiles() as compiles:
+        moved = jax.device_put(x, NamedSharding(mesh, P("data", "model")))
+        assert compiles() == 0
+        step(first, moved)
+        step(first, moved)
+        assert compiles() == 1
+    (message,) = log
+    assert "fitting again: x changed from" in message, message
+    assert "'model'" in message, message
+    with counting_compiles() as compiles:
+        twice = jax.jit(lambda state, x: step(step(state, x)[0], x))  # bytes of all devices are above the budget
+        got = twice(first, x)[0]
+        assert compiles() == 1
+    assert_trees_close(got, plain(plain(first, x)[0], x)[0], 1e-3, 1e-5)
+    got = jax.jit(lambda state, xs: jax.lax.scan(step, state, xs))(first, jnp.stack([x, x, x]))[0]
+    assert_trees_close(*(jax.tree.map(np.asarray, tree) for tree in (got, want)), 1e-3, 1e-5)
+
+
+def heard():
+    """Messages of the library from now on."""
+    log = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: log.append(record.getMessage())
+    logger = logging.getLogger("remat_plan")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return log
+
+
+CASES = {"notes": notes, "where": where, "calls": calls}
+
 if __name__ == "__main__":
-    if sys.argv[1] in ("notes", "where"):
-        {"notes": notes, "where": where}[sys.argv[1]]()
+    if sys.argv[1] in CASES:
+        CASES[sys.argv[1]]()
     else:
         for case in sys.argv[1:]:
             layout, kind, mesh_set = case.split(",")

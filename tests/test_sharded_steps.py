@@ -36,3 +36,7 @@ def test_plans_say_where_bytes_are_of_all_devices():
 
 def test_a_plan_of_sharded_arrays_holds_inside_jit():
     run("where")
+
+
+def test_calls_compile_what_jit_would_at_most():
+    run("calls")

@@ -45,10 +45,13 @@ class Measuring:
         self.fast = target.platform == "tpu" and not target.attached
         self.compiles = 0
         self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
+        self._trials: dict[Choice, Trial] = {}
 
     def trial(self, choice: Choice) -> Trial:
-        """What runs the marks under a choice."""
-        return Trial(self.sites, choice)
+        """What runs the marks under a choice; the same one that was compiled."""
+        if choice not in self._trials:
+            self._trials[choice] = Trial(self.sites, choice)
+        return self._trials[choice]
 
     def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
         """What the compiled step needs; ``fast`` with little optimisation."""

@@ -27,6 +27,14 @@ class Trial:
         self.sites, self.schedules = tuple(sites), tuple(schedules)
         self._emissions: dict[tuple[int, str], Emissions] = {}
 
+    def runs(self, sites: Sequence[Site]) -> bool:
+        """Whether all of some marks are among the sites, and differentiated as these are."""
+        known = [find_site(self.sites, site.traced) for site in sites]
+        return all(
+            one is not None and (one.moved, one.pulled) == (site.moved, site.pulled)
+            for one, site in zip(known, sites, strict=True)
+        )
+
     def run_mark(self, trace: Callable[[], Traced], request: Request) -> Any:
         """Run a marked call under its schedule."""
         traced = trace()

@@ -25,7 +25,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -68,6 +69,7 @@ class CompiledMemory:
         over_device_memory: True when ``total_bytes`` is more than the target has. Where the compiler refused
             the program for that reason (TPU), ``total_bytes`` is what it said it needs, to 10 MiB; arguments
             and outputs are then those of the function, and ``temp_bytes`` is the rest.
+        executable: what was compiled (``jax.stages.Compiled``), where it was asked for and can be run as it is.
     """
 
     total_bytes: int
@@ -80,6 +82,7 @@ class CompiledMemory:
     flops: float | None
     seconds: float | None = None
     over_device_memory: bool = False
+    executable: Any = field(default=None, compare=False, repr=False)
 
 
 def compiler_options(target: Target | None = None) -> dict[str, str]:
@@ -110,6 +113,7 @@ def compile_memory(
     donate_argnums: int | tuple[int, ...] = (),
     compiler_options: Mapping[str, Any] | None = None,
     hardware: Hardware | None = None,
+    keep_executable: bool = False,
 ) -> CompiledMemory:
     """Compile ``jax.jit(fn)`` for a target and return what memory it needs. Nothing is run.
 
@@ -129,6 +133,8 @@ def compile_memory(
             always used.
         hardware: rates of the device, for the seconds of the module; None: they are not read. Nor are they of a
             ``fast`` compile, whose kernels are not those that will run.
+        keep_executable: return what was compiled too, where it is what would run: not that of a CPU, whose machine
+            code is made in less time and worse here, nor that of a device that is not this process's default.
 
     Raises:
         MemoryError: the compiler ran out of device memory and did not say how much it wanted. (Where it did
@@ -145,17 +151,26 @@ def compile_memory(
     is_jitted = hasattr(fn, "trace") and donate_argnums == ()
     jitted = fn if is_jitted else jax.jit(fn, donate_argnums=donate_argnums)
     rates = None if fast and target.platform == "tpu" else hardware
-    memory, platforms = _compile(jitted, avals, target, options, rates)
+    memory, platforms = _compile(jitted, avals, target, options, rates, _compat.without_cache_writes())
     if platforms - {target.platform} and not target.attached:
         # No argument is used, so that no sharding told XLA where to go, and it took the default device.
         there = jax.jit(jitted, out_shardings=SingleDeviceSharding(target.device))
-        memory, platforms = _compile(there, avals, target, options, rates)
+        memory, platforms = _compile(there, avals, target, options, rates, _compat.without_cache_writes())
     if platforms - {target.platform}:
         raise RuntimeError(
             f"Asked for target {target.name!r}, but XLA compiled for {', '.join(sorted(platforms))}. Give "
             "the arguments no shardings, or shardings on the target's devices."
         )
-    return memory
+    runs = target.attached and not fast and target.platform != "cpu" and target.platform == jax.default_backend()
+    return memory if keep_executable and runs else replace(memory, executable=None)
+
+
+def compile_to_run(jitted: Any, args: Any, target: Target) -> CompiledMemory:
+    """Compile a jitted function as a call with these arguments would, with the options that it has; see above.
+
+    Into JAX's persistent compilation cache it goes like any other program that runs.
+    """
+    return _compile(jitted, tuple(args), target, {}, None, nullcontext())[0]
 
 
 def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -168,7 +183,12 @@ def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict
 
 
 def _compile(
-    jitted: Any, avals: tuple[Any, ...], target: Target, options: dict[str, Any], hardware: Hardware | None
+    jitted: Any,
+    avals: tuple[Any, ...],
+    target: Target,
+    options: dict[str, Any],
+    hardware: Hardware | None,
+    cache: AbstractContextManager[None],
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
     traced = jitted.trace(*avals)
@@ -176,7 +196,7 @@ def _compile(
     lowered = _compat.lower_for_absent_gpu(traced) if is_absent_gpu else traced.lower()
     start = time.perf_counter()
     try:
-        with _compat.without_cache_writes():
+        with cache:
             compiled = lowered.compile(compiler_options=options or None)
     except RuntimeError as err:  # JaxRuntimeError is one
         return _refused(err, avals, lowered.out_info, target, time.perf_counter() - start), {target.platform}
@@ -196,6 +216,7 @@ def _compile(
         flops=_flops(compiled.cost_analysis()),
         seconds=None if hardware is None else _seconds(compiled, stats.temp_size_in_bytes, target, hardware),
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
+        executable=compiled,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)
 
