@@ -22,11 +22,13 @@ from jax import core, ffi
 from jax._src import callback, config, debugging, source_info_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.core import NamedAxisEffect as _NamedAxisEffect
+from jax._src.core import to_concrete_value
 from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
+    automatic_sharding,
     has_explicit_axes,
     has_shardings,
     in_order,
@@ -34,6 +36,7 @@ from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     jit_arguments,
     shard_map_arguments,
     shard_shape,
+    spread,
     struct,
     under_automatic_axes,
     varies,
@@ -310,6 +313,11 @@ def zero_tangent(value: Any) -> Any:
 def is_tracer(value: Any) -> bool:
     """Tell whether a value is being traced."""
     return isinstance(value, core.Tracer)
+
+
+def concrete(value: Any) -> Any:
+    """Return the array that a traced value stands for, where it has one (in a gradient outside of ``jax.jit``)."""
+    return to_concrete_value(value)
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:

@@ -38,6 +38,19 @@ def is_automatic(sharding: Any) -> bool:
     return bool(kinds) and all(kind.name == "Auto" for kind in kinds)
 
 
+def automatic_sharding(value: Any) -> Any:
+    """Return the sharding of an array along automatic axes of several devices; None where it has none."""
+    sharding = value.sharding if isinstance(value, jax.Array) else None
+    return sharding if is_automatic(sharding) and sharding.num_devices > 1 else None
+
+
+def spread(struct: Any) -> tuple[Any, ...]:
+    """Return how a sharding on a mesh lays out an array, however it is spelt: the mesh, and axes for each dimension."""
+    mesh, spec = struct.sharding.mesh, tuple(struct.sharding.spec)
+    axes = [entry if isinstance(entry, tuple) else () if entry is None else (entry,) for entry in spec]
+    return (*mesh.shape.items(), *axes, *(() for _ in range(len(struct.shape) - len(axes))))
+
+
 def under_automatic_axes() -> bool:
     """Tell whether a mesh of several devices with automatic axes is set (``jax.set_mesh``)."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -10,6 +10,7 @@ values that the function closes over may change, but what was planned and emitte
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +114,7 @@ class PlanBook:
 
     def plan_for(self, program: Program) -> Plan:
         """The plan of a traced program, made on first use."""
-        digest = program.fingerprint.digest
+        digest = _digest(program)
         with self.planning:
             plan = self.plans.use(digest)
             if plan is None:
@@ -128,6 +129,12 @@ class PlanBook:
             judge = Judge(program, resolve(self.options.target), shown, self.options.cost)
             candidates = Candidates(judge.rules, shown)
             return make_plan(judge, candidates, self.options.budget, self.options.request, started)
+
+
+def _digest(program: Program) -> str:
+    """The name of a program among plans; where its arrays lie on several devices another one, as its peaks are."""
+    digest, layout = program.fingerprint.digest, program.call.layout
+    return f"{digest}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:8]}" if layout else digest
 
 
 def _has_vjp(traced: Traced) -> bool:

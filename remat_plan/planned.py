@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan import _compat, collector
+from remat_plan import collector
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
@@ -28,7 +28,7 @@ from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.curves import rank
 from remat_plan.search.fastest import find_fastest
-from remat_plan.search.judge import Judge, is_spread
+from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.measure import Compiled, Predicted
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
 from remat_plan.units import Budget
@@ -44,7 +44,7 @@ _SPREAD = (
     "devices together"
 )
 _MAYBE_SPREAD = (
-    "traced under a mesh with automatic axes, whose shardings cannot be seen here: all bytes count all devices "
+    "inside a trace shardings along automatic axes cannot be seen: if arguments have any, all bytes count all devices "
     "together; rp.fit, or rp.plan with sharded arguments, counts those of one device"
 )
 _LEFT_AS_WRITTEN = (
@@ -285,8 +285,7 @@ def _spread_notes(judge: Judge) -> list[str]:
     call = judge.program.call
     if is_spread(call.structs):
         return [_SPREAD]
-    traced = any(map(_compat.is_tracer, call.leaves))
-    return [_MAYBE_SPREAD] if traced and _compat.under_automatic_axes() else []
+    return [_MAYBE_SPREAD] if may_be_spread(call.leaves, judge.target) and not judge.mapped else []
 
 
 def _source_notes(candidates: Candidates, request: Request) -> list[str]:

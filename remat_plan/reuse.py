@@ -88,7 +88,7 @@ class Emissions:
         if any(map(_compat.is_tracer, constants)) or _compat.checking_leaks():
             program = make_program(traced, self.existing)
             return run_schedule(program, self.schedule_of(program), self.prevent_cse)
-        key = (traced.is_loss, traced.call.differentiated, _compat.trace_context())
+        key = (traced.is_loss, traced.call.differentiated, traced.call.layout, _compat.trace_context())
         source = Source(traced.jaxpr)
         emission = self.find(key, source)
         if emission is None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -87,7 +88,27 @@ def notes():
         planned = rp.remat(loss, strategy="memory", verify=False)
         jax.jit(jax.grad(planned)).lower(params, x)
     (plan,) = planned.plans.values()
-    assert any("under a mesh with automatic axes" in n for n in plan.notes)
+    assert any("rp.fit" in n and "cannot be seen" in n for n in plan.notes)
+    with pytest.raises(rp.BudgetError, match=r"Try .*rp\.fit for the whole step .* count all devices together"):
+        jax.jit(jax.grad(rp.remat(loss, budget=1000, verify=False))).lower(params, x)
+
+
+def gradients():
+    """Outside of ``jit`` arrays are seen through the gradient that is taken; each layout has a plan of its own."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    params, x = start()
+    planned = rp.remat(loss_with(lambda h: h), budget="60MB")
+    lies = [
+        x,
+        jax.device_put(x, NamedSharding(mesh, P("data"))),
+        jax.device_put(x, NamedSharding(mesh, P("data", None))),
+    ]
+    got = [jax.grad(lambda x, params: planned(params, x))(x, params) for x in lies]
+    for other in got[1:]:
+        assert_trees_close(np.asarray(other), np.asarray(got[0]), 1e-3, 1e-5)
+    one, several = planned.plans.values()
+    assert several.written_peak_bytes < 0.3 * one.written_peak_bytes
+    assert several.overhead == 0 < one.overhead
 
 
 def where():
@@ -152,7 +173,7 @@ def heard():
     return log
 
 
-CASES = {"notes": notes, "where": where, "calls": calls}
+CASES = {"notes": notes, "gradients": gradients, "where": where, "calls": calls}
 
 if __name__ == "__main__":
     if sys.argv[1] in CASES:

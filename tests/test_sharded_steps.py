@@ -34,6 +34,10 @@ def test_plans_say_where_bytes_are_of_all_devices():
     run("notes")
 
 
+def test_gradients_outside_of_jit_see_where_arrays_lie():
+    run("gradients")
+
+
 def test_a_plan_of_sharded_arrays_holds_inside_jit():
     run("where")
 

@@ -33,7 +33,8 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     if _compat.is_tracer(leaf) or not hasattr(leaf, "dtype"):
-        return _compat.struct(jax.typeof(leaf))
+        struct, sharding = _compat.struct(jax.typeof(leaf)), _compat.automatic_sharding(_compat.concrete(leaf))
+        return struct if sharding is None else struct.update(sharding=sharding)
     sharding = None
     if isinstance(leaf, jax.Array):
         mesh = getattr(leaf.sharding, "mesh", None)
@@ -109,6 +110,12 @@ class Call:
         ``jit`` are traced without it (``_compat.struct``). A plan is made of the one and applied to the other.
         """
         return tuple(_without_automatic_axes(s) for s in self.structs)
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """How the arrays lie on several devices along automatic axes, as far as that is known: no part of their types,
+        but of what the compiler makes of them."""
+        return tuple([(i, _compat.spread(s)) for i, s in enumerate(self.structs) if _compat.is_automatic(s.sharding)])
 
     def trace(self) -> tuple[Any, Any]:
         """Trace the function; return its closed jaxpr and the tree of its output shapes."""

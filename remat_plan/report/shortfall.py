@@ -11,6 +11,12 @@ from remat_plan.results.decisions import line_text, value_text
 from remat_plan.results.effects import effect_places
 from remat_plan.units import BudgetError, format_bytes
 
+UNSEEN_ADVICE = (
+    "rp.fit for the whole step or rp.plan with sharded arguments if arguments lie on several devices (inside a trace "
+    "shardings along automatic axes cannot be seen, and these bytes count all devices together), "
+)
+"""What to try where the arguments are traced and there are several devices."""
+
 
 def below_minimum(
     graph: Graph,

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan.graph.schedule import Schedule
-from remat_plan.report.shortfall import below_minimum
+from remat_plan.report.shortfall import UNSEEN_ADVICE, below_minimum
 from remat_plan.search.alone import find_by_levels
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
-from remat_plan.search.judge import UNMERGED, Judge
+from remat_plan.search.judge import UNMERGED, Judge, may_be_spread
 from remat_plan.search.measure import Compiled, Measure
 from remat_plan.search.seconds import by_compiler, faster_by, no_more_work
 
@@ -62,6 +62,7 @@ def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, 
     graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
     advice = _ADVICE if checked else ""
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
+    advice += UNSEEN_ADVICE if may_be_spread(judge.program.call.leaves, judge.target) and not judge.mapped else ""
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
 
 

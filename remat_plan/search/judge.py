@@ -48,6 +48,13 @@ def is_spread(structs: Sequence[Any]) -> bool:
     return any(s.num_devices > 1 for s in automatic)
 
 
+def may_be_spread(leaves: Sequence[Any], target: Target) -> bool:
+    """Tell whether traced arguments may lie on several devices along automatic axes, which a trace does not show."""
+    unseen = [x for x in leaves if _compat.is_tracer(x) and _compat.concrete(x) is None]
+    typed = any(_compat.has_explicit_axes(getattr(jax.typeof(x), "sharding", None)) for x in unseen)
+    return bool(unseen) and not typed and (len(target.devices) > 1 or _compat.under_automatic_axes())
+
+
 class Judge:
     """Judges the schedules of one program; keeps what was traced and compiled on the way.
 
