@@ -36,6 +36,7 @@ from remat_plan.search.levels import Fitted
 from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
 from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
+from remat_plan.training.outside import largest_outside
 from remat_plan.training.search import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import find_sites
@@ -54,7 +55,15 @@ _WORTH_SLICES = 0.1
 _MOST_SLICES = 16
 """Into more slices than that no batch is advised to be cut: small matrix products are slow."""
 
+_SAME_PEAK = 1e-3
+"""Peaks that differ by no more than this share are the same: the marks have no part in them."""
+
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
+_OUTSIDE_ADVICE = "doing what is there in slices (jax.lax.map) or in a step of its own, "
+_TRACED_ADVICE = (
+    "fitting the step outside of jax.jit first, for arguments with their shardings (inside a trace those along automatic "
+    "axes cannot be seen, and these bytes count all devices together), "
+)
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ def fit_step(
     budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
     found = search_step(measuring, marks, budget_bytes)
     if not found.fits:
-        raise _below(marks, found, budget_bytes)
+        raise _below(marked, found, budget_bytes)
     report = _report(marked, found, budget, budget_bytes)
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
               report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
@@ -280,10 +289,26 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
     return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 
-def _below(marks: Sequence[Mark], found: Fitted, budget_bytes: int) -> BudgetError:
+def _below(marked: Marked, found: Fitted, budget_bytes: int) -> BudgetError:
     """The error of a budget that no schedules meet."""
-    mark, schedule = marks[0], found.choice[0]
+    mark, schedule = marked.marks[0], found.choice[0]
+    measuring = marked.measuring
     graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(schedule))
     held = f"From beginning to end the step holds {format_bytes(held_bytes(found.memory))}"
-    least, device = found.memory.total_bytes, mark.judge.device
-    return below_minimum(graph, timeline, least, budget_bytes, True, device, _ADVICE, held)
+    where = _outside(measuring, found)
+    advice = _ADVICE if where is None else _OUTSIDE_ADVICE
+    if measuring.step.is_traced and len(measuring.target.devices) > 1:
+        advice = _TRACED_ADVICE + advice
+    least = found.memory.total_bytes
+    return below_minimum(graph, timeline, least, budget_bytes, True, mark.judge.device, advice, held, where)
+
+
+def _outside(measuring: Measuring, found: Fitted) -> str | None:
+    """Where the peak is, in words, if it is outside of the marks, so that none of their schedules changes it."""
+    outside = largest_outside(measuring.step, measuring.trial(found.choice), measuring.hardware)
+    peaks = measuring.peaks
+    is_same = max(peaks) - min(peaks) <= _SAME_PEAK * max(peaks)
+    if outside is None or not (is_same or outside.is_peak):
+        return None
+    theirs = "every schedule of theirs gives the same peak" if is_same else "no schedule of theirs needs less"
+    return f"{outside.text}, outside of the marks ({theirs})"

@@ -27,6 +27,7 @@ def below_minimum(
     device: str,
     advice: str = "",
     held: str = "",
+    where: str | None = None,
 ) -> BudgetError:
     """The error that names ``least_bytes`` as what can be had.
 
@@ -38,9 +39,10 @@ def below_minimum(
         device: what the plan is for.
         advice: what to try beside a larger budget; may be empty.
         held: what is there whatever is recomputed; by default arguments and gradients.
+        where: where the peak is, in words; by default as the timeline has it.
     """
     eqn = timeline.equations[timeline.peak_step]
-    where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
+    where = where or f"{eqn.primitive.name} {line_text(eqn)}".strip()
     largest = largest_values(graph)
     word = "compiled" if verified else "predicted"
     advice += _without_effects(graph)

@@ -99,7 +99,7 @@ class StepCall:
     def step(self) -> TrainingStep:
         """The step on arguments of these shapes; ``in_shardings`` become part of them."""
         structs = _with_shardings(jax.tree.map(struct_of, self.arrays), self.settings.in_shardings)
-        return TrainingStep(self.fn, self.settings, self.splits, structs)
+        return TrainingStep(self.fn, self.settings, self.splits, structs, self.is_traced)
 
     def paths(self) -> list[str]:
         """What each array is called."""

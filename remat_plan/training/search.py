@@ -65,6 +65,11 @@ class Measuring:
         return self._known[key]
 
     @property
+    def peaks(self) -> list[int]:
+        """Peaks of the compiled step under all choices that were compiled."""
+        return [memory.total_bytes for memory in self._known.values()]
+
+    @property
     def as_written(self) -> CompiledMemory:
         """What the step needs as it was written."""
         return self.compile(tuple(WRITTEN for _ in self.sites))

@@ -32,12 +32,14 @@ class TrainingStep:
         settings: what ``jax.jit`` is told.
         splits: its arguments without their arrays.
         structs: shapes, dtypes and shardings of their arrays, one pytree per argument.
+        is_traced: whether it is called inside a trace, where shardings along automatic axes cannot be seen.
     """
 
     fn: Callable[..., Any]
     settings: Settings
     splits: tuple[Split, ...]
     structs: tuple[Any, ...]
+    is_traced: bool = False
     _outputs: dict[Any, Split] = field(default_factory=dict)
 
     @property
