@@ -18,15 +18,21 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import core, ffi
-from jax._src import callback, config, debugging, source_info_util
+from jax import core
+from jax._src import config, source_info_util
 from jax._src.ad_util import add_any_p as _add_any
-from jax._src.core import NamedAxisEffect as _NamedAxisEffect
 from jax._src.core import to_concrete_value
 from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
+from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
+    changes_arrays,
+    has_effects,
+    has_lost_effects,
+    lower_for_absent_gpu,
+    named_axes,
+)
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,
     has_explicit_axes,
@@ -57,14 +63,6 @@ INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call c
 
 REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
 """Names under which ``jax.checkpoint`` has appeared as a primitive."""
-
-_HOST_CALLS = (
-    callback.pure_callback_p,
-    callback.io_callback_p,
-    debugging.debug_callback_p,
-    debugging.debug_print_p,
-)
-"""What runs Python on the host while the device waits."""
 
 
 def jaxlib_version() -> tuple[int, ...]:
@@ -120,22 +118,6 @@ def lowering_function(eqn: Any, platform: str = "") -> Callable[..., Any] | None
     if getattr(rule, "__qualname__", "").startswith("lower_fun."):
         return dict(zip(rule.__code__.co_freevars, rule.__closure__, strict=True))["fun"].cell_contents
     return getattr(eqn.primitive, "to_lojax", None) if "_prim" in eqn.params else None
-
-
-def lower_for_absent_gpu(traced: Any) -> Any:
-    """Lower for a GPU that is not here, host callbacks too: JAX's own rules ask for the device itself.
-
-    The module can be compiled, not run. It makes the calls that JAX's would make, of a function that is not there.
-    """
-    rules: Any = tuple((primitive, _host_call) for primitive in _HOST_CALLS)
-    return traced.lower(_private_parameters=mlir.LoweringParameters(override_lowering_rules=rules))
-
-
-def _host_call(ctx: Any, *operands: Any, **params: Any) -> Any:
-    if ctx.tokens_in is not None and ctx.tokens_in.effects():  # in order: the token is handed on
-        ctx.set_tokens_out(ctx.tokens_in)
-    call = ffi.ffi_lowering("xla_ffi_python_gpu_callback", has_side_effect=True)
-    return call(ctx, *operands, index=np.uint64(0))
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
@@ -204,9 +186,7 @@ def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
     The new equation keeps the source line and name stack of the old one.
     """
     sub = eqn.primitive.get_bind_params(eqn.params)
-    info = eqn.source_info
-    stack = source_info_util.current_name_stack() + info.name_stack
-    with source_info_util.user_context(info.traceback, name_stack=stack), eqn.ctx.manager:
+    with in_place_of(eqn), eqn.ctx.manager:
         if isinstance(sub, tuple):  # jax <= 0.10: (functions, parameters)
             functions, params = sub
             out = eqn.primitive.bind(*functions, *invals, **params)
@@ -290,14 +270,12 @@ def cond_forwards_residuals() -> bool:
     return not any(v in b.invars for b in branches for v in b.outvars if not is_literal(v))
 
 
-def named_axes(eqn: Any) -> tuple[str, ...]:
-    """Return the axes of a map around the program that an equation speaks of (``psum`` and its kind)."""
-    return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, _NamedAxisEffect)))
-
-
-def has_effects(eqn: Any) -> bool:
-    """Tell whether an equation must run exactly once. Collectives need not: they only speak of an axis."""
-    return any(not isinstance(e, _NamedAxisEffect) for e in eqn.effects)
+def in_place_of(eqn: Any) -> AbstractContextManager[None]:
+    """Return a context in which what is traced stands at the source line of an equation."""
+    info = eqn.source_info
+    return source_info_util.user_context(
+        info.traceback, name_stack=source_info_util.current_name_stack() + info.name_stack
+    )
 
 
 def zero_tangent(value: Any) -> Any:

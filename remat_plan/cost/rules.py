@@ -209,6 +209,8 @@ def eqn_flops(eqn: Any) -> float:
         return jaxpr_flops(inner)
     if kind == Kind.REGION:
         return region_flops(eqn)
+    if not eqn.outvars:  # it only tells the host something
+        return 0.0
     if not communicates(eqn):  # what links between devices carry is not known; that it is expensive is
         warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be expensive.")
     return 10.0 * (out + sum(size(v) for v in eqn.invars))

@@ -31,7 +31,7 @@ class StepProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False, barriers: bool = True):
         super().__init__(rules, state, stored)
-        self.barriers = barriers
+        self.barriers, self.again = barriers, False
         self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
@@ -42,8 +42,9 @@ class StepProgram(ProgramBuilder):
         return self.buffers[value]
 
     def operations(self, segment: Segment) -> list[int]:
-        """The operations of a segment, in order."""
-        return [i for i in range(segment.start, segment.end) if i not in self.free]
+        """The operations of a segment, in order; those that only tell something do not run ``again``."""
+        left_out = self.free | self.rules.borders.told if self.again else self.free
+        return [i for i in range(segment.start, segment.end) if i not in left_out]
 
     def forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments one after another."""
@@ -118,8 +119,8 @@ class StepProgram(ProgramBuilder):
         if not arriving:
             return
         outer, outer_cotangents, outer_stored = self.buffers, self.cotangents, self.stored
-        outer_late = self.state.late
-        self.stored = False  # what is recomputed here is read here
+        outer_late, outer_again = self.state.late, self.again
+        self.stored, self.again = False, True  # what is recomputed here is read here
         self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
@@ -133,7 +134,7 @@ class StepProgram(ProgramBuilder):
                 self.linearize(self.graph.ops[index], segment.choice(index))
             self.reverse(segment)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
-        self.stored, self.state.late = outer_stored, outer_late
+        self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
         for v in through:
             self.cotangents.pop(v, None)
         for v in reads:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Segment
-from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.graph.uses import free_ops, last_uses, told_ops
 
 Interface = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Values that a segment reads, that it makes and that are used later, that pass through it."""
@@ -21,12 +21,13 @@ class Borders:
     Attributes:
         graph: the program.
         free: operations that every segment makes for itself.
+        told: operations that are run behind their segment, so that they run once.
         last: per value, the last operation that reads it.
     """
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.free, self.last = free_ops(graph), last_uses(graph)
+        self.free, self.told, self.last = free_ops(graph), told_ops(graph), last_uses(graph)
         self._known: dict[tuple[int, int], Interface] = {}
 
     def interface(self, segment: Segment, waits: Sequence[int] = ()) -> Interface:
@@ -49,10 +50,14 @@ class Borders:
         reads: dict[int, None] = {}
         made: list[int] = []
         inside: set[int] = set()
+        told: set[int] = set()
         for index in range(start, end):
             if index in self.free:
                 continue
             op = graph.ops[index]
+            if index in self.told:
+                told.update(op.reads)
+                continue
             for v in op.reads:
                 if v not in inside and graph.values[v].producer not in self.free:
                     reads.setdefault(v)
@@ -62,6 +67,6 @@ class Borders:
             # In the order of the program, as a hand-written checkpoint of a step or branch reads them: XLA merges the
             # tuples of operands of branches that agree in it.
             reads = {v: None for v in graph.inputs if v in reads} | reads
-        leaves = tuple([v for v in made if last[v] >= end])
+        leaves = tuple([v for v in made if last[v] >= end or v in told])
         through = tuple([v for v in reads if last[v] >= end and graph.values[v].producer >= 0 and graph.active[v]])
         return tuple(reads), leaves, through

@@ -10,11 +10,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.graph.flatten import flatten
+from remat_plan.graph.flatten import Flat, flatten, substituted
 from remat_plan.graph.merge import merge_equal
 from remat_plan.graph.records import Graph, Op, Value
 from remat_plan.graph.sink import sink_views
-from remat_plan.graph.walks import differentiate
+from remat_plan.graph.tell import loses_effects, told_behind
+from remat_plan.graph.walks import Derivatives, differentiate
+
+
+def _differentiated(
+    flat: Flat, inputs: set[int], wanted: Sequence[bool] | None, keep_remat: bool
+) -> tuple[Flat, Derivatives]:
+    """Differentiate a program; where a loop would lose effects by it, they are put behind the loop."""
+    outputs = {o for i, o in enumerate(flat.outputs) if wanted is None or wanted[i]}
+    found = differentiate(flat, inputs, outputs)
+    hit = [any(found.needs[kind].active_outputs) for kind in found.kinds]
+    losing = [i for i, item in enumerate(flat.eqns) if hit[i] and loses_effects(item.eqn)]
+    if not losing:
+        return flat, found
+    bodies = {i: told_behind(flat.eqns[i].eqn) for i in losing}
+    return _differentiated(substituted(flat, bodies, keep_remat), inputs, wanted, keep_remat)
 
 
 def build(
@@ -40,8 +55,7 @@ def build(
     merged = count - len(flat.eqns)
     flat = sink_views(flat)
     inputs = tuple(v for v, d in zip(flat.inputs, differentiated, strict=True) if d)
-    outputs = {o for i, o in enumerate(flat.outputs) if wanted is None or wanted[i]}
-    found = differentiate(flat, set(inputs), outputs)
+    flat, found = _differentiated(flat, set(inputs), wanted, keep_remat)
     producer = [-1] * len(flat.avals)
     names = [""] * len(flat.avals)
     ops = []
@@ -52,6 +66,7 @@ def build(
                 names[o] = str(item.eqn.params.get("name", ""))
         hit = any(found.needs[kind].active_outputs)
         ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, _compat.has_effects(item.eqn)))
+    read = {o for item in flat.eqns for o in item.operands}.union(flat.outputs)
     values = tuple(Value(i, aval, _compat.aval_bytes(aval), producer[i], names[i]) for i, aval in enumerate(flat.avals))
     return Graph(
         ops=tuple(ops),
@@ -66,6 +81,7 @@ def build(
         alike=found.alike,
         active=tuple(i in found.reached for i in range(len(flat.avals))),
         moving=tuple(i in found.moving for i in range(len(flat.avals))),
+        apart=frozenset(op.index for op in ops if op.effectful and not read.isdisjoint(op.outputs)),
         keep_remat=keep_remat,
         merged=merged,
     )

@@ -9,6 +9,7 @@ kept) the user's ``jax.checkpoint`` regions, which are planned anew, those in bo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,12 +92,15 @@ class _Flattener:
                 self.eqns.append(FlatEqn(self.with_literals(eqn, operands), operands, outputs))
                 env.update(zip(eqn.outvars, outputs, strict=True))
                 continue
-            body, consts = _compat.open_jaxpr(inner)
-            sub = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
-            sub.update(zip(body.invars, operands, strict=True))
-            self.run(body, sub)
-            for outer, atom in zip(eqn.outvars, body.outvars, strict=True):
-                env[outer] = self.atom(sub, atom)
+            env.update(zip(eqn.outvars, self.inline(inner, operands), strict=True))
+
+    def inline(self, closed: Any, operands: tuple[int, ...]) -> list[int]:
+        """Write the equations of a closed jaxpr; return the numbers of its outputs."""
+        body, consts = _compat.open_jaxpr(closed)
+        sub = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
+        sub.update(zip(body.invars, operands, strict=True))
+        self.run(body, sub)
+        return [self.atom(sub, atom) for atom in body.outvars]
 
 
 def flatten(closed: Any, keep_remat: bool = False) -> Flat:
@@ -118,6 +122,21 @@ def flatten(closed: Any, keep_remat: bool = False) -> Flat:
     flat = Flat(state.eqns, state.avals, tuple(inputs), state.constants, state.literals, outputs)
     flat.eqns = live_eqns(flat.eqns, flat.outputs)
     return flat
+
+
+def substituted(flat: Flat, bodies: Mapping[int, Any], keep_remat: bool = False) -> Flat:
+    """Return the program with closed jaxprs written out in place of equations, by position."""
+    state = _Flattener(keep_remat)
+    state.avals, state.constants, state.literals = list(flat.avals), list(flat.constants), list(flat.literals)
+    renamed: dict[int, int] = {}
+    for position, item in enumerate(flat.eqns):
+        operands = tuple([renamed.get(o, o) for o in item.operands])
+        if position in bodies:
+            renamed.update(zip(item.outputs, state.inline(bodies[position], operands), strict=True))
+        else:
+            state.eqns.append(FlatEqn(item.eqn, operands, item.outputs))
+    outputs = tuple([renamed.get(o, o) for o in flat.outputs])
+    return Flat(live_eqns(state.eqns, outputs), state.avals, flat.inputs, state.constants, state.literals, outputs)
 
 
 def live_eqns(eqns: list[FlatEqn], outputs: tuple[int, ...]) -> list[FlatEqn]:

@@ -8,6 +8,7 @@ dead equations dropped. Values and operations are numbered; records refer to eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,8 @@ class Op:
         differentiated: whether a cotangent reaches this equation in the backward pass.
         kind: number of the class of equal equations (same primitive, parameters, types, literals, activity,
             outputs that are given a cotangent).
-        effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once.
+        effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once (see
+            ``Graph.apart``).
         reads: the operands that are values (literals left out).
     """
 
@@ -95,9 +97,13 @@ class Graph:
             slice is, what a name is, and what number a literal is, do not matter.
         active: per value, whether it carries a tangent and a cotangent.
         moving: per value, whether it carries a tangent.
+        apart: operations with an effect and with results that are read, so that they stay outside any segment. One
+            whose results nobody reads may be among the operations of a segment, and runs right behind it.
         keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
         merged: how many equations were left out since they repeat another.
         is_region: whether it is inside a structure of another graph.
+        in_place: runs a function while the maps around the region are being traced, whose axes its equations may speak
+            of; None where there are none.
         bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
     """
 
@@ -113,7 +119,9 @@ class Graph:
     alike: tuple[int, ...]
     active: tuple[bool, ...]
     moving: tuple[bool, ...]
+    apart: frozenset[int] = frozenset()
     keep_remat: bool = False
     merged: int = 0
     is_region: bool = False
+    in_place: Callable[[Callable[[], Any]], Any] | None = field(default=None, compare=False, repr=False)
     bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

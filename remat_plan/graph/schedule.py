@@ -13,7 +13,7 @@ A schedule is a tuple of segments that cover a region. It nests, compares by val
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -206,8 +206,8 @@ def structured(index: int, choice: Choice) -> Segment:
     return Segment(index, index + 1, choices=((index, choice),))
 
 
-def closed(segments: Schedule) -> Schedule:
-    """Return a schedule with one segment in place of what it leaves as it is at its end.
+def closed(segments: Schedule, apart: Set[int] = frozenset()) -> Schedule:
+    """Return a schedule with one segment in place of what it leaves as it is at its end, behind equations ``apart``.
 
     At the end of a program that is read at once; inside a loop or a branch it is kept until its backward pass comes.
 
@@ -215,10 +215,14 @@ def closed(segments: Schedule) -> Schedule:
     True
     """
     rest = list(segments)
-    while rest and not (rest[-1].checkpointed or rest[-1].choices):
+    while rest and not (rest[-1].checkpointed or rest[-1].choices or _holds(rest[-1], apart)):
         rest.pop()
     start = rest[-1].end if rest else 0
     return (*rest, saving(start, segments[-1].end)) if len(rest) < len(segments) else segments
+
+
+def _holds(segment: Segment, indices: Set[int]) -> bool:
+    return any(segment.start <= index < segment.end for index in indices)
 
 
 def emptied(segments: Schedule) -> Schedule:

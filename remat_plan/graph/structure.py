@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
 
 
@@ -71,11 +72,14 @@ def register(structure: Structure) -> None:
 
 
 def structure_of(op: Op) -> Structure | None:
-    """Return the structure that an equation is, if it is one and has regions that can be planned here."""
+    """Return the structure that an equation is, if it is one and has regions that can be planned here.
+
+    Mutable arrays are no values: what reads and writes those stays whole.
+    """
     structure = _REGISTRY.get(op.primitive)
-    if structure is None or op.effectful or not op.differentiated or not structure.is_open(op):
+    if structure is None or not op.differentiated or not structure.is_open(op):
         return None
-    return structure
+    return None if op.effectful and _compat.changes_arrays(op.eqn) else structure
 
 
 def is_loop(op: Op) -> bool:

@@ -1,6 +1,6 @@
 """Where values are used.
 
-In: ``Graph``. Out: the operations that depend on nothing, and the last use of every value.
+In: ``Graph``. Out: the operations that depend on nothing, those that nobody reads, and the last use of every value.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ def free_ops(graph: Graph) -> frozenset[int]:
         if not op.effectful and all(p in free for p in producers):
             free.add(op.index)
     return frozenset(free)
+
+
+def told_ops(graph: Graph) -> frozenset[int]:
+    """Return the operations with an effect whose results nobody reads: they only tell what they are given."""
+    return frozenset(op.index for op in graph.ops if op.effectful and op.index not in graph.apart)
 
 
 def last_uses(graph: Graph) -> list[int]:

@@ -24,6 +24,8 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
 
 def _check_segment(graph: Graph, free: frozenset[int], segment: Segment) -> None:
     place = f"segment {segment.start}..{segment.end}"
+    if segment.checkpointed and (again := graph.apart.intersection(range(segment.start, segment.end))):
+        raise ValueError(f"{place} runs equation {min(again)} again, which has an effect that must happen once")
     for v in segment.saved:
         producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
         if not segment.start <= producer < segment.end or producer in free:
@@ -44,6 +46,8 @@ def _check_choice(graph: Graph, op: Op, choice: Choice) -> None:
             raise ValueError(f"{place} has {len(regions)} regions and no steps, which this choice is not for")
     else:
         _check_steps(choice, loop.count, place)
+        if op.effectful and (choice.slots or any(part.groups for part in choice.parts)):
+            raise ValueError(f"{place} has an effect that must happen once, which groups and slots run again")
     for number, part in enumerate(choice.parts):
         if not part.schedule:
             raise ValueError(f"{place} has a part without a schedule")

@@ -12,7 +12,7 @@ scans: the rules, and to save nothing, on every step of every scan.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is, saving, structured
@@ -49,23 +49,40 @@ def _is_nothing(op: Op) -> bool:
 
 
 def structured_schedule(graph: Graph, keeps: Callable[[Op], bool]) -> Schedule:
-    """Return the schedule in which every region inside every structure is one segment, and the rest is as it is."""
+    """Return the schedule in which every region inside every structure is one segment, and the rest is as it is.
+
+    A region with effects that are read, or with a structure that has some, is segments between them.
+    """
+    return _between(graph, keeps, {op.index for op in graph.ops if structure_of(op) is not None}, as_is)
+
+
+def _region_schedule(region: Graph, keeps: Callable[[Op], bool]) -> Schedule:
+    def segment(start: int, end: int) -> Segment:
+        return saving(start, end, [v for op in region.ops[start:end] if keeps(op) for v in op.outputs])
+
+    return _between(region, keeps, region.apart, segment) if region.apart else (segment(0, len(region.ops)),)
+
+
+def _between(
+    graph: Graph, keeps: Callable[[Op], bool], single: Set[int], rest: Callable[[int, int], Segment]
+) -> Schedule:
+    """Return ``single`` equations each by itself, structures among them planned inside, and ``rest`` between them."""
     segments: list[Segment] = []
     start = 0
-    for op in graph.ops:
+    for index in sorted(single):
+        op = graph.ops[index]
         structure = structure_of(op)
+        if index > start:
+            segments.append(rest(start, index))
+        start = index + 1
         if structure is None:
+            segments.append(as_is(index, start))
             continue
-        parts = [
-            Part(int(count), (saving(0, len(region.ops), [v for o in region.ops if keeps(o) for v in o.outputs]),))
-            for region, count in zip(structure.regions(graph, op), structure.run_counts(op), strict=True)
-        ]
-        if op.index > start:
-            segments.append(as_is(start, op.index))
-        segments.append(structured(op.index, Choice(tuple(parts))))
-        start = op.index + 1
+        pairs = zip(structure.regions(graph, op), structure.run_counts(op), strict=True)
+        parts = [Part(int(count), _region_schedule(region, keeps)) for region, count in pairs]
+        segments.append(structured(index, Choice(tuple(parts))))
     if start < len(graph.ops):
-        segments.append(as_is(start, len(graph.ops)))
+        segments.append(rest(start, len(graph.ops)))
     return tuple(segments)
 
 
@@ -76,8 +93,6 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
         graph, cuts: the program.
         isolate: primitives whose blocks stay plain (see ``cuts.find_cuts``).
     """
-    if any(op.effectful for op in graph.ops):
-        return ()
     if any(structure_of(op) is not None for op in graph.ops):
         if cuts.limits != NO_LIMITS:
             return ()

@@ -9,7 +9,7 @@ matrix product, a convolution) and enough residuals since the cut before. Betwee
 low as at the cuts themselves for several expensive equations, without a hill (a plain chain of layers): there,
 positions on plateaus are *minor* cuts, however short the chain is. Of positions on one plateau the one counts whose
 frontier the backward pass reads most of, since these bytes are then stored once for two purposes. Equations with
-effects stand alone between two cuts.
+effects whose results are read stand alone between two cuts.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
         chosen.update(_minor_cuts(graph, start, end, plateaus, facts))
     for op in graph.ops:
         isolated = op.differentiated and op.primitive in isolate
-        if op.effectful or isolated or op.index in limits.pinned or structure_of(op) is not None:
+        if op.index in graph.apart or isolated or op.index in limits.pinned or structure_of(op) is not None:
             chosen.update((op.index, op.index + 1))
     chosen -= _crossed(graph, limits, chosen)
     return _cuts_at(graph, chosen, major, facts, limits)
@@ -270,7 +270,7 @@ def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:
     """Return the positions that a value which must be recomputed crosses on its way to an equation."""
     if not limits.forbidden:
         return set()
-    border = {i for op in graph.ops if op.effectful or op.index in limits.pinned for i in (op.index, op.index + 1)}
+    border = {i for index in graph.apart | limits.pinned for i in (index, index + 1)}
     reader = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
     crossed: set[int] = set()
     for v in sorted(limits.forbidden):
@@ -287,7 +287,7 @@ def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:
 
 
 def _alone(graph: Graph, limits: Limits, index: int) -> bool:
-    return graph.ops[index].effectful or index in limits.pinned
+    return index in graph.apart or index in limits.pinned
 
 
 def frontiers(

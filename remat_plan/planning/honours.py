@@ -1,4 +1,4 @@
-"""Whether a schedule respects what a user wants kept, recomputed, or never recomputed.
+"""Whether a schedule respects what a user wants kept, recomputed, or never recomputed, and runs effects once.
 
 In: ``Graph``, ``Limits``, a ``Schedule`` or a ``Choice``. Out: yes or no.
 
@@ -19,17 +19,17 @@ from remat_plan.planning.saving import read_values
 
 def honours(graph: Graph, limits: Limits, schedule: Schedule) -> bool:
     """Tell whether a schedule of a region respects its limits, with the choices for the structures in it."""
-    if limits == NO_LIMITS:
+    if limits == NO_LIMITS and not graph.apart:
         return True
     if not schedule:  # as its author wrote it: nobody has looked what is kept there
-        return False
+        return limits == NO_LIMITS
     last = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
     return all(_honoured(graph, limits, segment, last) for segment in schedule)
 
 
 def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, int]) -> bool:
     ops = graph.ops[segment.start : segment.end]
-    hidden = {v for op in ops if not op.effectful for v in op.outputs if v in limits.forbidden}
+    hidden = {v for op in ops if op.index not in graph.apart for v in op.outputs if v in limits.forbidden}
     if not segment.checkpointed:
         return not hidden and all(honours_choice(graph, limits, op, segment.choice(op.index)) for op in ops)
     again = {op.index for op in ops}
@@ -38,7 +38,7 @@ def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, in
         again &= {graph.values[v].producer for v in read.difference(segment.saved)}
     kept = any(v in hidden for leaf in segment.leaves() for v in leaf.saved)
     handed_on = any(last.get(v, -1) >= segment.end for v in hidden)
-    pinned = any(op.index in limits.pinned for op in ops)
+    pinned = any(op.index in limits.pinned or op.index in graph.apart for op in ops)
     return not (kept or handed_on or pinned or again & limits.fixed)
 
 
@@ -49,8 +49,9 @@ def honours_choice(graph: Graph, limits: Limits, op: Op, choice: Choice | None) 
         return op.index not in limits.changed
     if op.index in limits.whole:
         return False
+    once = op.index in limits.pinned or op.index in graph.apart
     for part, region in zip(choice.parts, itertools.cycle(structure.regions(graph, op)), strict=False):
         again = choice.slots or part.groups
-        if op.index in limits.pinned if again else not honours(region, limits.inside(region), part.schedule):
+        if once if again else not honours(region, limits.inside(region), part.schedule):
             return False
     return True

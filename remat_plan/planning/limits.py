@@ -14,7 +14,7 @@ again by leaving it outside any segment. So is a structure with something inside
 A name that a region gives to one of its inputs stands for what is around it: for the operand, and of a carry for what
 the step before carried out.
 
-Limits: what is inside equations that are not planned inside (``while``, ``custom_vjp``, scans with effects) is not
+Limits: what is inside equations that are not planned inside (``while``, ``custom_vjp``) is not
 seen. What depends on literals only is made again wherever it is read.
 """
 

@@ -6,7 +6,7 @@ between major cuts, the ways to run it (saved values, bytes kept, bytes of trans
 Equal runs (same signature) are solved and profiled once. Every run may be one ``jax.checkpoint`` segment for
 each point of the minimum-cut hull. Saving the output of a matrix product or what element-wise equations make of
 it costs the same bytes, so both are profiled (``_pulled_back``). A run may also stay as it is (``plain``: what
-JAX keeps by itself), the only choice for equations with effects.
+JAX keeps by itself), the only choice for effects that are read.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Profiler:
 
 def stays_plain(graph: Graph, run: Run) -> bool:
     """Tell whether a run must stay outside any segment: an equation with an effect, or a user's constraint."""
-    return any(graph.ops[i].effectful or i in run.limits.pinned for i in run.ops)
+    return any(i in graph.apart or i in run.limits.pinned for i in run.ops)
 
 
 def holds_structure(graph: Graph, run: Run) -> bool:

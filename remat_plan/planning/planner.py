@@ -197,7 +197,8 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
 
     As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
     its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
-    segments, which keeps nothing but what goes in. Of these, what respects the limits that ``around`` has for it.
+    segments, which keeps nothing but what goes in. Of these, what respects the limits that ``around`` has for it, and
+    runs effects once.
 
     Raises:
         ValueError: limits that no schedule respects.
@@ -207,6 +208,18 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
     if not n:
         return ((as_is(0, 0),),)
     limits = around.inside(region)
+    found: dict[Schedule, None] = {(as_is(0, n),): None}
+    if not region.apart:
+        found.update(dict.fromkeys(_one_segment(region, rules, limits)))
+    found.update(dict.fromkeys(_chained(region, rules, limits)))
+    schedules = tuple([schedule for schedule in found if honours(region, limits, schedule)])
+    check_some(schedules, region)
+    return schedules
+
+
+def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
+    """Yield a region as one segment: for each point of the hull and between them, and with its products kept."""
+    n = len(region.ops)
     cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
     problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
@@ -219,13 +232,8 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
         products = frozenset(i for i, op in made if problem.saveable[i] and keeps(op))
         choice = min_cut.prune(problem, min_cut.complete(problem, products))
         chosen.setdefault(choice.saved, choice)
-    found: dict[Schedule, None] = {(as_is(0, n),): None}
     for choice in chosen.values():
-        found[(saving(0, n, [run.values[i] for i in sorted(choice.saved)]),)] = None
-    found.update(dict.fromkeys(_chained(region, rules, limits)))
-    schedules = tuple([schedule for schedule in found if honours(region, limits, schedule)])
-    check_some(schedules, region)
-    return schedules
+        yield (saving(0, n, [run.values[i] for i in sorted(choice.saved)]),)
 
 
 def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
@@ -242,7 +250,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     for children in dict.fromkeys(chains):
         if len(children) > 1 or structured_inside:
             yield children
-            yield closed(children)
+            yield closed(children, region.apart)
             yield (around(0, n, children),)
     finer = cut_before_products(region, planner.cuts) if n <= _LONG_REGION else None
     if finer is not None:

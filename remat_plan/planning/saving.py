@@ -89,7 +89,7 @@ def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:
 
 def stays_plain(graph: Graph, cuts: Cuts, start: int, end: int) -> bool:
     """Whether equations ``start .. end-1`` must stay outside any segment (an effect, or a user's constraint)."""
-    return any(op.effectful or op.index in cuts.limits.pinned for op in graph.ops[start:end])
+    return any(i in graph.apart or i in cuts.limits.pinned for i in range(start, end))
 
 
 def may_nest(graph: Graph, cuts: Cuts, start: int, end: int) -> bool:

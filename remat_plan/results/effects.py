@@ -1,8 +1,9 @@
-"""Equations with effects (``jax.debug.print``, ordered callbacks), and what they keep from being planned.
+"""Equations with effects (``jax.debug.print``, callbacks), and what they keep from being planned.
 
 In: a ``Graph``. Out: texts with source lines, for the notes of a plan and for errors. An effect must happen exactly
-once and in its order, so an equation that has one is never inside a segment, and a loop, a branch or a call that holds
-one stays as it is.
+once and in its order. What only tells something runs behind the segment that it is in, and keeps nothing from being
+planned. What is read by others is never inside a segment; a loop with an effect in its steps is planned inside, but no
+group of its steps is run again; an equation that holds one and cannot be planned inside stays as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.results.decisions import line_text
 
 _SHOWN = 3
@@ -19,32 +21,40 @@ _SHOWN = 3
 
 
 def effect_places(graph: Graph) -> tuple[str, ...]:
-    """Primitive and source line of each effect, those inside loops, branches and calls too."""
-    return tuple(dict.fromkeys(_text(inner) for _, inner in _effects(graph)))
+    """Primitive and source line of each effect that keeps something from being planned, those inside loops too."""
+    return tuple(dict.fromkeys(_text(_innermost(op.eqn)) for op in _in_the_way(graph)))
 
 
 def effect_notes(graph: Graph) -> list[str]:
-    """What is not planned because of effects: where, why, and what to do; nothing for a program without."""
-    around = {_text(outer): _text(inner) for outer, inner in _effects(graph) if outer is not inner}
-    apart = dict.fromkeys(_text(outer) for outer, inner in _effects(graph) if outer is inner)
+    """What is not planned because of effects: where, why, and what to do; nothing where nothing is lost."""
+    ops = list(_in_the_way(graph))
+    loops = _around([op for op in ops if is_loop(op)])
+    whole = _around([op for op in ops if not is_loop(op) and _innermost(op.eqn) is not op.eqn])
+    apart = dict.fromkeys(_text(op.eqn) for op in ops if _innermost(op.eqn) is op.eqn)
+    reason = "an effect must happen exactly once. Take it out, or return the value and use it outside"
     notes = []
-    if around:
-        whole = _listed(f"{outer} (for {inner} in it)" for outer, inner in around.items())
-        notes.append(
-            f"left as a whole, with nothing planned inside: {whole}. An effect must happen exactly once; take it out, "
-            "or return the value and use it outside"
-        )
+    if loops:
+        notes.append(f"each step is planned, and none is run again in a group: {loops}; {reason}, if the peak is high")
+    if whole:
+        notes.append(f"left as a whole, with nothing planned inside: {whole}; {reason}")
     if apart:
-        notes.append(
-            f"no segment goes across {_listed(apart)}: an effect must happen exactly once. Take it out, or return the "
-            "value and use it outside, if that keeps the peak high"
-        )
+        notes.append(f"no segment goes across {_listed(apart)}: {reason}, if that keeps the peak high")
     return notes
 
 
-def _effects(graph: Graph) -> Iterator[tuple[Any, Any]]:
-    """Equations of the program with effects, each with the innermost equation in it that has one, perhaps itself."""
-    return ((op.eqn, _innermost(op.eqn)) for op in graph.ops if op.effectful)
+def _in_the_way(graph: Graph) -> Iterator[Op]:
+    """Yield the operations that are planned less freely because of effects, of the regions inside too."""
+    for op in graph.ops:
+        structure = structure_of(op) if op.index in graph.apart else None
+        if op.index in graph.apart and (structure is None or is_loop(op)):
+            yield op
+        for region in structure.regions(graph, op) if structure is not None else ():
+            yield from _in_the_way(region)
+
+
+def _around(ops: Iterable[Op]) -> str:
+    inside = {_text(op.eqn): _text(_innermost(op.eqn)) for op in ops}
+    return _listed(f"{outer} (for {inner} in it)" for outer, inner in inside.items())
 
 
 def _innermost(eqn: Any) -> Any:

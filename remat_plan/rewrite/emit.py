@@ -7,6 +7,10 @@ data: saved values are tagged with names and the policy saves those names, so it
 JAX's rematerialisation. Equal segments share one function object, so JAX traces and differentiates them once.
 A value that a segment reads and that is used after it too is passed *through* the segment: its cotangent then
 is added up at each segment instead of in one late kernel that would keep everything alive.
+
+An effect happens once. What has one and is read by others stays outside of segments (``Graph.apart``); what only tells
+something (``jax.debug.print``, a callback without results) runs right behind the outermost segment that it is in, which
+returns what is to be told.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ class Emitter:
     ):
         self.graph, self.schedule = graph, tuple(schedule)
         self.borders = Borders(graph)
-        self.free = self.borders.free
+        self.free, self.told = self.borders.free, self.borders.told
         self.order = Order(graph, self.free)
         self.prevent_cse = prevent_cse
         self.late, self.late_again = self.order.late_loops(self.schedule)
@@ -133,13 +137,21 @@ class Emitter:
         for segment, waits in self.order.of(segments):
             if segment.checkpointed:
                 self.checkpointed(segment, waits, env)
+                if not again:
+                    self.tell(segment, env)
             else:
                 self.equations(segment, env, {}, again=again)
+
+    def tell(self, segment: Segment, env: dict[int, Any]) -> None:
+        """Run what a segment was to tell, in order."""
+        for index in range(segment.start, segment.end):
+            if index in self.told:
+                self.equation(index, env, {})
 
     def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
         """Run the equations of a segment one after another."""
         for index in range(segment.start, segment.end):
-            if index not in self.free:
+            if index not in self.free and not (again and index in self.told):
                 self.equation(index, env, names, segment.choice(index), again=again)
 
     def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
@@ -162,7 +174,7 @@ class Emitter:
         number: dict[int, Any] = {v: ("in", i) for i, v in enumerate(reads)}
         rows = []
         for index in range(segment.start, segment.end):
-            if index in self.free:
+            if index in self.free or index in self.told:
                 continue
             op = self.graph.ops[index]
             name = identity(op.eqn)

@@ -4,7 +4,7 @@ JAX keeps the residuals of all branches, whichever runs (zeros for the others), 
 memory even where it hardly ever runs. Each branch gets a schedule of its own; which ones go together is decided by
 one price for a byte, of those kept or of those and what is needed inside.
 
-Limits: branches with effects stay as they are. All branches are taken to be equally likely to be the slowest.
+Limits: all branches are taken to be equally likely to be the slowest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cond:
     primitives: tuple[str, ...] = ("cond",)
 
     def is_open(self, op: Op) -> bool:
-        """Always: branches with effects make the equation one with effects."""
+        """Always."""
         return True
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:

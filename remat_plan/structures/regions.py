@@ -17,7 +17,7 @@ from remat_plan.graph.records import Graph, Op
 def kept(graph: Graph, op: Op, make: Callable[[], Any]) -> Any:
     """Return what ``make`` makes of an equation; equal equations of a graph share one."""
     if op.kind not in graph.bodies:
-        graph.bodies[op.kind] = make()
+        graph.bodies[op.kind] = make() if graph.in_place is None else graph.in_place(make)
     return graph.bodies[op.kind]
 
 
@@ -29,7 +29,8 @@ def region_of(graph: Graph, jaxpr: Any, moving: Sequence[bool], wanted: Sequence
         moving: which inputs carry a tangent.
         wanted: which outputs are given a cotangent.
     """
-    return replace(build(jaxpr, tuple(moving), graph.keep_remat, wanted=wanted), is_region=True)
+    region = build(jaxpr, tuple(moving), graph.keep_remat, wanted=wanted)
+    return replace(region, is_region=True, in_place=graph.in_place)
 
 
 def reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:

@@ -7,7 +7,8 @@
 
 Stretches copy their rows; groups that divide the length do not.
 
-Limits: scans with effects, and those over named axes, stay as they are. Binomial checkpointing has no forward mode.
+Limits: scans over named axes stay as they are; steps with effects are in no groups and slots. Binomial checkpointing
+has no forward mode.
 """
 
 from __future__ import annotations

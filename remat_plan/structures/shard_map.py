@@ -1,6 +1,7 @@
 """``shard_map``: a region run once on every device, on its part of the arrays.
 
-Its equations speak of the axes of its mesh, so its region is made while a map over them is being traced.
+Its equations speak of the axes of its mesh, so its region, and those inside it, are made while a map over them is being
+traced.
 
 Limits: bytes of the values inside are those of one device; those of values outside are, where their types say how they
 are sharded.
@@ -9,6 +10,7 @@ are sharded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,14 +32,22 @@ class ShardMap(Call):
         return kept(graph, op, lambda: (self._traced(graph, op),))
 
     def _traced(self, graph: Graph, op: Op) -> Graph:
-        made: list[Graph] = []
+        inner = _compat.call_jaxpr(op.eqn)
 
-        def body(args: Sequence[Any]) -> list[Any]:
-            made.append(region_of(graph, _compat.call_jaxpr(op.eqn), op.active, graph.needs[op.kind].given))
-            return _compat.evaluate(*_compat.open_jaxpr(_compat.call_jaxpr(op.eqn)), args)
+        def mapped(make: Callable[[], Any]) -> Any:
+            made: list[Any] = []
 
-        jax.make_jaxpr(self.wrap(op.eqn, body))(*[_compat.struct(a.aval) for a in op.eqn.invars])
-        return made[0]
+            def body(args: Sequence[Any]) -> list[Any]:
+                made.append(make())
+                return _compat.evaluate(*_compat.open_jaxpr(inner), args)
+
+            jax.make_jaxpr(self.wrap(op.eqn, body))(*[_compat.struct(a.aval) for a in op.eqn.invars])
+            return made[0]
+
+        around = graph.in_place
+        in_place = mapped if around is None else lambda make: around(lambda: mapped(make))
+        region = mapped(lambda: region_of(graph, inner, op.active, graph.needs[op.kind].given))
+        return replace(region, in_place=in_place)
 
     def wrap(self, eqn: Any, body: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., list[Any]]:
         """Map a body as an equation maps its own."""

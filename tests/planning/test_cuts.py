@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import io_callback
 
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.cuts import find_cuts, needed_values
@@ -75,18 +76,19 @@ def test_a_u_net_is_cut_although_values_pass():
     assert max(len(f) for f in cuts.frontiers) >= 3
 
 
-def test_equations_with_effects_stand_alone():
+def test_effects_that_are_read_stand_alone():
     def loss(w, x):
         for i in range(4):
             x = jnp.tanh(x @ w)
             jax.debug.callback(lambda _: None, x[0, 0])
+            x = x * io_callback(lambda v: v, S((), "float32"), jax.lax.stop_gradient(x[0, 0]))
         return jnp.sum(x)
 
     graph = traced(loss, S((32, 32), "float32"), S((512, 32), "float32")).graph
-    cuts = find_cuts(graph)
-    for op in graph.ops:
-        if op.effectful:
-            assert {op.index, op.index + 1} <= set(cuts.positions)
+    positions = set(find_cuts(graph).positions)
+    effects = {op.index: {op.index, op.index + 1} <= positions for op in graph.ops if op.effectful}
+    assert effects == {index: graph.ops[index].primitive == "io_callback" for index in effects}
+    assert len(effects) == 8
 
 
 def test_free_operations_depend_on_literals_only():

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import remat_plan as rp
 from remat_plan import _compat
 from remat_plan.cost.rules import eqn_flops
 from remat_plan.graph.action import action_of
 from remat_plan.graph.flatten import flatten
-from remat_plan.graph.schedule import around, saving
+from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
 from remat_plan.policies import named_policy
 from remat_plan.program import make_emitter
@@ -208,10 +209,13 @@ def test_callbacks_run_exactly_once_and_in_order():
 
     program = traced(loss, W[0], X)
     leaves = program.call.leaves
-    effectful = [op.index for op in program.graph.ops if op.effectful]
-    assert len(effectful) == 8
-    for schedule in many_schedules(program):
-        assert all(not s.checkpointed for s in schedule if any(s.start <= i < s.end for i in effectful))
+    n = len(program.graph.ops)
+    assert sum(op.effectful for op in program.graph.ops) == 8
+    across = [
+        (saving(0, n),),
+        (around(0, n, (saving(0, 5), as_is(5, 9), around(9, n, (saving(9, n - 2), as_is(n - 2, n))))),),
+    ]
+    for schedule in [*many_schedules(program), *across]:
         for gradient in (flat_gradient(program, schedule), jax.jit(flat_gradient(program, schedule))):
             calls.clear()
             jax.block_until_ready(gradient(*leaves))
@@ -276,16 +280,18 @@ def test_effects_inside_loops_stay_outside_of_segments():
         assert len(calls) == 6
 
 
-def test_the_planner_never_puts_effects_into_segments():
+def test_the_planner_never_puts_effects_that_are_read_into_segments():
     def loss(w, x):
         for i in range(3):
             x = jnp.tanh(x @ w[i])
-            jax.debug.callback(lambda _: None, x[0, 0])
+            shape = jax.ShapeDtypeStruct((), x.dtype)
+            x = x * io_callback(lambda v: v, shape, lax.stop_gradient(x[0, 0]), ordered=True)
         return jnp.sum(x)
 
     program = traced(loss, W, X)
     effectful = {op.index for op in program.graph.ops if op.effectful}
     assert len(effectful) == 3
+    assert program.graph.apart == effectful
 
     def check(segments):
         for s in segments:

@@ -12,8 +12,8 @@ In: a structure, the schedules that the strategy makes of the regions inside it.
     milp                            integer programs                    integer programs of a step, and mixtures
 
 Branches and calls take the schedules of their regions as they are. A region that holds structures itself is no
-layer: it stays open, and what is inside it is treated by the same law. Where something in a step must not run again,
-steps are in no groups: each is run by the strategy's schedules of the body.
+layer: it stays open, and what is inside it is treated by the same law. Where something in a step must not run again
+(an effect, or what a user keeps), steps are in no groups: each is run by the strategy's schedules of the body.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def apply_law(
         For each schedule, one with the first choice for every structure, one with the second, and so on.
     """
     choices: dict[int, list[Choice]] = {}
+    outside = task.graph.apart | task.cuts.limits.pinned
     for op in task.graph.ops:
         structure = structure_of(op)
         if structure is not None and op.index not in task.cuts.limits.whole:
@@ -149,7 +150,7 @@ def apply_law(
                 found = _as_made([make(region)[1] for region in structure.regions(task.graph, op)])
             else:
                 loop = Loop(trips.count, *make(trips.body))
-                found = itertools.chain(law(loop), each_step(loop) if op.index in task.cuts.limits.pinned else ())
+                found = itertools.chain(law(loop), each_step(loop) if op.index in outside else ())
             respected = [c for c in found if honours_choice(task.graph, task.cuts.limits, op, c)]
             choices[op.index] = list(dict.fromkeys(respected))
     choices = {index: found for index, found in choices.items() if found}

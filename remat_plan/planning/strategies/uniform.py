@@ -12,7 +12,7 @@ leaves the function as it is.
 ``speed`` (OpenAI gradient-checkpointing "speed") keeps the outputs of matrix products and of convolutions and computes
 the rest again, between each two cuts.
 
-Limits: equations with effects cannot be inside ``jax.checkpoint``; they stay outside here.
+Limits: effects whose results are read cannot be inside ``jax.checkpoint``; they stay outside here.
 """
 
 from __future__ import annotations
@@ -121,10 +121,11 @@ def _whole(task: Task, plain: bool) -> Schedule:
 
 def _stretches(task: Task) -> Iterator[tuple[int, int]]:
     """Yield the longest ranges between equations that must stay outside segments, and these."""
-    graph, pinned = task.graph, task.cuts.limits.pinned
+    graph = task.graph
+    outside = graph.apart | task.cuts.limits.pinned
     start = 0
     for op in graph.ops:
-        if op.effectful or op.index in pinned:
+        if op.index in outside:
             if op.index > start:
                 yield start, op.index
             yield op.index, op.index + 1

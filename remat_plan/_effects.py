@@ -1,0 +1,58 @@
+"""The part of ``_compat`` that knows what JAX calls an effect, and what talks to the host.
+
+In: equations, a traced program. Out: whether running once matters, and to whom; a module for a device that is not here.
+"""
+
+# pyright: reportPrivateImportUsage=false
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax import ffi
+from jax._src import callback, core, debugging, effects
+from jax._src.interpreters import mlir
+
+_HOST_CALLS = (
+    callback.pure_callback_p,
+    callback.io_callback_p,
+    debugging.debug_callback_p,
+    debugging.debug_print_p,
+)
+"""What runs Python on the host while the device waits."""
+
+
+def named_axes(eqn: Any) -> tuple[str, ...]:
+    """Return the axes of a map around the program that an equation speaks of (``psum`` and its kind)."""
+    return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, core.NamedAxisEffect)))
+
+
+def has_effects(eqn: Any) -> bool:
+    """Tell whether an equation must run exactly once. Collectives need not: they only speak of an axis."""
+    return any(not isinstance(e, core.NamedAxisEffect) for e in eqn.effects)
+
+
+def has_lost_effects(eqn: Any) -> bool:
+    """Tell whether effects are lost where nobody reads the equation's results and a scan around is differentiated."""
+    return has_effects(eqn) and not effects.partial_eval_kept_effects.filter_in(eqn.effects)
+
+
+def changes_arrays(eqn: Any) -> bool:
+    """Tell whether mutable arrays (``jax.new_ref``), its own or others, are read or written by an equation."""
+    return any(isinstance(e, (effects.JaxprInputEffect, core.InternalMutableArrayEffect)) for e in eqn.effects)
+
+
+def lower_for_absent_gpu(traced: Any) -> Any:
+    """Lower for a GPU that is not here, host callbacks too: JAX's own rules ask for the device itself.
+
+    The module can be compiled, not run. It makes the calls that JAX's would make, of a function that is not there.
+    """
+    rules: Any = tuple((primitive, _host_call) for primitive in _HOST_CALLS)
+    return traced.lower(_private_parameters=mlir.LoweringParameters(override_lowering_rules=rules))
+
+
+def _host_call(ctx: Any, *operands: Any, **params: Any) -> Any:
+    if ctx.tokens_in is not None and ctx.tokens_in.effects():  # in order: the token is handed on
+        ctx.set_tokens_out(ctx.tokens_in)
+    call = ffi.ffi_lowering("xla_ffi_python_gpu_callback", has_side_effect=True)
+    return call(ctx, *operands, index=np.uint64(0))
