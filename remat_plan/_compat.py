@@ -309,12 +309,12 @@ def addition(aval: Any) -> Any:
     return jex_core.new_jaxpr_eqn([one, other], [total], _add_any, {}, frozenset())
 
 
-def needed_equations(eqns: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """Return those equations that the given variables depend on, in order."""
-    needed = {v for v in outputs if not is_literal(v)}
+def needed_equations(eqns: Sequence[Any], outputs: Sequence[Any], known: frozenset[Any] = frozenset()) -> list[Any]:
+    """Return those equations that the given variables depend on, in order; not those that ``known`` ones depend on."""
+    needed = {v for v in outputs if not is_literal(v)} - known
     found = []
     for eqn in reversed(eqns):
         if any(v in needed for v in eqn.outvars):
-            needed.update(a for a in eqn.invars if not is_literal(a))
+            needed.update(a for a in eqn.invars if not is_literal(a) and a not in known)
             found.append(eqn)
     return found[::-1]

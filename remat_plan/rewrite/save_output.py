@@ -4,9 +4,11 @@ In: one equation, the outputs to save. Out: its values, with the saved ones tagg
 derivative reads the tagged value.
 
 ``checkpoint_name`` alone is not enough here: the JVP rule of ``tanh`` (or ``exp``, ``rsqrt``, ...) uses the
-value before the tag, so JAX would run the equation again although its output is kept. The equation is therefore
-wrapped in a ``custom_jvp`` whose rule is the primitive's own, evaluated with the tag put behind the equation
-that makes the output. Values, tangents and higher derivatives are those of the primitive.
+value before the tag, so JAX would run the equation again although its output is kept. So a ``custom_jvp`` stands behind
+the tags, which returns the outputs as they are; its rule is the equation's own, in which these outputs take the place of
+those that the rule would compute. The tags stand outside of it, where every implementation of ``jax.checkpoint`` finds
+them. Values, tangents and higher derivatives are those of the equation: what the tagged values depend on is still there,
+for a derivative of the rule.
 """
 
 from __future__ import annotations
@@ -36,28 +38,17 @@ def tagged(value: Any, tag: Tag) -> Any:
     return action.tag(value, name)
 
 
-def _evaluate_tagged(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], tags: dict[Any, Tag]) -> list[Any]:
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
-    for eqn in jaxpr.eqns:
-        values = _compat.bind(eqn, [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars])
-        for var, value in zip(eqn.outvars, values, strict=True):
-            env[var] = tagged(value, tags[var]) if var in tags else value
-    return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
+class _Derivative:
+    """The JVP rule of a function of an equation's operands and outputs that returns the outputs."""
 
+    def __init__(self, run: Callable[..., list[Any]]):
+        self.run = run
 
-class _Tagged:
-    """One equation with names for some outputs, as a function and its JVP rule."""
-
-    def __init__(self, run: Callable[..., list[Any]], names: dict[int, Tag]):
-        self.run, self.names = run, names
-
-    def __call__(self, *args: Any) -> list[Any]:
-        outputs = self.run(*args)
-        return [tagged(x, self.names[i]) if i in self.names else x for i, x in enumerate(outputs)]
-
-    def jvp(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-        moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+    def __call__(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        (args, outputs), (directions, _) = primals, tangents
+        moving = [i for i, t in enumerate(directions) if not isinstance(t, SymbolicZero)]
+        if not moving:
+            return outputs, [_no_tangent(x) for x in outputs]
 
         def push(args: list[Any], directions: list[Any]) -> tuple[list[Any], list[Any]]:
             def along(*xs: Any) -> list[Any]:
@@ -68,18 +59,27 @@ class _Tagged:
 
             return jax.jvp(along, tuple(args[i] for i in moving), tuple(directions))
 
-        directions = [tangents[i] for i in moving]
-        if not moving:
-            outputs = self(*primals)
-            return outputs, [_no_tangent(x) for x in outputs]
-        closed, shape = jax.make_jaxpr(push, return_shape=True)(list(primals), directions)
+        closed = jax.make_jaxpr(push)(args, [directions[i] for i in moving])
         jaxpr, consts = _compat.open_jaxpr(closed)
-        n = len(shape[0])
-        tags = {jaxpr.outvars[i]: name for i, name in self.names.items() if not _compat.is_literal(jaxpr.outvars[i])}
-        values = _evaluate_tagged(jaxpr, consts, [*primals, *directions], tags)
-        moved = depending(jaxpr, jaxpr.invars[len(primals) :])
-        found = zip(values[:n], values[n:], jaxpr.outvars[n:], strict=True)
-        return values[:n], [t if not _compat.is_literal(v) and v in moved else _no_tangent(x) for x, t, v in found]
+        own, results = jaxpr.outvars[: len(outputs)], jaxpr.outvars[len(outputs) :]
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, [*args, *(directions[i] for i in moving)], strict=True))
+        env.update((v, x) for v, x in zip(own, outputs, strict=True) if not _compat.is_literal(v))
+        moved = depending(jaxpr, jaxpr.invars[len(args) :])
+        pushed = zip(_compute(jaxpr, results, env), results, outputs, strict=True)
+        return outputs, [t if not _compat.is_literal(v) and v in moved else _no_tangent(x) for t, v, x in pushed]
+
+
+def _compute(jaxpr: Any, results: Sequence[Any], env: dict[Any, Any]) -> list[Any]:
+    """Return values of a jaxpr, given some of them in ``env``; only what they need is computed."""
+
+    def read(atom: Any) -> Any:
+        return atom.val if _compat.is_literal(atom) else env[atom]
+
+    for eqn in _compat.needed_equations(jaxpr.eqns, results, frozenset(env)):
+        values = _compat.bind(eqn, [read(a) for a in eqn.invars])
+        env.update((v, x) for v, x in zip(eqn.outvars, values, strict=True) if v not in env)
+    return [read(v) for v in results]
 
 
 def depending(jaxpr: Any, variables: Sequence[Any]) -> set[Any]:
@@ -104,7 +104,7 @@ def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, Tag]) -> list[Any
         args: its operands.
         names: which outputs to tag, and with what.
     """
-    rule = _Tagged(lambda *xs: _compat.bind(eqn, xs), names)
-    function = jax.custom_jvp(rule)
-    function.defjvp(rule.jvp, symbolic_zeros=True)
-    return function(*args)
+    outputs = [tagged(x, names[i]) if i in names else x for i, x in enumerate(_compat.bind(eqn, args))]
+    function = jax.custom_jvp(lambda _, outputs: outputs)
+    function.defjvp(_Derivative(lambda *xs: _compat.bind(eqn, xs)), symbolic_zeros=True)
+    return function(list(args), outputs)
