@@ -235,6 +235,11 @@ def is_key(aval: Any) -> bool:
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def is_threefry(aval: Any) -> bool:
+    """Tell whether a value is made of random keys of Threefry."""
+    return is_key(aval) and "fry" in str(aval.dtype)
+
+
 def source_frames(eqn: Any) -> list[tuple[str, int, str]]:
     """Return (file, line, function) of the user's code that made an equation, the innermost first.
 

@@ -72,6 +72,9 @@ class FusionModel:
             element-wise kernels gain by it for their results only (XLA:TPU).
         counts_gains: seconds below those of the plain program are counted upon without a clock, since predictions are
             held to the compiler's own kernels (XLA:GPU, XLA:TPU).
+        loops_over_bits: random bits are made in a loop over arrays as large as they are: of Threefry two, of 32-bit
+            words, that whatever reads the bits combines on the way in (XLA:CPU; elsewhere its rounds are unrolled, and
+            fuse).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
             XLA:CPU they are steps of their own, see ``Lowering.stacks``).
     """
@@ -101,6 +104,7 @@ class FusionModel:
     further_results: bool = False
     fills_chip: bool = False
     counts_gains: bool = False
+    loops_over_bits: bool = False
     clears_stacks: bool = False
 
 
@@ -147,6 +151,7 @@ CPU = FusionModel(
     breadth_first=True,
     whole_concatenations=True,
     max_emissions=15,
+    loops_over_bits=True,
 )
 """XLA:CPU of jaxlib 0.12."""
 

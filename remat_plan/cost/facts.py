@@ -13,7 +13,7 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import FusionModel
-from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows, splits_rows
+from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows, splits_rows, sums_in_windows
 from remat_plan.cost.lowered import lowered_jaxpr
 from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
@@ -24,7 +24,7 @@ _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the 
 _COMPILED_FOR = {"gpu": frozenset({"gpu", "cuda", "rocm"})}
 """What JAX calls a platform, where that is not the name of its ``Hardware``."""
 
-_BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose"})
+_BY_NAME = frozenset({"split", "select_and_scatter_add", "add_any", "transpose", "random_bits", "threefry2x32"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class FactBook:
             narrow = tuple(
                 [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
             )
-        library = library_role(eqn, is_float) if self.model.library_clusters else 0
+        library = library_role(eqn, is_real) if self.model.library_clusters else 0
         return Facts(
             eqn,
             name,
@@ -149,6 +149,8 @@ class FactBook:
             kind = Kind.CHEAP
         if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
             return Kind.EXPENSIVE
+        if self.model.library_clusters and kind == Kind.REDUCE and sums_in_windows(eqn) and not is_real(eqn.invars[0].aval):
+            return Kind.OPAQUE
         if self.model.whole_concatenations and name == "concatenate" and long_rows(eqn):
             return Kind.OPAQUE
         return kind
@@ -230,6 +232,11 @@ def is_float(aval: Any) -> bool:
 @functools.cache
 def _is_float(dtype: Any) -> bool:
     return dtype is not None and _compat.is_float_dtype(dtype)
+
+
+def is_real(aval: Any) -> bool:
+    """Tell whether a type is of real floating-point numbers."""
+    return is_float(aval) and aval.dtype.kind != "c"
 
 
 def equal_key(eqn: Any) -> tuple[Any, ...]:

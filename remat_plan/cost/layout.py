@@ -133,10 +133,10 @@ def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
     return not real or max(real) == max(d for d in range(len(shape)) if shape[d] != 1)
 
 
-def library_role(eqn: Any, is_float: Callable[[Any], bool]) -> int:
+def library_role(eqn: Any, is_real: Callable[[Any], bool]) -> int:
     """Return 1 for an equation that a library call may take in, 2 for one that it starts with, else 0."""
     name = eqn.primitive.name
-    if name not in _LIBRARY or not all(map(is_float, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
+    if name not in _LIBRARY or not all(map(is_real, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
         return 0
     if "window" in name:
         return 2 if tuple(eqn.params["window_strides"]) == tuple(eqn.params["window_dimensions"]) else 0
@@ -144,6 +144,15 @@ def library_role(eqn: Any, is_float: Callable[[Any], bool]) -> int:
     if largest < SMALL_BYTES and name != "broadcast_in_dim":
         return 0
     return 2 if name in _LIBRARY_SEEDS else 1
+
+
+def sums_in_windows(eqn: Any) -> bool:
+    """Tell whether a reduction that no library call makes begins with one over windows, which takes nothing in.
+
+    ``TreeReductionRewriter`` does so where a dimension that is reduced is as long as its windows.
+    """
+    shape = eqn.invars[0].aval.shape
+    return any(shape[axis] >= 32 for axis in eqn.params.get("axes", ()))
 
 
 def long_rows(eqn: Any) -> bool:

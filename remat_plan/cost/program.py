@@ -26,7 +26,7 @@ from remat_plan.cost.layout import (
     dot_sizes,
 )
 from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
-from remat_plan.cost.steps import NO_REGION, Program, Step, live_steps
+from remat_plan.cost.steps import NO_REGION, Program, RegionCost, Step, live_steps
 from remat_plan.cost.tiles import tiled_bytes
 from remat_plan.graph.pooling import by_offsets
 
@@ -91,6 +91,8 @@ class Lowering(Emitter):
         if name == "split":
             keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
+        if name in ("random_bits", "threefry2x32") and self.model.loops_over_bits:
+            return self.random_bits(facts, reads)
         if name == "select_and_scatter_add" and self.model.index_pooling:
             return (self.pooling_gradient(eqn, reads, out[0]),)
         if name == "add_any" and (into := windows.scatter_into(self, reads)) is not None:
@@ -98,6 +100,21 @@ class Lowering(Emitter):
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
         return None
+
+    def random_bits(self, facts: Facts, reads: list[int]) -> Sequence[int]:
+        """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
+
+        A step of that loop writes the two words into arrays beside those that it reads.
+        """
+        eqn, words, inside = facts.eqn, facts.out_bytes, 0
+        if len(words) == 2 or _compat.is_threefry(eqn.invars[0].aval):
+            words = (4 * eqn.outvars[0].aval.size,) * 2
+            inside = sum(words)
+        loop = Step(tuple(reads), (), Kind.OPAQUE, facts.name, facts.flops, RegionCost(inside), eqn, work=facts.work)
+        made = self.emit(facts.key, loop, words)
+        if len(words) == len(facts.out_bytes):
+            return made
+        return (self.move(eqn, "xor", made, self.facts.number(("combined", *equal_key(eqn))), facts.out_bytes[0]),)
 
     def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
         """Lower the gradient of a max-pool.

@@ -48,11 +48,26 @@ class StepProgram(ProgramBuilder):
 
     def forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments one after another."""
-        for segment in segments:
+        for segment, waits in self.rules.order.of(segments):
+            before = self.enter(segment, waits)
             for index in self.operations(segment):
                 op = self.graph.ops[index]
                 self.forward(op) if segment.checkpointed else self.linearize(op, segment.choice(index))
             self.store(segment)
+            self.buffers.update(before)
+
+    def waits(self, segment: Segment) -> bool:
+        """Whether a segment waits for all that it reads, in the forward pass too."""
+        return segment.checkpointed and self.barriers and self.rules.order.starts_early(segment)
+
+    def enter(self, segment: Segment, waits: tuple[int, ...]) -> dict[int, int]:
+        """Put a barrier before a segment that waits; return the numbers that hold again behind it."""
+        if not self.waits(segment):
+            return {}
+        reads, _, through = self.rules.borders.interface(segment, waits)
+        before = {v: self.buffers[v] for v in reads}
+        self.buffers.update(self.behind_barrier(before))
+        return {v: number for v, number in before.items() if v not in through}
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
@@ -133,6 +148,9 @@ class StepProgram(ProgramBuilder):
             for index in self.operations(segment):
                 self.linearize(self.graph.ops[index], segment.choice(index))
             self.reverse(segment)
+        moved = [v for v in reads if v in self.cotangents]
+        if moved and self.waits(segment):
+            self.behind_barrier({}, moved)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
         self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
         for v in through:

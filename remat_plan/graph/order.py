@@ -14,6 +14,13 @@ its end, and keeps till then what they are made of. XLA:GPU does so where a step
 (eight layers, each a segment, on eight H100s: 277 MB where the plain step needs 193), and to a lesser degree on one
 GPU. So the weights that the next segment reads pass through this one too, and their gradients enter its barrier.
 
+What a segment makes of parameters, random keys and the like, and of nothing that the segments before it make, a compiler
+may make long before: XLA:CPU, which runs everything as soon as it can, makes it for all segments at the start of the
+program (random bits of dropout, kernels of state-space layers, merged or dequantised weights), and it is alive until
+its segment runs. In the backward pass the barrier of ``jax.checkpoint`` is in its way; in the forward pass such a
+segment gets one too, over all that enters it (``rewrite.late``). Others get none: what loads their parameters, from
+other devices say, may run ahead.
+
 Limits: planned loops have no barrier of their own, so one does not wait for what follows it. Nor has a plain segment.
 """
 
@@ -24,7 +31,12 @@ from collections.abc import Sequence
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Segment, is_planned
+from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import is_loop, structure_of
+
+_EARLY_SHARE = 1 / 16
+"""What a segment may make early is worth a barrier from this share of the activations that enter it. Below it, it is lost
+in what is kept of them: a scale plus one, the mask of a short sequence."""
 
 Ordered = list[tuple[Segment, tuple[int, ...]]]
 
@@ -41,6 +53,9 @@ class Order:
         self.graph, self.free = graph, free
         self._known: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
         self._weights = _whole_weights(graph)
+        self._early: dict[tuple[int, int], bool] = {}
+        self._depths = _depths(graph, free)
+        self._views = argument_views(graph)
         loops = [op for op in graph.ops if starts_early(op)]
         self._several = len(loops) > 1
         self._in_the_way = self._several and any(_hands_on_rows(graph, op) for op in loops)
@@ -70,6 +85,27 @@ class Order:
         weights = [v for op in later for v in op.reads if v in self._weights]
         return tuple(dict.fromkeys((*_beside(self.graph, segment, following, self.free), *weights)))
 
+    def starts_early(self, segment: Segment) -> bool:
+        """Tell whether much of a segment could run before all that it reads is there.
+
+        A value's depth, the longest chain of operations up to it, tells when a compiler that runs everything as soon as
+        it can has it. Views and casts of single arguments do not count.
+        """
+        key = segment.start, segment.end
+        if key not in self._early:
+            self._early[key] = self._makes_early(*key)
+        return self._early[key]
+
+    def _makes_early(self, start: int, end: int) -> bool:
+        ops = [self.graph.ops[i] for i in range(start, end) if i not in self.free]
+        made = {v for op in ops for v in op.outputs}
+        reads = {v for op in ops for v in op.reads if v not in made}
+        entry = max((self._depths[v] for v in reads), default=0)
+        size = lambda values: sum([self.graph.values[v].size_bytes for v in values])  # noqa: E731
+        entering = size(v for v in reads if self._depths[v] == entry)
+        early = [op for op in ops if op.index not in self._views and self._depths[op.outputs[0]] <= entry]
+        return max((size(op.outputs) for op in early), default=0) > _EARLY_SHARE * entering
+
     def late_loops(self, schedule: Sequence[Segment]) -> tuple[bool, bool]:
         """Tell whether loops take their memory when they are reached: those of a schedule, those recomputed inside it.
 
@@ -85,6 +121,17 @@ class Order:
             forwards and self._in_the_way and planned and not self.graph.is_region
         )  # in a branch its stack would be copied
         return first, self._several or (forwards and not self.graph.is_region)
+
+
+def _depths(graph: Graph, free: frozenset[int]) -> list[int]:
+    """Return per value how many operations are in the longest chain that leads to it; none to what is free."""
+    depths = [0] * len(graph.values)
+    for op in graph.ops:
+        if op.index not in free:
+            depth = 1 + max([depths[v] for v in op.reads], default=0)
+            for v in op.outputs:
+                depths[v] = depth
+    return depths
 
 
 def _whole_weights(graph: Graph) -> frozenset[int]:

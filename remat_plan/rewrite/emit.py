@@ -31,7 +31,7 @@ from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
 from remat_plan.graph.structure import structure_of
 from remat_plan.policies import named_policy, offloading_policy
-from remat_plan.rewrite.late import start_late
+from remat_plan.rewrite.late import start_late, together
 from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
 
@@ -164,7 +164,10 @@ class Emitter:
             body = _checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
             if key is not None:
                 self.shared[key] = body
-        values = body(*[self.read(env, v) for v in reads])
+        values = [self.read(env, v) for v in reads]
+        if self.prevent_cse and self.order.starts_early(segment):
+            values = together(*values)
+        values = body(*values)
         env.update(zip(leaves + through, values, strict=True))
 
     def share_key(

@@ -12,9 +12,11 @@ Limits: the outermost loop over groups of steps makes its zeros early.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
 
@@ -31,6 +33,24 @@ def start_late(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
     reached = jax.lax.platform_dependent(cpu=_unknown_true, default=_true)
     empty = lambda *_: [_compat.zeros(aval) for aval in closed.out_avals]  # noqa: E731
     return jax.lax.cond(reached, _compat.as_function(closed), empty, *args)
+
+
+@jax.custom_jvp
+def together(*values: Any) -> list[Any]:
+    """Return values none of which is there before all of them are.
+
+    Nor are their tangents and cotangents: gradients of the weights of a segment are made before the segment before it
+    goes on. What has no tangent gets no part in that (``optimization_barrier`` of jax 0.10 would make zeros for it, and
+    have gradients computed that nobody asked for).
+    """
+    return list(jax.lax.optimization_barrier(values))
+
+
+@partial(together.defjvp, symbolic_zeros=True)
+def _together_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    moving = [t for t in tangents if not isinstance(t, SymbolicZero)]
+    behind = iter(jax.lax.optimization_barrier(moving) if moving else ())
+    return together(*primals), [t if isinstance(t, SymbolicZero) else next(behind) for t in tangents]
 
 
 def _true() -> jax.Array:
