@@ -48,26 +48,32 @@ class StepProgram(ProgramBuilder):
 
     def forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments one after another."""
-        for segment, waits in self.rules.order.of(segments):
-            before = self.enter(segment, waits)
+        for segment in segments:
+            self.enter(segment)
             for index in self.operations(segment):
                 op = self.graph.ops[index]
                 self.forward(op) if segment.checkpointed else self.linearize(op, segment.choice(index))
             self.store(segment)
-            self.buffers.update(before)
+
+    def enter(self, segment: Segment) -> None:
+        """Have a segment that could start early wait for all that it reads."""
+        if self.waits(segment):
+            self.buffers.update(self.together(self.buffers, self.rules.borders.interface(segment)[0]))
+
+    def leave(self, segment: Segment) -> None:
+        """Have what comes next in the backward pass wait for all that such a segment passes on."""
+        if self.waits(segment):
+            self.cotangents.update(self.together(self.cotangents, self.rules.borders.interface(segment)[0]))
 
     def waits(self, segment: Segment) -> bool:
         """Whether a segment waits for all that it reads, in the forward pass too."""
-        return segment.checkpointed and self.barriers and self.rules.order.starts_early(segment)
+        return self.planned and self.barriers and self.rules.order.starts_early(segment)
 
-    def enter(self, segment: Segment, waits: tuple[int, ...]) -> dict[int, int]:
-        """Put a barrier before a segment that waits; return the numbers that hold again behind it."""
-        if not self.waits(segment):
-            return {}
-        reads, _, through = self.rules.borders.interface(segment, waits)
-        before = {v: self.buffers[v] for v in reads}
-        self.buffers.update(self.behind_barrier(before))
-        return {v: number for v, number in before.items() if v not in through}
+    def together(self, numbers: dict[int, int], values: Sequence[int]) -> dict[int, int]:
+        """Add a barrier around those of the values that have a number; return their numbers behind it."""
+        found = {v: numbers[v] for v in values if v in numbers}
+        behind = self.state.barrier(None, list(found.values()))
+        return {v: behind[number] for v, number in found.items()}
 
     def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
@@ -119,6 +125,7 @@ class StepProgram(ProgramBuilder):
                 self.checkpointed(segment, waits)
             else:
                 self.reverse(segment)
+            self.leave(segment)
 
     def reverse(self, segment: Segment) -> None:
         """Run the backward equations of a segment in reverse order."""
@@ -148,9 +155,6 @@ class StepProgram(ProgramBuilder):
             for index in self.operations(segment):
                 self.linearize(self.graph.ops[index], segment.choice(index))
             self.reverse(segment)
-        moved = [v for v in reads if v in self.cotangents]
-        if moved and self.waits(segment):
-            self.behind_barrier({}, moved)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
         self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
         for v in through:

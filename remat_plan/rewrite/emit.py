@@ -135,6 +135,7 @@ class Emitter:
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
+            self.enter(segment, env)
             if segment.checkpointed:
                 self.checkpointed(segment, waits, env)
                 if not again:
@@ -147,6 +148,12 @@ class Emitter:
         for index in range(segment.start, segment.end):
             if index in self.told:
                 self.equation(index, env, {})
+
+    def enter(self, segment: Segment, env: dict[int, Any]) -> None:
+        """Have a segment that could start early wait for all that it reads."""
+        if self.lean and self.prevent_cse and self.order.starts_early(segment):
+            reads = self.borders.interface(segment)[0]
+            env.update(zip(reads, together(*[self.read(env, v) for v in reads]), strict=True))
 
     def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
         """Run the equations of a segment one after another."""
@@ -164,10 +171,7 @@ class Emitter:
             body = _checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
             if key is not None:
                 self.shared[key] = body
-        values = [self.read(env, v) for v in reads]
-        if self.prevent_cse and self.order.starts_early(segment):
-            values = together(*values)
-        values = body(*values)
+        values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
 
     def share_key(
