@@ -89,7 +89,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     outputs = {home.get(v, v) for v in program.outputs} - carried.keys()
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in outputs if v not in program.inputs)
-    base = argument_bytes + output_bytes
+    base = argument_bytes + output_bytes + program.around_bytes
     owned = outputs | program.inputs
     kept = _apart(kernels, reads, kept, home)
     rows = launched_with_readers(program, kernels)

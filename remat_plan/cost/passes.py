@@ -253,9 +253,12 @@ class _Apart:
         state, roles = self.state, self.roles
         steps = live_steps(state.steps, wanted)
         inputs = frozenset(given)
-        program = Program(steps, state.sizes, inputs, tuple(wanted), state.pinned, state.storage, state.model, carried)
+        looped = bool(roles.carried) or any(roles.row)
+        around = sum(state.counters.values()) if looped else 0
+        results = tuple(wanted)
+        program = Program(steps, state.sizes, inputs, results, state.pinned, state.storage, state.model, carried, around)
         made = Pass.of(evaluate_program(program, self.hardware))
-        return made.longer(self.hardware.loop_seconds) if roles.carried or any(roles.row) else made
+        return made.longer(self.hardware.loop_seconds) if looped else made
 
 
 def _read_from_outside(steps: Sequence[Step], results: Sequence[int], state: Lowering) -> set[int]:

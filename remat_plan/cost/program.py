@@ -38,6 +38,7 @@ class Lowering(Emitter):
         super().__init__(facts)
         self.late = late  # whether loops make the zeros of their stacks when they run
         self.planned = False  # whether what follows is of a program with segments: gradients of max-pools differ
+        self.counters: dict[Any, int] = {}  # of random bits: bytes of what their elements are counted with, by shape
         self.pinned: set[int] = set()
         self.turned: set[int] = set()
 
@@ -104,12 +105,14 @@ class Lowering(Emitter):
     def random_bits(self, facts: Facts, reads: list[int]) -> Sequence[int]:
         """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
 
-        A step of that loop writes the two words into arrays beside those that it reads.
+        A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another loop,
+        what it counts the elements with, two words again, is made before that one and is there all the time.
         """
         eqn, words, inside = facts.eqn, facts.out_bytes, 0
         if len(words) == 2 or _compat.is_threefry(eqn.invars[0].aval):
             words = (4 * eqn.outvars[0].aval.size,) * 2
             inside = sum(words)
+            self.counters[eqn.outvars[0].aval.shape] = inside
         loop = Step(tuple(reads), (), Kind.OPAQUE, facts.name, facts.flops, RegionCost(inside), eqn, work=facts.work)
         made = self.emit(facts.key, loop, words)
         if len(words) == len(facts.out_bytes):
@@ -281,4 +284,5 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     outputs = tuple([value for value in found if value is not None])
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
     steps = live_steps(state.steps, outputs)
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried)
+    around = 0 if loop is None else sum(state.counters.values())
+    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried, around)

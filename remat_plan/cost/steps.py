@@ -69,7 +69,8 @@ class Program:
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
     is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
-    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over.
+    a loop, ``carried[v]`` is the input whose memory output ``v`` is written over, and ``around_bytes`` are needed for
+    what is made before it.
     """
 
     steps: list[Step]
@@ -80,6 +81,7 @@ class Program:
     storage: dict[int, int] = field(default_factory=dict)
     model: FusionModel = GENERIC
     carried: dict[int, int] = field(default_factory=dict)
+    around_bytes: int = 0
 
     def array_rows(self) -> set[int]:
         """The values that a loop reads out of larger arrays, or writes into them: no cache holds those."""

@@ -99,12 +99,11 @@ class Order:
     def _makes_early(self, start: int, end: int) -> bool:
         ops = [self.graph.ops[i] for i in range(start, end) if i not in self.free]
         made = {v for op in ops for v in op.outputs}
-        reads = {v for op in ops for v in op.reads if v not in made}
+        reads = {v for op in ops for v in op.reads} - made
         entry = max((self._depths[v] for v in reads), default=0)
-        size = lambda values: sum([self.graph.values[v].size_bytes for v in values])  # noqa: E731
-        entering = size(v for v in reads if self._depths[v] == entry)
-        early = [op for op in ops if op.index not in self._views and self._depths[op.outputs[0]] <= entry]
-        return max((size(op.outputs) for op in early), default=0) > _EARLY_SHARE * entering
+        entering = sum([self.graph.values[v].size_bytes for v in reads if self._depths[v] == entry])
+        early = [v for op in ops if op.index not in self._views for v in op.outputs if self._depths[v] <= entry]
+        return max([self.graph.values[v].size_bytes for v in early], default=0) > _EARLY_SHARE * entering
 
     def late_loops(self, schedule: Sequence[Segment]) -> tuple[bool, bool]:
         """Tell whether loops take their memory when they are reached: those of a schedule, those recomputed inside it.
