@@ -34,6 +34,7 @@ from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
 from remat_plan.search.levels import Fitted
 from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
+from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.outside import largest_outside
@@ -61,8 +62,8 @@ _SAME_PEAK = 1e-3
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
 _OUTSIDE_ADVICE = "doing what is there in slices (jax.lax.map) or in a step of its own, "
 _TRACED_ADVICE = (
-    "fitting the step outside of jax.jit first, for arguments with their shardings (inside a trace those along automatic "
-    "axes cannot be seen, and these bytes count all devices together), "
+    "fitting the step outside of jax.jit first, for arguments with their shardings (a trace does not show those along "
+    "automatic axes, and these bytes count all devices together), "
 )
 
 
@@ -149,6 +150,9 @@ def fit_step(
     """Fit a step; see ``fit.fit``. ``started`` is when planning began (``time.perf_counter``)."""
     marked = find_marks(step, target, progress, cost)
     marks, measuring = marked.marks, marked.measuring
+    opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in marks]
+    check_opaque(opaque, budget)
+    check_opaque(opaque, budget, measuring.as_written.total_bytes)
     budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
     found = search_step(measuring, marks, budget_bytes)
     if not found.fits:

@@ -30,6 +30,7 @@ from remat_plan.search.curves import rank
 from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.measure import Compiled, Predicted
+from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
 from remat_plan.units import Budget
 
@@ -64,8 +65,13 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     task = candidates.task(request)
     verify = request.verify and not judge.mapped
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
+    opaque = None if budget is None or judge.program.has_own_remat else find_opaque(judge)
+    if budget is not None:
+        check_opaque([opaque], budget)
     judge.progress.say("measuring the function as it is")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
+    if budget is not None:
+        check_opaque([opaque], budget, plain)
     budget_bytes = None if budget is None else budget.resolve(baseline, judge.target.device_memory_bytes)
     if request.goal == TIME:
         chosen = _fastest(judge, candidates, request)

@@ -5,6 +5,8 @@ In: ``Graph``, the ``Timeline`` of the schedule that needs least, its peak. Out:
 
 from __future__ import annotations
 
+from typing import Any
+
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
 from remat_plan.results.decisions import line_text, value_text
@@ -63,6 +65,33 @@ def _without_effects(graph: Graph) -> str:
     if not places:
         return ""
     return f"taking out what has effects, must run exactly once and so cannot be recomputed ({', '.join(places[:3])}), "
+
+
+def all_in_one(
+    eqn: Any, size_bytes: int, budget: str, budget_bytes: int, plain_bytes: int, verified: bool
+) -> BudgetError:
+    """The error of a program all whose bytes are in one equation that is not planned inside.
+
+    Args:
+        eqn: the equation.
+        size_bytes: what it needs beside its arguments and results, as predicted.
+        budget: what was asked for, as the user wrote it.
+        budget_bytes: the same in bytes.
+        plain_bytes: the plain peak, which is the least.
+        verified: whether that is the compiler's.
+    """
+    where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
+    word = "compiled" if verified else "predicted"
+    message = (
+        f"budget {budget} cannot be met by recomputing: of the {format_bytes(plain_bytes)} ({word}) that are needed "
+        f"{format_bytes(size_bytes)} (predicted) are one equation's, {where}. Its gradient has a rule of its own, "
+        "which keeps its own residuals: nothing inside it is planned, and all of it is there in its backward pass "
+        "whatever is done around it. Try a rule that keeps less (of a differential equation solver, another adjoint or "
+        "fewer checkpoints; of diffrax, adjoint=diffrax.DirectAdjoint() is a loop that can be planned), "
+        "jax.checkpoint or rp.checkpoint on the functions that it calls, the function without its custom_vjp, or a "
+        "smaller batch."
+    )
+    return BudgetError(message, minimum_bytes=plain_bytes, budget_bytes=budget_bytes, where=where, largest=())
 
 
 def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:
