@@ -28,7 +28,7 @@ from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
-from remat_plan.units import parse_budget
+from remat_plan.units import format_bytes, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
 
@@ -197,7 +197,8 @@ def tradeoff(
             for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
                 found.append(_point(judge, schedule))
-        found.append(_point(judge, program.plain))
+        plain = _point(judge, program.plain)
+        found.append(plain)
         written = _point(judge, program.written) if program.has_own_remat else None
 
     def make(budget: Any, verify: bool) -> Plan:
@@ -206,7 +207,20 @@ def tradeoff(
             made = make_plan(judge, candidates, parse_budget(budget), asked, time.perf_counter())
         return dataclasses.replace(made, function=fn)
 
-    return Tradeoff(pareto(found if written is None else [*found, written]), judge.device, make, written)
+    curve = _distinct(pareto(found if written is None else [*found, written]), plain)
+    return Tradeoff(curve, judge.device, make, written, plain)
+
+
+def _distinct(points: Sequence[TradeoffPoint], plain: TradeoffPoint) -> tuple[TradeoffPoint, ...]:
+    """Leave out points that look beaten where they are printed, whatever the digits behind say; not the plain step."""
+    kept: list[TradeoffPoint] = []
+    for point in reversed(points):  # from the fastest on
+        if kept and format_bytes(kept[-1].peak_bytes) == format_bytes(point.peak_bytes):
+            continue
+        if kept and kept[-1] != plain and f"{kept[-1].overhead:.1%}" == f"{point.overhead:.1%}":
+            kept.pop()
+        kept.append(point)
+    return tuple(reversed(kept))
 
 
 def _families(candidates: Candidates, request: Request, judge: Judge, most: int) -> list[list[Schedule]]:

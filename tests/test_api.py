@@ -1,6 +1,8 @@
 """``rp.plan``, ``rp.remat`` and their kin as a user meets them."""
 
 import functools
+import json
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,8 @@ import pytest
 
 import remat_plan as rp
 from remat_plan import planbook
+from remat_plan.results.tradeoff import TradeoffPoint
+from remat_plan.units import format_bytes
 from tests.helpers import assert_trees_close
 
 LAYERS, BATCH, WIDTH = 8, 512, 32
@@ -239,6 +243,37 @@ def test_tradeoff():
     plan = curve.plan("70%", verify=False)
     direct = rp.plan(loss, *SHAPES, budget="70%", verify=False)
     assert plan == direct
+
+
+def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
+    def free(ws, x):
+        def body(x, w):
+            return x + jnp.tanh(jnp.sin(x) * jnp.cos(x @ w)), None
+
+        return jnp.mean(jax.lax.scan(body, x, ws)[0] ** 2)
+
+    args = jax.ShapeDtypeStruct((8, 32, 32), "float32"), jax.ShapeDtypeStruct((4096, 32), "float32")
+    curve = rp.tradeoff(free, *args, points=8)
+    plain = rp.plan(free, *args, budget="200%", verify=False).plain_peak_bytes
+    assert curve.plain == TradeoffPoint(plain, 0.0)
+    assert curve.written_peak_bytes == plain
+    assert curve.plain not in curve.points  # what is recomputed fits between transfers
+    assert curve.free == curve.points[-1]
+    assert curve.free.peak_bytes < 0.5 * plain
+    note = f"The plain step needs {format_bytes(plain)}; recomputing down to {format_bytes(curve.free.peak_bytes)} is"
+    assert note in str(curve)
+    assert note in curve._repr_html_()
+    assert f"{curve.free.peak_bytes / plain:.1%}" in str(curve)
+    assert json.loads(curve.to_json())["plain"] == {"peak_bytes": plain, "overhead": 0.0}
+    assert pickle.loads(pickle.dumps(curve)) == curve
+
+
+def test_no_row_of_a_curve_looks_beaten():
+    curve = rp.tradeoff(loss, *SHAPES)
+    assert curve.free is None
+    assert curve.points[-1] == curve.plain
+    rows = [(format_bytes(p.peak_bytes), f"{p.overhead:.1%}") for p in curve.points[:-1]]
+    assert len({peak for peak, _ in rows}) == len({overhead for _, overhead in rows}) == len(rows)
 
 
 def test_analyze_compiles_nothing(monkeypatch):

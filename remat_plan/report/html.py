@@ -14,7 +14,7 @@ from remat_plan import markup
 from remat_plan.markup import number, prose
 from remat_plan.report import charts
 from remat_plan.report.palette import AFTER
-from remat_plan.report.points import comparison_cells, comparison_title, share_header, tradeoff_title
+from remat_plan.report.points import comparison_cells, comparison_title, free_note, share_header, tradeoff_title
 from remat_plan.report.rows import (
     Entry,
     Fact,
@@ -118,7 +118,8 @@ def tradeoff_html(curve: Tradeoff) -> str:
     """The curve, and its points as a table."""
     points = curve.points
     share = share_header(curve.written is not None)
-    largest, written = max((p.peak_bytes for p in points), default=1) or 1, curve.written_peak_bytes
+    written = curve.written_peak_bytes
+    largest = max([written, *(p.peak_bytes for p in points)])
     rows = [
         [
             number(format_bytes(p.peak_bytes)),
@@ -130,7 +131,8 @@ def tradeoff_html(curve: Tradeoff) -> str:
     ]
     title = tradeoff_title(curve)
     table = markup.table((("peak", ">"), ("", "<"), (share, ">"), ("overhead", ">")), rows)
-    return _fragment(title, charts.curve(curve, title), table) if points else _fragment(title, table)
+    notes = map(markup.small, free_note(curve))
+    return _fragment(title, *([charts.curve(curve, title)] if points else []), table, *notes)
 
 
 def comparison_html(comparison: Comparison) -> str:

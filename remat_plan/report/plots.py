@@ -85,9 +85,10 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     overheads = [p.overhead for p in curve.points]
     label = "least overhead within a budget"
     ax.plot(peaks, overheads, color=AFTER, drawstyle="steps-post", marker="o", markersize=4.5, label=label)
-    if peaks:
-        label = f"plain step: {format_bytes(peaks[-1])}"
-        ax.plot(peaks[-1:], overheads[-1:], "o", color=BEFORE, clip_on=False, zorder=3, label=label)
+    plain = curve.plain or next(reversed(curve.points), None)
+    if plain is not None:
+        label = f"plain step: {format_bytes(plain.peak_bytes)}"
+        ax.plot([plain.peak_bytes], [plain.overhead], "o", color=BEFORE, clip_on=False, zorder=3, label=label)
     if curve.written is not None:
         label = f"as written: {format_bytes(curve.written.peak_bytes)}"
         ax.plot(curve.written.peak_bytes, curve.written.overhead, "s", color=OWNED, clip_on=False, label=label)

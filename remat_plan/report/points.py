@@ -30,6 +30,15 @@ def tradeoff_title(curve: Tradeoff) -> str:
     return f"{title}; as written {format_bytes(curve.written.peak_bytes)}, overhead {curve.written.overhead:.1%}"
 
 
+def free_note(curve: Tradeoff) -> tuple[str, ...]:
+    """What to say where the plain step is no point of the curve, since something beats it."""
+    if (free := curve.free) is None or curve.plain is None:
+        return ()
+    cost = "cost no time" if free.overhead >= 0 else f"save time ({free.overhead:.1%})"
+    plain, less = format_bytes(curve.plain.peak_bytes), format_bytes(free.peak_bytes)
+    return (f"The plain step needs {plain}; recomputing down to {less} is predicted to {cost}.",)
+
+
 def comparison_title(comparison: Comparison, counted: str) -> str:
     """What is compared; ``counted`` says how many."""
     title = f"Strategies and budgets for {comparison.target}: {counted}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from remat_plan.report.points import comparison_cells, comparison_title, share_header, tradeoff_title
+from remat_plan.report.points import comparison_cells, comparison_title, free_note, share_header, tradeoff_title
 from remat_plan.report.rows import (
     Entry,
     Fact,
@@ -159,7 +159,7 @@ def _rest(groups: Sequence[ResidualGroup], what: str) -> list[str]:
 def tradeoff_table(curve: Tradeoff) -> Table:
     """The points of a trade-off curve, with a bar for the peak."""
     written = curve.written_peak_bytes
-    largest = max((p.peak_bytes for p in curve.points), default=1) or 1
+    largest = max([written, *(p.peak_bytes for p in curve.points)])
     lines = [
         Line(
             (
@@ -177,7 +177,7 @@ def tradeoff_table(curve: Tradeoff) -> Table:
         Column("overhead", ">"),
         Column("peak", "<", flexible=True, is_bar=True),
     )
-    return Table(tradeoff_title(curve), (), (), columns, tuple(lines))
+    return Table(tradeoff_title(curve), (), (), columns, tuple(lines), free_note(curve))
 
 
 def comparison_table(comparison: Comparison) -> Table:

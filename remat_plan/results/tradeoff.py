@@ -28,22 +28,34 @@ class TradeoffPoint:
 class Tradeoff(Shown):
     """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
 
+    Recomputation may be predicted to cost nothing (arithmetic that fits between transfers); then the plain step is no
+    point of the curve. It is named beside it, and shares are of it all the same.
+
     Attributes:
         points: predicted by the evaluator; no point is beaten by another in both.
         target: the device.
         planner: makes a plan for a budget, from the same solve; None of a curve that was unpickled.
         written: the function as written, where it has ``jax.checkpoint`` regions of its own; else None.
+        plain: the step without recomputation; None of a curve without points.
     """
 
     points: tuple[TradeoffPoint, ...]
     target: str
     planner: Callable[..., Any] | None = field(default=None, compare=False)
     written: TradeoffPoint | None = None
+    plain: TradeoffPoint | None = None
 
     @property
     def written_peak_bytes(self) -> int:
         """Predicted peak of the function as written, which shares (and budgets in per cent) are of."""
-        return max((p.peak_bytes for p in (self.points if self.written is None else (self.written,))), default=1) or 1
+        step = self.written or self.plain
+        return max((p.peak_bytes for p in (self.points if step is None else (step,))), default=1) or 1
+
+    @property
+    def free(self) -> TradeoffPoint | None:
+        """The point that takes the plain step's place on the curve: less memory, and no more time; None without one."""
+        beaten = self.plain is not None and self.points and self.plain not in self.points
+        return self.points[-1] if beaten else None
 
     def plan(self, budget: Any, *, verify: bool = True) -> Any:
         """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again.
@@ -60,7 +72,7 @@ class Tradeoff(Shown):
         return self.planner(budget, verify)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tradeoff, (self.points, self.target, None, self.written)
+        return Tradeoff, (self.points, self.target, None, self.written, self.plain)
 
     def __deepcopy__(self, memo: Any) -> Tradeoff:
         return self  # nothing in it can be changed
@@ -68,8 +80,9 @@ class Tradeoff(Shown):
     def to_json(self) -> str:
         """Return the points as JSON text."""
         points = [asdict(point) for point in self.points]
-        written = None if self.written is None else asdict(self.written)
-        data = {"kind": "tradeoff", "target": self.target, "points": points, "written": written}
+        steps = {"written": self.written, "plain": self.plain}
+        data: dict[str, Any] = {name: None if step is None else asdict(step) for name, step in steps.items()}
+        data.update(kind="tradeoff", target=self.target, points=points)
         return json.dumps(data, sort_keys=True)
 
     def plot(self, ax: Axes | None = None) -> Axes:

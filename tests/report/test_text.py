@@ -258,6 +258,9 @@ def test_curves_of_few_points():
     point = TradeoffPoint(1000, 0.0)
     assert "1 kB" in str(Tradeoff((point,), "cpu", lambda budget, verify: None))
     assert "0 schedules" in str(Tradeoff((), "cpu", lambda budget, verify: None))
+    faster = Tradeoff((TradeoffPoint(1000, -0.05),), "cpu", None, plain=TradeoffPoint(2000, 0.0))
+    assert "The plain step needs 2 kB; recomputing down to 1 kB is predicted to save time (-5.0%)." in str(faster)
+    assert "50.0%" in str(faster)
 
 
 @pytest.mark.parametrize(
