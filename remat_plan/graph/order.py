@@ -97,7 +97,7 @@ class Order:
         return self._early[key]
 
     def _makes_early(self, start: int, end: int) -> bool:
-        ops = [self.graph.ops[i] for i in range(start, end) if i not in self.free]
+        ops = [op for op in self.graph.ops[start:end] if op.index not in self.free and not op.effectful]
         made = {v for op in ops for v in op.outputs}
         reads = {v for op in ops for v in op.reads} - made
         entry = max((self._depths[v] for v in reads), default=0)
