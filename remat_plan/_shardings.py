@@ -40,7 +40,7 @@ def is_automatic(sharding: Any) -> bool:
 
 def automatic_sharding(value: Any) -> Any:
     """Return the sharding of an array along automatic axes of several devices; None where it has none."""
-    sharding = value.sharding if isinstance(value, jax.Array) else None
+    sharding: Any = value.sharding if isinstance(value, jax.Array) else None
     return sharding if is_automatic(sharding) and sharding.num_devices > 1 else None
 
 

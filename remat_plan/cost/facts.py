@@ -149,7 +149,12 @@ class FactBook:
             kind = Kind.CHEAP
         if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
             return Kind.EXPENSIVE
-        if self.model.library_clusters and kind == Kind.REDUCE and sums_in_windows(eqn) and not is_real(eqn.invars[0].aval):
+        if (
+            self.model.library_clusters
+            and kind == Kind.REDUCE
+            and sums_in_windows(eqn)
+            and not is_real(eqn.invars[0].aval)
+        ):
             return Kind.OPAQUE
         if self.model.whole_concatenations and name == "concatenate" and long_rows(eqn):
             return Kind.OPAQUE

@@ -256,7 +256,9 @@ class _Apart:
         looped = bool(roles.carried) or any(roles.row)
         around = sum(state.counters.values()) if looped else 0
         results = tuple(wanted)
-        program = Program(steps, state.sizes, inputs, results, state.pinned, state.storage, state.model, carried, around)
+        program = Program(
+            steps, state.sizes, inputs, results, state.pinned, state.storage, state.model, carried, around
+        )
         made = Pass.of(evaluate_program(program, self.hardware))
         return made.longer(self.hardware.loop_seconds) if looped else made
 

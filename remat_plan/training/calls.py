@@ -164,7 +164,7 @@ def changes(old: CallKind, placed: Sequence[Sharding | None], call: StepCall) ->
 def _type_of(leaf: Any) -> tuple[Any, ...]:
     """Shape, dtype, weak type of an argument; its sharding where that is part of its type."""
     aval = leaf.aval if isinstance(leaf, jax.Array) else struct_of(leaf)
-    sharding = getattr(aval, "sharding", None)
+    sharding: Any = getattr(aval, "sharding", None)
     explicit = None
     if _compat.has_explicit_axes(sharding):
         spec = tuple(sharding.spec)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Sharding
 
+from remat_plan.reuse import warn_where_undone
 from remat_plan.training.calls import StepCall, lies_as, sharding_of
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
@@ -23,7 +24,7 @@ class Running:
     Attributes:
         step: the step.
         kind: of the calls.
-        jitted: the step under ``jax.jit``, which runs it inside another trace.
+        jitted: the step under ``jax.jit``.
         executable: the compiled step; None until it is first run, where the search left nothing that can be.
         placed: the sharding of each array; None for one device, whichever it is.
     """
@@ -31,7 +32,7 @@ class Running:
     def __init__(self, step: TrainingStep, trial: Trial, call: StepCall, target: Target, executable: Any):
         self.step, self._trial, self._target = step, trial, target
         self.kind = call.kind
-        self.jitted = step.jitted(trial)
+        self.jitted, self._nested = step.jitted(trial), step.jitted(trial, nested=True)
         self.executable: Any = None
         self.placed: tuple[Sharding | None, ...] = tuple(x.sharding for x in jax.tree.leaves(step.structs))
         if executable is not None:
@@ -53,8 +54,13 @@ class Running:
 
     def __call__(self, call: StepCall) -> Any:
         """Run the step, and return what the user's step returns."""
-        self.compile(call)
-        run = self.jitted if call.is_traced or self.executable is None else self.executable
+        if call.is_traced:
+            for schedule in self._trial.schedules:
+                warn_where_undone(schedule)
+            run = self._nested
+        else:
+            self.compile(call)
+            run = self.jitted if self.executable is None else self.executable
         return self.step.result(self._trial, run(*call.arrays))
 
     def _use(self, executable: Any, call: StepCall) -> None:

@@ -48,13 +48,16 @@ class TrainingStep:
         shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(self.structs))
         return any(isinstance(s, Sharding) and s.num_devices > 1 for s in shardings)
 
-    def jitted(self, runner: MarkRunner, target: Target | None = None, shardings: bool = True) -> Any:
+    def jitted(
+        self, runner: MarkRunner, target: Target | None = None, shardings: bool = True, nested: bool = False
+    ) -> Any:
         """The step, its marks run by a runner, under ``jax.jit``; it takes the arrays of a call.
 
         Args:
             runner: of the marks.
             target: a device that is not attached, for which it is to be compiled; None: it is to be run here.
             shardings: whether ``in_shardings`` are given to ``jax.jit``, or are part of its arguments already.
+            nested: whether it is run inside another trace, where ``jax.jit`` takes no options of the compiler.
         """
 
         @functools.wraps(self.fn, updated=())
@@ -74,7 +77,7 @@ class TrainingStep:
             told["out_shardings"] = out if target is None else place_shardings(out, target)
         needed = compiler_options(target) if target is None or target.attached else {}
         options = {**needed, **self.settings.compiler_options}
-        return jax.jit(step, compiler_options=options or None, **told)
+        return jax.jit(step, compiler_options=None if nested else options or None, **told)
 
     def trace(self, runner: MarkRunner) -> Any:
         """Trace the step, its marks run by a runner."""
