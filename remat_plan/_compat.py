@@ -23,6 +23,7 @@ from jax._src import config, source_info_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.core import to_concrete_value
 from jax._src.interpreters import mlir
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
@@ -301,6 +302,32 @@ def is_tracer(value: Any) -> bool:
 def concrete(value: Any) -> Any:
     """Return the array that a traced value stands for, where it has one (in a gradient outside of ``jax.jit``)."""
     return to_concrete_value(value)
+
+
+def perturbed(values: Sequence[Any]) -> tuple[bool, ...] | None:
+    """Tell which values carry a tangent, where a derivative is being taken of them; None where none is, or not yet.
+
+    (Inside ``jax.jit``, or the body of a loop, a derivative may be taken of what was traced, later.)
+    """
+    staged = partial_eval.DynamicJaxprTracer
+    places = [i for i, x in enumerate(values) if is_tracer(x) and not isinstance(x, staged) and is_float(x.aval)]
+    noted: list[list[bool]] = []
+
+    @jax.custom_jvp
+    def probe(*floats: Any) -> tuple[Any, ...]:
+        return floats
+
+    @functools.partial(probe.defjvp, symbolic_zeros=True)
+    def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        noted.append([not isinstance(t, SymbolicZero) for t in tangents])
+        return primals, tangents
+
+    if places:
+        probe(*[values[i] for i in places])
+    if not noted:
+        return None
+    moving = {i for i, moves in zip(places, noted[0], strict=True) if moves}
+    return tuple([i in moving for i in range(len(values))])
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import collector
+from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
-from remat_plan.graph.call import positions
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints

@@ -17,7 +17,7 @@ from typing import Any
 from remat_plan import collector
 from remat_plan.clock.steps import attached, run_of
 from remat_plan.clock.turns import time_in_turns
-from remat_plan.graph.call import positions
+from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED

@@ -17,7 +17,9 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 import jax
 
 from remat_plan.clock.store import check_cost
-from remat_plan.graph.call import positions
+from remat_plan.graph.argnums import fixed_arguments, positions
+from remat_plan.graph.call import make_function_call
+from remat_plan.graph.frameworks import check_function, is_for_jax, refuse_bound_linen
 from remat_plan.modules import holds_modules, lifted
 from remat_plan.planbook import PlanBook, PlanOptions
 from remat_plan.planning.limits import make_constraints
@@ -94,19 +96,31 @@ class Planned(Wrapper[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if holds_modules((args, kwargs)):
             return self._of_modules(*args, **kwargs)
+        refuse_bound_linen(jax.tree.leaves(args), "rp.remat needs")
         return self.book.run(self.fn, args, kwargs)
 
     @functools.cached_property
     def _of_modules(self) -> Callable[..., Any]:
         """The function of NNX modules, whose updates are carried out of it; ``rp.nnx.remat`` has the same.
 
-        With the modules' new state beside its result it is no loss, but any function.
+        Of a loss their new state is beside it (``has_aux``).
         """
         options = self.book.options
-        request = replace(options.request, argnums=(), has_aux=False)
-        book = PlanBook(replace(options, request=request))
+        is_loss, has_aux = bool(options.request.argnums), options.request.has_aux
+        book = PlanBook(replace(options, request=replace(options.request, has_aux=is_loss)))
         book.plans = self.book.plans
-        return lifted(self.fn, lambda pure, args: book.run(pure, args, {}))
+
+        def run(pure: Callable[..., Any], args: Sequence[Any]) -> Any:
+            def loss(*args: Any) -> Any:
+                updates, result = pure(*args)
+                if not has_aux or not isinstance(result, (tuple, list)) or len(result) != 2:
+                    return result, (updates, ())
+                return result[0], (updates, (result[1],))
+
+            value, (updates, aux) = book.run(loss, args, {})
+            return updates, (value, *aux) if has_aux else value
+
+        return lifted(self.fn, run if is_loss else lambda pure, args: book.run(pure, args, {}))
 
 
 @overload
@@ -139,12 +153,13 @@ def remat(
     shapes it plans again.
 
     Args:
-        fn: with a budget, or with ``argnums`` or ``has_aux``, a loss as ``plan`` takes it. Otherwise any function of
-            arrays: its gradient step is then its VJP with respect to every array of floating point, with
-            cotangents for all of its outputs.
-        budget: as in ``plan``; for a function that is no loss, use ``checkpoint(fn, budget=...)``.
+        fn: with ``argnums`` or ``has_aux``, or with a budget if it returns a scalar, a loss as ``plan`` takes it.
+            Otherwise any function of arrays: its gradient step is then its VJP, with cotangents for all of its outputs.
+        budget: as in ``plan``; for a function that is no loss, as in ``checkpoint``.
         strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
-        argnums, has_aux: as in ``jax.grad``; by default the first argument is differentiated.
+        argnums, has_aux: as in ``jax.grad``. Where a gradient is being taken, what it is taken of is known, and counts,
+            whatever ``argnums`` says; elsewhere (in a function that was jitted before) it is by default the first
+            argument of a loss, and every array of floating point of other functions.
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
@@ -171,13 +186,15 @@ def remat(
         return checkpoint(
             fn, policy=policy, prevent_cse=prevent_cse, static_argnums=static_argnums, static_argnames=static_argnames
         )
+    any_function = argnums is None and not has_aux
     if argnums is None:
         argnums = 0 if budget is not None or has_aux else ()
     elif not positions(argnums):
         raise ValueError(f"argnums={short(argnums)}: name at least one argument to differentiate.")
     request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
     options = make_options(budget, request, static_argnames, prevent_cse, **planning)
-    return _decorated("rp.remat", fn, replace(options, is_mark=budget is None and strategy is None))
+    is_mark = budget is None and strategy is None
+    return _decorated("rp.remat", fn, replace(options, is_mark=is_mark, any_function=any_function))
 
 
 @overload
@@ -197,8 +214,8 @@ def checkpoint(
 ) -> Any:
     """``jax.checkpoint``, and more: with a budget or a strategy, what is saved inside ``fun`` is planned.
 
-    With JAX's own arguments only, this is ``jax.checkpoint``. Use it as a function or as a decorator, with and without
-    arguments.
+    With JAX's own arguments only, this is ``jax.checkpoint``, which here takes arguments with leaves that are no arrays
+    too (modules of Equinox hold functions). Use it as a function or as a decorator, with and without arguments.
 
     Args:
         fun: any function of arrays (a layer, a block, a loss).
@@ -229,17 +246,43 @@ def checkpoint(
     """
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, others)
-        policy = guarded(policy)
-        given = {"static_argnums": static_argnums, "static_argnames": static_argnames}
-        others.update({name: value for name, value in given.items() if value != ()})
-        if fun is None:
-            return functools.partial(_jax_checkpoint, policy=policy, prevent_cse=prevent_cse, **others)
-        return _jax_checkpoint(fun, policy=policy, prevent_cse=prevent_cse, **others)
+        others.update(policy=guarded(policy), prevent_cse=prevent_cse)
+        make = functools.partial(_whole, static_argnums=static_argnums, static_argnames=static_argnames, others=others)
+        return make if fun is None else make(fun)
     check_alone(policy, budget, strategy, {})
     if not isinstance(prevent_cse, bool):
         raise TypeError(f"prevent_cse={short(prevent_cse)}: True or False where a budget or a strategy is given.")
     request = make_request(budget, strategy, (), False, static_argnums, **others)
     return _decorated("rp.checkpoint", fun, make_options(budget, request, static_argnames, prevent_cse, **others))
+
+
+def _whole(
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+    others: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """``jax.checkpoint``; of a call that it does not take, its flat form."""
+    check_function(fun, "rp.checkpoint needs")
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    static = {"static_argnums": static_argnums, "static_argnames": names}
+    whole = _jax_checkpoint(fun, **others, **{name: value for name, value in static.items() if value != ()})
+
+    @functools.wraps(whole)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        fixed, fixed_names = fixed_arguments(fun, len(args), static_argnums, names)
+        dynamic = [a for i, a in enumerate(args) if i not in fixed], {k: kwargs[k] for k in kwargs.keys() - fixed_names}
+        if is_for_jax(dynamic) and not (fixed_names - set(names)) & kwargs.keys():
+            return whole(*args, **kwargs)
+        refuse_bound_linen(jax.tree.leaves(args), "rp.checkpoint needs")
+        call = make_function_call(fun, args, kwargs, static_argnums, names)
+        barriers = others["prevent_cse"]  # one for each argument cannot be told for the leaves
+        flat = _jax_checkpoint(
+            call.flat_fn, **{**others, "prevent_cse": barriers if isinstance(barriers, bool) else True}
+        )
+        return flat(*call.leaves)
+
+    return checkpointed
 
 
 def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> None:
@@ -303,6 +346,5 @@ def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -
 
 
 def _decorate(door: str, fn: Callable[..., Any], options: PlanOptions) -> Planned:
-    if not callable(fn):
-        raise TypeError(f"{door} needs a function, not {type(fn).__name__}.")
+    check_function(fn, f"{door} needs")
     return Planned(fn, options)

@@ -26,7 +26,8 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.functions import Planning, check_alone, make_options, make_request
-from remat_plan.graph.call import positions, struct_of
+from remat_plan.graph.argnums import positions
+from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import scan
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from remat_plan.graph.call import is_nnx_module
+from remat_plan.graph.frameworks import is_nnx_module
 
 _TAG = "remat_plan"
 
@@ -41,7 +41,7 @@ def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
     from flax.nnx.transforms import general
 
     pure = general.merge_inputs(f, ctxtag=_TAG)
-    split = general.split_inputs(lambda *args: run(pure, args), ctxtag=_TAG)
+    split = general.split_inputs(lambda *args: _run_updates(run, pure, args), ctxtag=_TAG)
 
     @functools.wraps(f)
     def of_modules(*args: Any, **kwargs: Any) -> Any:
@@ -57,6 +57,28 @@ def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
         return split(*bound.args)
 
     return of_modules
+
+
+def _run_updates(run: Run, pure: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Run a pure function that returns new state and a result; of the state only what is new comes out of ``run``.
+
+    Parameters that come back as they are would be outputs with cotangents of their own, as large as the model.
+    """
+    places: list[int | None] = []
+    tree = None
+
+    def updates(*inner: Any) -> tuple[list[Any], Any]:
+        nonlocal tree
+        state, result = pure(*inner)
+        leaves, tree = jax.tree.flatten(state)
+        known = {id(leaf): i for i, leaf in enumerate(jax.tree.leaves(inner))}
+        places[:] = [known.get(id(leaf)) for leaf in leaves]
+        return [leaf for leaf, place in zip(leaves, places, strict=True) if place is None], result
+
+    new, result = run(updates, args)
+    old, updated = jax.tree.leaves(args), iter(new)
+    leaves = [next(updated) if place is None else old[place] for place in places]
+    return jax.tree.unflatten(tree, leaves), result
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from remat_plan import _compat, marks
+from remat_plan.graph.call import check_loss, make_call, make_function_call
 from remat_plan.planned import make_plan
-from remat_plan.program import Program, Traced, trace_function, trace_loss
+from remat_plan.program import Program, Traced, traced_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
@@ -49,6 +50,7 @@ class PlanOptions:
         static_argnames: keyword arguments that are not traced.
         prevent_cse: as in ``jax.checkpoint``, for the segments.
         cost: whose seconds plans go by.
+        any_function: whether the function need not be a loss: it is one if it returns a scalar.
         is_mark: whether neither a budget nor a strategy was given, so that a training step around it may plan.
     """
 
@@ -57,6 +59,7 @@ class PlanOptions:
     target: str | None
     static_argnames: tuple[str, ...] = ()
     prevent_cse: bool = True
+    any_function: bool = False
     is_mark: bool = False
     cost: str = "table"
 
@@ -97,11 +100,25 @@ class PlanBook:
         return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in flat])
 
     def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
-        """Trace a call, of a loss or of any function."""
+        """Trace a call, of a loss or of any function.
+
+        Where a derivative is being taken of the call, what it is taken of is known, and counts; else ``argnums`` do, of
+        a function that is no loss every array of floating point.
+        """
         r = self.options.request
-        if r.argnums:
-            return trace_loss(fn, args, kwargs, r.argnums, r.has_aux, r.static_argnums)
-        return trace_function(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
+        call = make_function_call(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
+        moving = _compat.perturbed(call.leaves)
+        if moving is not None:
+            call = replace(call, differentiated=moving)
+        elif r.argnums:
+            call = make_call(fn, args, kwargs, r.argnums, r.static_argnums, self.options.static_argnames)
+        call, closed, shapes = call.trace()
+        if r.argnums and not (self.options.any_function and _returns_array(shapes)):
+            check_loss(shapes, r.has_aux)
+            return Traced(call, closed, jax.tree.structure(shapes), True, ())
+        if r.argnums and moving is None:
+            call = replace(call, differentiated=tuple([_compat.is_float(x) for x in call.structs]))
+        return traced_function(call, closed, shapes)
 
     def _trace_mark(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Trace a call of a mark; the marks in it are a part of it."""
@@ -135,6 +152,11 @@ def _digest(program: Program) -> str:
     """The name of a program among plans; where its arrays lie on several devices another one, as its peaks are."""
     digest, layout = program.fingerprint.digest, program.call.layout
     return f"{digest}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:8]}" if layout else digest
+
+
+def _returns_array(shapes: Any) -> bool:
+    """Tell whether what a function returns first is no scalar, so that it cannot be a loss."""
+    return any(leaf.shape != () for leaf in jax.tree.leaves(shapes)[:1])
 
 
 def _has_vjp(traced: Traced) -> bool:

@@ -105,8 +105,7 @@ def trace_loss(
     Raises:
         TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
     """
-    call = make_call(fn, args, kwargs, argnums, static_argnums)
-    closed, shapes = call.trace()
+    call, closed, shapes = make_call(fn, args, kwargs, argnums, static_argnums).trace()
     check_loss(shapes, has_aux)
     return Traced(call, closed, jax.tree.structure(shapes), True, ())
 
@@ -123,8 +122,11 @@ def trace_function(
     Raises:
         TypeError, ValueError: bad arguments (see ``graph.call``), or outputs that are no arrays.
     """
-    call = make_function_call(fn, args, kwargs, static_argnums, static_argnames)
-    closed, shapes = call.trace()
+    return traced_function(*make_function_call(fn, args, kwargs, static_argnums, static_argnames).trace())
+
+
+def traced_function(call: Call, closed: Any, shapes: Any) -> Traced:
+    """A call that was traced (``Call.trace``), taken as one of any function."""
     avals = [var.aval for var in _compat.open_jaxpr(closed)[0].outvars]
     cotangents = tuple(_compat.struct(aval) for aval in avals if _compat.is_float(aval))
     return Traced(call, closed, jax.tree.structure(shapes), False, cotangents)

@@ -3,29 +3,25 @@
 In: a function, its arguments, ``argnums``. Out: ``Call``: flat arrays, which of them are differentiated, the
 flat function, and how to put results together again.
 
-Arrays, ``ShapeDtypeStruct`` and Python numbers are traced; booleans, strings, None, functions and whatever else
-sits in the arguments stay as they are (as in ``jax.grad``, so that ``if train:`` works).
+Arrays and ``ShapeDtypeStruct`` are traced; booleans, strings, None, functions and whatever else sits in the arguments
+stay as they are (as in ``jax.grad``, so that ``if train:`` works). Python numbers are traced too, so that another
+number is no other program; but those inside a model (``frameworks.is_model``) stay as they are, and so do all that are
+not differentiated where the function cannot do without their values.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from remat_plan import _compat
+from remat_plan.graph.argnums import fixed_arguments, normalize_argnums
+from remat_plan.graph.frameworks import check_function, is_nnx_module, is_number, sort_leaves
 from remat_plan.wording import short
-
-
-def is_traced(leaf: Any) -> bool:
-    """Tell whether an argument leaf is an array (or will be one)."""
-    if isinstance(leaf, (bool, str)) or leaf is None:
-        return False
-    return (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or isinstance(leaf, (int, float, complex))
 
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -51,14 +47,6 @@ _NO_GRADIENT = (
     " If it is a gradient already (jax.grad, jax.value_and_grad, jitted or not), give the loss that it is of, and "
     "take the gradient of what comes out."
 )
-
-_NNX_BASES = ("Module", "Pytree", "Object")
-"""Classes of Flax NNX, one of which everything that a function may update is: modules, optimizers, metrics, streams."""
-
-
-def is_nnx_module(value: Any) -> bool:
-    """Tell whether a value is a module of Flax NNX (or an optimizer, ...): a pytree that a function may update."""
-    return any(c.__name__ in _NNX_BASES and c.__module__.startswith("flax.nnx") for c in type(value).__mro__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +105,46 @@ class Call:
         but of what the compiler makes of them."""
         return tuple([(i, _compat.spread(s)) for i, s in enumerate(self.structs) if _compat.is_automatic(s.sharding)])
 
-    def trace(self) -> tuple[Any, Any]:
-        """Trace the function; return its closed jaxpr and the tree of its output shapes."""
+    def trace(self) -> tuple[Call, Any, Any]:
+        """Trace the function; return the call, its closed jaxpr and the tree of its output shapes.
 
+        The call is another one where the function needs to know the Python numbers in its arguments.
+
+        Raises:
+            NotImplementedError: the function closes over a mutable array.
+        """
+        try:
+            call, (closed, shapes) = self, self._trace()
+        except (TypeError, IndexError):  # what JAX raises where a value has to be known
+            call = self._with_numbers()
+            if call is None:
+                raise
+            closed, shapes = call._trace()
+        if any(_compat.is_ref(v.aval) for v in _compat.open_jaxpr(closed)[0].constvars):
+            raise _no_refs("the function closes over one")
+        return call, closed, shapes
+
+    def _trace(self) -> tuple[Any, Any]:
         @functools.wraps(self.fn, updated=())  # JAX's messages then speak of the user's function
         def traced(*leaves: Any) -> Any:
             return self.flat_fn(*leaves)
 
         return jax.make_jaxpr(traced, return_shape=True)(*self.types)
+
+    def _with_numbers(self) -> Call | None:
+        """This call with its Python numbers as they are; None where that changes nothing that may be changed."""
+        known = [is_number(leaf) for leaf in self.leaves]
+        moving = tuple([d for d, k in zip(self.differentiated, known, strict=True) if not k])
+        if not any(known) or any(moving) != any(self.differentiated):
+            return None
+        arrays, others = iter(zip(self.leaves, known, strict=True)), iter(self.static)
+        traced, static = [], []
+        for t in self.traced:
+            leaf, is_known = next(arrays) if t else (next(others), True)
+            traced.append(not is_known)
+            static += [leaf] if is_known else []
+        leaves = tuple([leaf for leaf, k in zip(self.leaves, known, strict=True) if not k])
+        return replace(self, traced=tuple(traced), static=tuple(static), leaves=leaves, differentiated=moving)
 
 
 def _without_automatic_axes(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -133,41 +153,13 @@ def _without_automatic_axes(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruc
     return jax.ShapeDtypeStruct(struct.shape, struct.dtype, weak_type=struct.weak_type)
 
 
-def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:
-    """Return positions of arguments as a tuple of integers; one integer stands for itself.
-
-    Raises:
-        TypeError: not integers.
-    """
-    single = isinstance(argnums, (int, np.integer)) or not isinstance(argnums, Iterable)
-    numbers: tuple[Any, ...] = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
-    for n in numbers:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise TypeError(f"{name}={short(argnums)}: positions of arguments are integers, not {type(n).__name__}.")
-    return tuple(int(n) for n in numbers)
-
-
-def normalize_argnums(argnums: int | Sequence[int], n_args: int, name: str = "argnums") -> tuple[int, ...]:
-    """Return ``argnums`` as a tuple of positions from 0 to ``n_args - 1``.
-
-    Raises:
-        TypeError: not integers. ValueError: out of range, or none at all.
-    """
-    numbers = positions(argnums, name)
-    for n in numbers:
-        if not -n_args <= n < n_args:
-            raise ValueError(f"{name}={short(argnums)}: the function is given {n_args} positional argument(s).")
-    if not numbers:
-        raise ValueError(f"{name}={short(argnums)}: name at least one argument to differentiate.")
-    return tuple(n % n_args for n in numbers)
-
-
 def make_call(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     argnums: int | Sequence[int],
     static_argnums: int | Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
 ) -> Call:
     """Take the call of a loss apart.
 
@@ -175,20 +167,20 @@ def make_call(
         TypeError: ``fn`` is not callable, or a differentiated argument has a leaf that is no float.
         ValueError: a bad position, or nothing to differentiate.
     """
-    if not callable(fn):
-        raise TypeError(f"fn={short(fn)}: the first argument must be a function, not {type(fn).__name__}.")
+    check_function(fn, f"fn={short(fn)}: the first argument must be")
     if not args:
         raise ValueError("no arguments: give example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
     numbers = normalize_argnums(argnums, len(args))
-    static_numbers = positions(static_argnums, "static_argnums")
-    fixed = normalize_argnums(static_numbers, len(args), "static_argnums") if static_numbers else ()
-    both = sorted(set(numbers) & set(fixed))
+    fixed, fixed_names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
+    both = sorted(set(numbers) & fixed)
     if both:
         raise ValueError(f"argument {both[0]} is in argnums and in static_argnums; it can be only one of them.")
 
-    def moves(path: Any, leaf: Any) -> bool:
+    def moves(path: Any, leaf: Any, in_model: bool) -> bool:
         position = path[1].idx if path[0].idx == 0 else -1
         if position in numbers and not _compat.is_float(struct_of(leaf)):
+            if in_model:  # a buffer: equinox.filter_grad takes no gradient of it
+                return False
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
                 f"no gradient; argnums={short(argnums)} must name arguments of floating point only."
@@ -196,7 +188,7 @@ def make_call(
             )
         return position in numbers
 
-    call = _take_apart(fn, args, kwargs, fixed, (), moves)
+    call = _take_apart(fn, args, kwargs, fixed, fixed_names, moves)
     if not any(call.differentiated):
         raise ValueError(
             f"argnums={short(argnums)}: no array of floating point to differentiate in these arguments. (Of a method, "
@@ -222,39 +214,46 @@ def make_function_call(
     Raises:
         ValueError: a bad position.
     """
-    numbers = positions(static_argnums, "static_argnums")
-    fixed = normalize_argnums(numbers, len(args), "static_argnums") if numbers else ()
-    return _take_apart(fn, args, kwargs, fixed, static_argnames, lambda _, leaf: _compat.is_float(struct_of(leaf)))
+    fixed, names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
+    return _take_apart(fn, args, kwargs, fixed, names, lambda _, leaf, __: _compat.is_float(struct_of(leaf)))
 
 
 def _take_apart(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    fixed: Sequence[int],
-    fixed_names: Sequence[str],
-    moves: Callable[[Any, Any], bool],
+    fixed: Collection[int],
+    fixed_names: Collection[str],
+    moves: Callable[[Any, Any, bool], bool],
 ) -> Call:
-    """Sort the leaves of a call; ``moves`` tells from its path and itself whether an array is differentiated."""
+    """Sort the leaves of a call; ``moves`` tells whether an array is differentiated, from its path, itself, and
+    whether it is in a model."""
     if not isinstance(kwargs, Mapping):
         raise TypeError(f"kwargs={short(kwargs)}: give a mapping of names to arguments.")
     leaves: list[Any] = []
-    traced: list[bool] = []
     static: list[Any] = []
     differentiated: list[bool] = []
     wrapped = tuple(_Static(a) if i in fixed else a for i, a in enumerate(args))
     named = {k: _Static(v) if k in fixed_names else v for k, v in kwargs.items()}
     paths, tree = jax.tree_util.tree_flatten_with_path((wrapped, named))
-    for path, leaf in paths:
-        array = not isinstance(leaf, _Static) and is_traced(leaf)
-        traced.append(array)
+    kinds = sort_leaves((wrapped, named))
+    for (path, leaf), (array, in_model) in zip(paths, kinds, strict=True):
+        if array and _compat.is_ref(getattr(leaf, "aval", None)):
+            raise _no_refs(f"argument {jax.tree_util.keystr(path[1:])} is one")
         if array:
             leaves.append(leaf)
-            differentiated.append(moves(path, leaf))
+            differentiated.append(moves(path, leaf, in_model))
         else:
             static.append(leaf)
     target = _unwrapping(fn) if fixed or fixed_names else fn
-    return Call(target, tree, tuple(traced), tuple(static), tuple(leaves), tuple(differentiated))
+    return Call(target, tree, tuple([array for array, _ in kinds]), tuple(static), tuple(leaves), tuple(differentiated))
+
+
+def _no_refs(what: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"mutable arrays (jax.new_ref) are not planned, and {what}. Give the function the value (ref[...]), let it "
+        "return the new one, and store that where the function is called."
+    )
 
 
 class _Static:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_plan.graph.call import normalize_argnums, positions
+from remat_plan.graph.argnums import normalize_argnums, positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from remat_plan.graph.call import is_traced
+from remat_plan.graph.frameworks import sort_leaves
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Split:
     def of(value: Any, is_static: bool = False) -> Split:
         """Take a value apart; a static one has no arrays."""
         leaves, tree = jax.tree.flatten(value)
-        traced = tuple(not is_static and is_traced(x) for x in leaves)
+        traced = tuple(traced and not is_static for traced, _ in sort_leaves(value))
         arrays = jax.tree.unflatten(tree, [x if t else None for x, t in zip(leaves, traced, strict=True)])
         others = tuple(x for x, t in zip(leaves, traced, strict=True) if not t)
         return Split(None if is_static else arrays, tree, (value,) if is_static else others, traced)

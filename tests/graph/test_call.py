@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from remat_plan.graph.call import check_loss, is_traced, make_call, normalize_argnums, struct_of
+from remat_plan.graph.argnums import normalize_argnums
+from remat_plan.graph.call import check_loss, make_call, struct_of
+from remat_plan.graph.frameworks import sort_leaves
 from tests.zoo import Params, V, W, X
 
 S = jax.ShapeDtypeStruct
@@ -13,12 +15,12 @@ S = jax.ShapeDtypeStruct
 
 @pytest.mark.parametrize("leaf", [V, np.zeros(3), 1, 2.0, 1j, S((2,), "float32"), np.float32(1), jax.random.key(0)])
 def test_arrays_and_numbers_are_traced(leaf):
-    assert is_traced(leaf)
+    assert sort_leaves([leaf]) == [(True, False)]
 
 
 @pytest.mark.parametrize("leaf", [True, False, None, "text", jnp.sin, object()])
 def test_everything_else_is_static(leaf):
-    assert not is_traced(leaf)
+    assert not any(traced for traced, _ in sort_leaves([leaf]))
 
 
 def test_a_call_is_put_together_again():
@@ -44,7 +46,7 @@ def test_all_leaves_of_an_argument_are_differentiated():
 def test_static_arguments_are_not_looked_into():
     call = make_call(lambda a, b: a * b[0], (V, (2.0, jnp.ones(3))), {}, 0, (1,))
     assert len(call.leaves) == 1
-    closed, _ = call.trace()
+    _, closed, _ = call.trace()
     assert len(closed.jaxpr.invars) == 1
 
 
