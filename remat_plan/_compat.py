@@ -29,10 +29,13 @@ from jax.interpreters import partial_eval
 
 from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
     changes_arrays,
+    has_checks,
     has_effects,
     has_lost_effects,
     lower_for_absent_gpu,
     named_axes,
+    reporting_checks,
+    runs_once,
 )
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,

@@ -6,6 +6,7 @@ In: equations, a traced program. Out: whether running once matters, and to whom;
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,29 @@ def named_axes(eqn: Any) -> tuple[str, ...]:
 
 
 def has_effects(eqn: Any) -> bool:
-    """Tell whether an equation must run exactly once. Collectives need not: they only speak of an axis."""
+    """Tell whether an equation must run, whoever reads it. Collectives need not: they only speak of an axis."""
     return any(not isinstance(e, core.NamedAxisEffect) for e in eqn.effects)
+
+
+def runs_once(eqn: Any) -> bool:
+    """Tell whether an equation must not run again in the backward pass; a check that runs twice fails twice."""
+    return any(not isinstance(e, core.NamedAxisEffect) and not _is_check(e) for e in eqn.effects)
+
+
+def has_checks(closed: Any) -> bool:
+    """Tell whether a jaxpr has checks (``checkify.check``), which compile only where something reports them."""
+    return any(map(_is_check, getattr(closed, "jaxpr", closed).effects))
+
+
+def reporting_checks(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns the first failed check too, as ``checkify`` around a whole step has it."""
+    from jax.experimental import checkify
+
+    return checkify.checkify(fn, errors=checkify.user_checks)
+
+
+def _is_check(effect: Any) -> bool:
+    return type(effect).__name__ == "ErrorEffect"
 
 
 def has_lost_effects(eqn: Any) -> bool:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from remat_plan import _compat
+from remat_plan.graph.frameworks import check_function
 from remat_plan.modules import Functional, holds_modules
 from remat_plan.wording import short
 
@@ -43,8 +44,7 @@ def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callabl
         >>> bool(jnp.allclose(gradient, jax.grad(loss)(w, x)))
         True
     """
-    if not callable(value_and_grad):
-        raise TypeError(f"rp.accumulate needs a function, not {type(value_and_grad).__name__}.")
+    check_function(value_and_grad, "rp.accumulate needs")
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         raise TypeError(f"microbatches={short(microbatches)}: give a positive integer.")
     if microbatches < 1:

@@ -12,6 +12,7 @@ from typing import Any
 from remat_plan import collector
 from remat_plan.clock.store import check_cost
 from remat_plan.fitted import find_marks, make_call
+from remat_plan.graph.frameworks import check_function
 from remat_plan.report.progress import Progress
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
 from remat_plan.training.batches import Batches, MarkedStep, largest_of
@@ -73,6 +74,7 @@ def max_batch(
     """
     if not callable(train_step) or not callable(make_args):
         raise TypeError("rp.max_batch needs two functions: the training step, and one that makes its arguments.")
+    check_function(train_step, "rp.max_batch needs")
     if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
         raise ValueError(f"multiple_of={short(multiple_of)}: give a positive integer.")
     check_cost(cost)

@@ -16,6 +16,7 @@ from typing import Any
 
 from remat_plan.clock.store import check_cost
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
+from remat_plan.graph.frameworks import check_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.measurement import Measurement
@@ -207,8 +208,7 @@ def fit(
         True
         >>> params, state, loss = step(*args)
     """
-    if not callable(train_step):
-        raise TypeError(f"rp.fit needs a function, not {type(train_step).__name__}.")
+    check_function(train_step, "rp.fit needs")
     named = {} if kwargs is None else kwargs
     if not isinstance(named, Mapping):
         raise TypeError(f"kwargs={short(named)}: give a mapping of names to arguments.")

@@ -87,7 +87,7 @@ class Functional:
 
     Attributes:
         fn: the user's function.
-        graph: what the modules are beside their state; hashable.
+        graph: what the modules are beside their state.
         places: which arguments hold modules.
         modules: these arguments.
         states: their state, one pytree for each.

@@ -1,13 +1,17 @@
 """A dictionary of bounded size: what was not used for longest goes first.
 
-In: what is made once per input shapes (plans, emitted functions, fitted steps). Out: ``Recent``. Several threads may
-use one.
+In: what is made once per input shapes (plans, emitted functions, fitted steps). Out: ``Recent``, which several threads
+may use; ``key_of``, its keys of values that are not traced.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
+
+import numpy as np
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -61,3 +65,56 @@ def _recent(most: int, items: list[tuple[Any, Any]]) -> Recent[Any, Any]:
     for key, value in items:
         made.keep(key, value)
     return made
+
+
+def key_of(value: Any) -> Any:
+    """A value as a key: equal for equal values of equal types, whatever becomes of the value later.
+
+    What cannot be hashed (a configuration that is a mutable dataclass, say) counts by what is in it.
+
+    >>> key_of([1, 0.0]) == key_of([1, 0.0]), key_of(1) == key_of(True), key_of(0.0) == key_of(-0.0)
+    (True, False, False)
+    """
+    kind = type(value)
+    if isinstance(value, (float, complex)):
+        return kind, repr(value)  # "nan" is equal to itself, "0.0" is not "-0.0"
+    if not isinstance(value, (list, tuple)):
+        try:
+            hash(value)
+            return kind, value
+        except TypeError:  # by its parts
+            pass
+    return kind, tuple(map(key_of, _parts(value)))
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What makes up a value that cannot be hashed."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, Mapping):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, (set, frozenset)):
+        return [frozenset(value)]
+    if hasattr(value, "node_data"):  # a tree of JAX
+        return [*(value.node_data() or ()), *value.children()]
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        return [array.shape, array.dtype.str, array.tobytes()]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if hasattr(value, "__dict__"):
+        return [part for item in vars(value).items() for part in item]
+    return [_Itself(value)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Itself:
+    """What nothing is known of but whether it is equal to another."""
+
+    value: Any
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and bool(self.value == other.value)

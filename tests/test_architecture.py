@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "marks": {"program"},
     "modules": {"graph"},
     "training": {
-        *("_compat", "units", "graph", "cost", "verify", "report", "program", "reuse", "search", "marks"),
+        *("_compat", "units", "graph", "cost", "verify", "report", "program", "recent", "reuse", "search", "marks"),
     },
     "fitted": {
         *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),
@@ -58,7 +58,7 @@ MAY_IMPORT = {
     },
     "planbook": {
         *("_compat", "units", "rewrite", "verify", "results", "report"),
-        *("program", "recent", "reuse", "search", "planned", "marks"),
+        *("program", "recent", "reuse", "search", "planned", "marks", "graph"),
     },
     "functions": {
         *("units", "policies", "clock", "graph", "planning", "results", "program", "search", "modules", "planbook"),

@@ -38,7 +38,8 @@ class Kind(IntEnum):
 
 ALIASES = frozenset(
     "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint reduce_precision mesh_cast "
-    "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put random_clone".split()
+    "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put random_clone "
+    "check".split()
 )
 CHEAP = frozenset(
     "add sub mul neg abs sign max min and or xor not select_n clamp eq ne lt le gt ge eq_to le_to lt_to "

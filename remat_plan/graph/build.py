@@ -65,7 +65,7 @@ def build(
             if item.eqn.primitive.name == "name":
                 names[o] = str(item.eqn.params.get("name", ""))
         hit = any(found.needs[kind].active_outputs)
-        ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, _compat.has_effects(item.eqn)))
+        ops.append(Op(index, item.eqn, item.operands, item.outputs, active, hit, kind, _compat.runs_once(item.eqn)))
     read = {o for item in flat.eqns for o in item.operands}.union(flat.outputs)
     values = tuple(Value(i, aval, _compat.aval_bytes(aval), producer[i], names[i]) for i, aval in enumerate(flat.avals))
     return Graph(

@@ -13,7 +13,7 @@ def free_ops(graph: Graph) -> frozenset[int]:
     free: set[int] = set()
     for op in graph.ops:
         producers = [graph.values[v].producer for v in op.reads]
-        if not op.effectful and all(p in free for p in producers):
+        if op.outputs and not op.effectful and all(p in free for p in producers):
             free.add(op.index)
     return frozenset(free)
 

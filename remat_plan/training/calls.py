@@ -10,7 +10,7 @@ they are spelt: what a compiled step returns is not spelt as what it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, Sharding
 
 from remat_plan import _compat
 from remat_plan.graph.call import struct_of
+from remat_plan.recent import key_of
 from remat_plan.training.settings import Settings
 from remat_plan.training.split import Split
 from remat_plan.training.step import TrainingStep
@@ -32,6 +33,7 @@ class CallKind:
     """What a step is traced for.
 
     Attributes:
+        key: equal for what is alike but for arrays; of what follows, and hashable where that is not.
         modules: what NNX modules among the arguments are beside their state; None where there are none.
         splits: the arguments without their arrays.
         tree: the structure of the arrays.
@@ -39,9 +41,10 @@ class CallKind:
         context: JAX's settings that tracing depends on (precisions, the mesh that is set).
     """
 
-    modules: Any
-    splits: tuple[Split, ...]
-    tree: Any
+    key: Any
+    modules: Any = field(compare=False)
+    splits: tuple[Split, ...] = field(compare=False)
+    tree: Any = field(compare=False)
     types: tuple[Any, ...]
     context: Any
 
@@ -84,7 +87,9 @@ class StepCall:
     def kind(self) -> CallKind:
         """What a step is traced for by this call."""
         tree = jax.tree.structure(self.arrays)
-        return CallKind(self.modules, self.splits, tree, tuple(map(_type_of, self.leaves)), _compat.trace_context())
+        key = key_of((self.modules, tree, [(split.tree, split.others) for split in self.splits]))
+        types = tuple(map(_type_of, self.leaves))
+        return CallKind(key, self.modules, self.splits, tree, types, _compat.trace_context())
 
     @property
     def is_traced(self) -> bool:

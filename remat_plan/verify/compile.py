@@ -192,6 +192,8 @@ def _compile(
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
     traced = jitted.trace(*avals)
+    if _compat.has_checks(traced.jaxpr):  # whoever runs the step has checkify around it
+        traced = jax.jit(_compat.reporting_checks(jitted)).trace(*avals)
     is_absent_gpu = target.platform == "gpu" and not target.attached
     lowered = _compat.lower_for_absent_gpu(traced) if is_absent_gpu else traced.lower()
     start = time.perf_counter()
