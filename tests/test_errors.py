@@ -95,7 +95,17 @@ def test_functions_that_are_no_losses(fn, has_aux, text):
     with pytest.raises(TypeError, match=text):
         rp.plan(fn, W, X, budget=MUCH, has_aux=has_aux)
     with pytest.raises(TypeError, match=text):
-        rp.remat(fn, budget=MUCH, has_aux=has_aux)(W, X)
+        rp.remat(fn, budget=MUCH, has_aux=has_aux, argnums=0)(W, X)
+
+
+def test_a_function_that_returns_no_scalar_need_be_no_loss_for_remat():
+    def layer(w, x):
+        return jnp.tanh(x @ w)
+
+    planned = rp.remat(layer, budget=MUCH, verify=False)
+    assert planned(W, X).shape == (256, 16)
+    assert jax.grad(lambda w: jnp.sum(planned(w, X)))(W).shape == (16, 16)
+    assert all(plan.argnums == (0,) for plan in planned.plans.values())
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,59 @@ def test_damaged_plans_are_refused(plan, path, value, told):
         rp.Plan.from_json(damaged(plan, path, value))
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["has_aux"], True),
+        (["argnums"], []),
+        (["argnums"], [0, 1]),
+        (["argnums", 0], 2**40),
+        (["static_argnums"], [0]),
+        (["static_argnums"], [-1]),
+        (["existing"], "keep"),
+        (["overhead"], 1e308),
+        (["program", "digest"], "0"),
+        (["strategy"], "other"),
+        (["digest"], "0"),
+    ],
+)
+def test_what_is_well_formed_and_was_not_written_is_refused(plan, path, value):
+    with pytest.raises(ValueError, match=r"^Plan\.from_json: .*digest is not that of the other fields"):
+        rp.Plan.from_json(damaged(plan, path, value))
+
+
+HOSTILE = (
+    None, True, 0, -1, 2**63, -(2**70), 1.5, -1e308, float("nan"), "", "7", "\ud800", [], {}, [[]], [None], [-1], ["a"],
+    [[0, "save"]], [[10**6, "save"]], [{"start": 0, "end": 1}], [[0, {"parts": [[1, [{"start": 0, "end": 1}]]]}]], KeyError,
+)  # fmt: skip
+
+
+def places(data, path=()):
+    """Every place in JSON data; of a list the first two."""
+    items = data.items() if isinstance(data, dict) else enumerate(data[:2]) if isinstance(data, list) else ()
+    for key, value in items:
+        yield [*path, key]
+        yield from places(value, [*path, key])
+
+
+def test_whatever_is_put_anywhere_is_refused_or_makes_no_difference(plan):
+    read = 0
+    for path in places(json.loads(plan.to_json())):
+        for value in HOSTILE:
+            again, told = read_or_told(damaged(plan, path, value))
+            assert told.startswith("Plan.from_json: ") if again is None else again == plan, path
+            read += again is not None
+    assert read > 0
+
+
+def read_or_told(text):
+    """The plan in a text; or None, and why there is none."""
+    try:
+        return rp.Plan.from_json(text), ""
+    except ValueError as error:
+        return None, str(error)
+
+
 def test_a_step_that_got_faster_travels(plan):
     faster = dataclasses.replace(plan, compiled_overhead=-0.125)
     assert rp.Plan.from_json(faster.to_json()) == faster

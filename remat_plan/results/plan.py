@@ -21,7 +21,7 @@ from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import ROUNDS, measure_plan
 from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
-from remat_plan.results.stored import read_fingerprint, read_schedule
+from remat_plan.results.stored import DIGEST, check_digest, digest_of, read_fingerprint, read_schedule
 from remat_plan.results.trace import MemoryTrace
 from remat_plan.results.tried import Search, Tried
 from remat_plan.reuse import warn_where_undone
@@ -234,6 +234,7 @@ class Plan(Shown):
         data["decisions"] = [d.to_data() for d in self.decisions]
         for name in ("plain_timeline", "planned_timeline"):
             data[name] = data[name].to_data()
+        data[DIGEST] = digest_of(data)
         return json.dumps(data, sort_keys=True)
 
     @staticmethod
@@ -299,8 +300,10 @@ def _read(fields: Fields) -> Plan:
         written_flops=fields.number_or_none("written_flops"),
         search=Search(tuple(read_objects(fields, "search", Tried.from_data))),
     )
+    fields.any(DIGEST, None)
     fields.finish()
     told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)
     if told != there:
         raise ValueError(f"decisions has rows for {told} segments, and schedule has {there}")
+    check_digest(fields)  # last: what is wrong by itself has a better message
     return plan

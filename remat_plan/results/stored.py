@@ -1,10 +1,14 @@
 """Schedules and fingerprints, read back from JSON with every field checked.
 
 In: ``Fields`` of a stored plan. Out: ``Schedule``, ``Fingerprint``; ``ValueError`` that names the field that is wrong.
+Fields that are well formed, and not what was written, are told by a digest of all (``digest_of``).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from remat_plan.graph.action import action_of
@@ -14,6 +18,24 @@ from remat_plan.results.reading import Fields, check_count, check_text, items_of
 
 DEEPEST = 200
 """Segments inside segments, loops and branches that are read; a deeper schedule no strategy makes."""
+
+
+DIGEST = "digest"
+"""The field of a stored plan with the digest of all others."""
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """The digest of a stored plan's fields, but for itself."""
+    text = json.dumps({name: value for name, value in data.items() if name != DIGEST}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_digest(fields: Fields) -> None:
+    """Raise ``ValueError`` if a stored plan is not what was written. (Plans were written without a digest once.)"""
+    if DIGEST in fields.data and fields.text(DIGEST) != digest_of(fields.data):
+        raise ValueError(
+            f"{fields.at(DIGEST)} is not that of the other fields: one was changed after plan.to_json() wrote them"
+        )
 
 
 def read_schedule(fields: Fields, name: str, equations: int) -> Schedule:
