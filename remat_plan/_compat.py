@@ -169,6 +169,18 @@ def checking_leaks() -> bool:
     return bool(jax.config.jax_check_tracer_leaks)
 
 
+def checks_keys(closed: Any) -> bool:
+    """Tell whether JAX looks for random keys that are used twice, and a program has keys."""
+    if not jax.config.jax_debug_key_reuse:
+        return False
+    return any(is_key(v.aval) for eqn in open_jaxpr(closed)[0].eqns for v in (*eqn.invars, *eqn.outvars))
+
+
+def without_key_checks() -> AbstractContextManager[None]:
+    """Return a context in which JAX does not look for random keys that are used twice."""
+    return config.debug_key_reuse(False)
+
+
 def without_cache_writes() -> AbstractContextManager[None]:
     """Return a context, of this thread alone, in which no program takes long enough to go into the persistent cache."""
     return config.persistent_cache_min_compile_time_secs(math.inf)

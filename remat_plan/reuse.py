@@ -56,6 +56,20 @@ def warn_where_undone(schedule: Schedule) -> None:
         )
 
 
+def run_as_traced(traced: Traced) -> Any:
+    """Run a traced call as the plain function, while JAX looks for random keys that are used twice.
+
+    Recomputation uses keys twice by its nature: the masks of the backward pass are those of the forward pass.
+    """
+    warnings.warn(
+        "remat_plan: while jax_debug_key_reuse is on, functions with random keys run without recomputation, which draws "
+        "the same numbers again: keys are checked, and memory is not saved.",
+        stacklevel=2,
+    )
+    outputs = _compat.as_function(traced.jaxpr)(*map(_as_operand, traced.call.leaves))
+    return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in outputs])
+
+
 @dataclass(frozen=True, slots=True)
 class Emission:
     """A program that was emitted.
@@ -84,6 +98,8 @@ class Emissions:
 
     def __call__(self, traced: Traced) -> Any:
         """Run a traced call under its schedule, on its own arguments."""
+        if _compat.checks_keys(traced.jaxpr):
+            return run_as_traced(traced)
         constants = _compat.open_jaxpr(traced.jaxpr)[1]
         if any(map(_compat.is_tracer, constants)) or _compat.checking_leaks():
             program = make_program(traced, self.existing)

@@ -191,6 +191,13 @@ def _compile(
     cache: AbstractContextManager[None],
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
+    with _compat.without_key_checks():  # what is recomputed draws its random numbers again
+        return _compile_traced(jitted, avals, target, options, hardware)
+
+
+def _compile_traced(
+    jitted: Any, avals: tuple[Any, ...], target: Target, options: dict[str, Any], hardware: Hardware | None
+) -> tuple[CompiledMemory, set[str]]:
     traced = jitted.trace(*avals)
     if _compat.has_checks(traced.jaxpr):  # whoever runs the step has checkify around it
         traced = jax.jit(_compat.reporting_checks(jitted)).trace(*avals)
