@@ -29,6 +29,8 @@ from jax.interpreters import partial_eval
 
 from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
     changes_arrays,
+    checking_leaks,
+    checks_keys,
     has_checks,
     has_effects,
     has_lost_effects,
@@ -36,6 +38,7 @@ from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
     named_axes,
     reporting_checks,
     runs_once,
+    without_key_checks,
 )
 from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,
@@ -164,23 +167,6 @@ def trace_context() -> Any:
     return config.trace_context()
 
 
-def checking_leaks() -> bool:
-    """Tell whether JAX looks for tracers that outlive their trace; nothing traced may be kept then."""
-    return bool(jax.config.jax_check_tracer_leaks)
-
-
-def checks_keys(closed: Any) -> bool:
-    """Tell whether JAX looks for random keys that are used twice, and a program has keys."""
-    if not jax.config.jax_debug_key_reuse:
-        return False
-    return any(is_key(v.aval) for eqn in open_jaxpr(closed)[0].eqns for v in (*eqn.invars, *eqn.outvars))
-
-
-def without_key_checks() -> AbstractContextManager[None]:
-    """Return a context in which JAX does not look for random keys that are used twice."""
-    return config.debug_key_reuse(False)
-
-
 def without_cache_writes() -> AbstractContextManager[None]:
     """Return a context, of this thread alone, in which no program takes long enough to go into the persistent cache."""
     return config.persistent_cache_min_compile_time_secs(math.inf)
@@ -303,9 +289,7 @@ def zero_tangent(value: Any) -> Any:
     """Return a zero tangent for a value (``float0`` zeros for integers)."""
     aval = jax.typeof(value)
     if is_float(aval):
-        import jax.numpy as jnp
-
-        return jnp.zeros(aval.shape, aval.dtype)
+        return jax.numpy.zeros(aval.shape, aval.dtype)
     return np.zeros(aval.shape, jax.dtypes.float0)
 
 
@@ -337,12 +321,11 @@ def perturbed(values: Sequence[Any]) -> tuple[bool, ...] | None:
         noted.append([not isinstance(t, SymbolicZero) for t in tangents])
         return primals, tangents
 
-    if places:
-        probe(*[values[i] for i in places])
+    probe(*[values[i] for i in places])
     if not noted:
         return None
-    moving = {i for i, moves in zip(places, noted[0], strict=True) if moves}
-    return tuple([i in moving for i in range(len(values))])
+    known = dict(zip(places, noted[0], strict=True))
+    return tuple([known.get(i, False) for i in range(len(values))])
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:

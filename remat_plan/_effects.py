@@ -1,17 +1,20 @@
 """The part of ``_compat`` that knows what JAX calls an effect, and what talks to the host.
 
-In: equations, a traced program. Out: whether running once matters, and to whom; a module for a device that is not here.
+In: equations, a traced program. Out: whether running once matters, and to whom; what checks of JAX say of it; a module
+for a device that is not here.
 """
 
 # pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import numpy as np
 from jax import ffi
-from jax._src import callback, core, debugging, effects
+from jax._src import callback, config, core, debugging, effects
 from jax._src.interpreters import mlir
 
 _HOST_CALLS = (
@@ -50,8 +53,29 @@ def reporting_checks(fn: Callable[..., Any]) -> Callable[..., Any]:
     return checkify.checkify(fn, errors=checkify.user_checks)
 
 
+def checking_leaks() -> bool:
+    """Tell whether JAX looks for tracers that outlive their trace; nothing traced may be kept then."""
+    return bool(jax.config.jax_check_tracer_leaks)
+
+
+def checks_keys(closed: Any) -> bool:
+    """Tell whether JAX looks for random keys that are used twice, and a program has keys."""
+    if not jax.config.jax_debug_key_reuse:
+        return False
+    return any(_is_key(v.aval) for eqn in getattr(closed, "jaxpr", closed).eqns for v in (*eqn.invars, *eqn.outvars))
+
+
+def without_key_checks() -> AbstractContextManager[None]:
+    """Return a context in which JAX does not look for random keys that are used twice."""
+    return config.debug_key_reuse(False)
+
+
 def _is_check(effect: Any) -> bool:
     return type(effect).__name__ == "ErrorEffect"
+
+
+def _is_key(aval: Any) -> bool:
+    return jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key)
 
 
 def has_lost_effects(eqn: Any) -> bool:

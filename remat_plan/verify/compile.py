@@ -151,7 +151,8 @@ def compile_memory(
     is_jitted = hasattr(fn, "trace") and donate_argnums == ()
     jitted = fn if is_jitted else jax.jit(fn, donate_argnums=donate_argnums)
     rates = None if fast and target.platform == "tpu" else hardware
-    memory, platforms = _compile(jitted, avals, target, options, rates, _compat.without_cache_writes())
+    with _compat.without_key_checks():  # what is recomputed draws its random numbers again
+        memory, platforms = _compile(jitted, avals, target, options, rates, _compat.without_cache_writes())
     if platforms - {target.platform} and not target.attached:
         # No argument is used, so that no sharding told XLA where to go, and it took the default device.
         there = jax.jit(jitted, out_shardings=SingleDeviceSharding(target.device))
@@ -191,16 +192,7 @@ def _compile(
     cache: AbstractContextManager[None],
 ) -> tuple[CompiledMemory, set[str]]:
     """Compile; return the memory, and the platforms of what the program reads (else of what it returns)."""
-    with _compat.without_key_checks():  # what is recomputed draws its random numbers again
-        return _compile_traced(jitted, avals, target, options, hardware)
-
-
-def _compile_traced(
-    jitted: Any, avals: tuple[Any, ...], target: Target, options: dict[str, Any], hardware: Hardware | None
-) -> tuple[CompiledMemory, set[str]]:
     traced = jitted.trace(*avals)
-    if _compat.has_checks(traced.jaxpr):  # whoever runs the step has checkify around it
-        traced = jax.jit(_compat.reporting_checks(jitted)).trace(*avals)
     is_absent_gpu = target.platform == "gpu" and not target.attached
     lowered = _compat.lower_for_absent_gpu(traced) if is_absent_gpu else traced.lower()
     start = time.perf_counter()
