@@ -24,7 +24,7 @@ from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
-from remat_plan.report.shortfall import below_minimum
+from remat_plan.report.shortfall import below_minimum, own_budget
 from remat_plan.results.effects import effect_notes
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import check_rounds, peaks_of
@@ -130,7 +130,10 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
         ValueError: nothing is.
     """
     progress.say("tracing the step")
-    sites, trace = find_sites(step.trace)
+    try:
+        sites, trace = find_sites(step.trace)
+    except BudgetError as error:
+        raise own_budget(error) from None
     if not sites:
         raise no_mark(step.fn, trace)
     pairs = []
@@ -303,8 +306,8 @@ def _below(marked: Marked, found: Fitted, budget_bytes: int) -> BudgetError:
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
     if measuring.step.is_traced and len(measuring.target.devices) > 1:
         advice = _TRACED_ADVICE + advice
-    least = found.memory.total_bytes
-    return below_minimum(graph, timeline, least, budget_bytes, True, mark.judge.device, advice, held, where)
+    least, present = found.memory.total_bytes, measuring.as_written.total_bytes
+    return below_minimum(graph, timeline, least, budget_bytes, present, True, mark.judge.device, advice, held, where)
 
 
 def _outside(measuring: Measuring, found: Fitted) -> str | None:

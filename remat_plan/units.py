@@ -26,6 +26,11 @@ DEVICE_MARGIN = 0.05
 """Share of the device's memory that budget="device" leaves free (the runtime and fragmentation need some)."""
 
 
+_MOST_PER_CENT = 100
+"""A number from 2 to this one, without a unit, is meant as a share: no gradient step needs so few bytes. (A budget of
+one byte asks for the least that can be had.)"""
+
+
 class BudgetError(ValueError):
     """The budget is below the least peak that was reached.
 
@@ -81,8 +86,8 @@ class Budget:
         return int(device_bytes * (1 - DEVICE_MARGIN))
 
 
-def parse_budget(budget: Any) -> Budget:
-    """Parse what a user gives as ``budget``.
+def parse_budget(budget: Any, few: bool = False) -> Budget:
+    """Parse what a user gives as ``budget``; ``few`` where so few bytes may be meant as a small loop stores.
 
     Raises:
         TypeError: not a number or a string.
@@ -99,7 +104,7 @@ def parse_budget(budget: Any) -> Budget:
     if isinstance(budget, (bool, list, tuple)) or not (isinstance(budget, str) or number_like):
         raise TypeError(f"budget={short(budget)}: a budget is {_EXAMPLES}, not {type(budget).__name__}.")
     if isinstance(budget, str):
-        return _parse_text(budget)
+        return _parse_text(budget, few)
     try:
         number = float(budget)
     except OverflowError:  # an integer beyond floats: refused below as infinite
@@ -112,10 +117,21 @@ def parse_budget(budget: Any) -> Budget:
         raise ValueError(
             f'budget={short(budget)}: less than one byte. For a share of the present peak write "{number:.0%}".'
         )
+    if not few:
+        _check_bytes(number, short(budget))
     return Budget(str(int(number)), size_bytes=int(number))
 
 
-def _parse_text(text: str) -> Budget:
+def _check_bytes(number: float, text: str) -> None:
+    """Raise ``ValueError`` for a number without a unit that must be a share."""
+    if 1 < number <= _MOST_PER_CENT:
+        raise ValueError(
+            f"budget={text}: a number is bytes, and {number:g} bytes are too few for any step. Did you mean "
+            f'"{number:g}%", that share of what the step needs as it is? Otherwise give a unit: "{number:g}GB".'
+        )
+
+
+def _parse_text(text: str, few: bool) -> Budget:
     if text.strip().lower() == "device":
         return Budget("device", device=True)
     match = _PATTERN.fullmatch(text)
@@ -130,6 +146,8 @@ def _parse_text(text: str) -> Budget:
     size = int(number * _UNITS[unit or ""])
     if size < 1:
         raise ValueError(f"budget={short(text)} is less than one byte.")
+    if not unit and not few:
+        _check_bytes(number, short(text))
     return Budget(text, size_bytes=size)
 
 

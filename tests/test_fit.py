@@ -133,6 +133,14 @@ def test_the_least_budget_can_be_met():
     assert least.planned.peak_bytes <= caught.value.minimum_bytes
 
 
+def test_a_mark_with_a_budget_of_its_own_is_what_is_refused():
+    own = functools.partial(rp.remat, budget="2%", verify=False)
+    with pytest.raises(rp.BudgetError, match=r"has a budget of its own .* not the one of rp\.fit") as caught:
+        rp.fit(step_with(own), make_state(), make_batch(), budget="90%")
+    assert "2.0% of the" in str(caught.value)
+    assert caught.value.budget_bytes < caught.value.minimum_bytes
+
+
 def test_other_shapes_are_fitted_anew():
     step = rp.fit(step_with(rp.remat), make_state(6), make_batch(2048), budget="80%")
     first = step.report

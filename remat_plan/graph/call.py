@@ -20,6 +20,7 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.argnums import fixed_arguments, normalize_argnums
+from remat_plan.graph.argument_names import FLAT_NAMES, name_arguments
 from remat_plan.graph.frameworks import check_function, is_nnx_module, is_number, sort_leaves
 from remat_plan.wording import short
 
@@ -125,11 +126,19 @@ class Call:
         return call, closed, shapes
 
     def _trace(self) -> tuple[Any, Any]:
-        @functools.wraps(self.fn, updated=())  # JAX's messages then speak of the user's function
+        """Trace the function; JAX's messages then speak of it, and of its arguments."""
+
+        @functools.wraps(self.fn, updated=())
         def traced(*leaves: Any) -> Any:
             return self.flat_fn(*leaves)
 
-        return jax.make_jaxpr(traced, return_shape=True)(*self.types)
+        traced.__signature__ = FLAT_NAMES  # type: ignore[attr-defined]
+        try:
+            return jax.make_jaxpr(traced, return_shape=True)(*self.types)
+        except (TypeError, IndexError) as error:  # what JAX raises where a value must be known
+            arrays = iter(self.leaves)
+            name_arguments(error, self.fn, self.tree, [next(arrays) if t else None for t in self.traced])
+            raise
 
     def _with_numbers(self) -> Call | None:
         """This call with its Python numbers as they are; None where that changes nothing that may be changed."""
@@ -264,6 +273,7 @@ class _Static:
 
 
 def _unwrapping(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         named = {k: v.value if isinstance(v, _Static) else v for k, v in kwargs.items()}
         return fn(*(a.value if isinstance(a, _Static) else a for a in args), **named)

@@ -114,7 +114,7 @@ def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Sc
     if budget is None:
         return Schedule("binomial", (), slots or slots_for(loop.length, MOST_REPETITIONS), 1)
     sizes = loop_sizes(loop)
-    budget_bytes = parse_budget(budget).resolve(sizes.plain_bytes, None)
+    budget_bytes = parse_budget(budget, few=True).resolve(sizes.plain_bytes, None)
     pick = choose if schedule == "auto" else choose_binomial
     return pick(sizes, budget_bytes, _NAME)
 

@@ -5,6 +5,7 @@ In: ``Graph``, the ``Timeline`` of the schedule that needs least, its peak. Out:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from remat_plan.cost.memory import Timeline
@@ -25,6 +26,7 @@ def below_minimum(
     timeline: Timeline,
     least_bytes: int,
     budget_bytes: int,
+    present_bytes: int,
     verified: bool,
     device: str,
     advice: str = "",
@@ -37,6 +39,7 @@ def below_minimum(
         graph: the program.
         timeline: of the schedule with that peak.
         least_bytes, budget_bytes: its peak; what was asked for.
+        present_bytes: the peak of the step as written, which shares are of.
         verified: whether the peak is the compiler's.
         device: what the plan is for.
         advice: what to try beside a larger budget; may be empty.
@@ -50,13 +53,26 @@ def below_minimum(
     advice += _without_effects(graph)
     owned = timeline.argument_bytes + timeline.output_bytes
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
+    present_bytes = max(present_bytes, 1)
+    share = f"{budget_bytes / present_bytes:.1%} of the {format_bytes(present_bytes)} that the step needs as it is"
     message = (
-        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) is below the least {word} peak reached, "
-        f"{format_bytes(least_bytes)} ({least_bytes} bytes) for {device}. {held}. At that minimum the peak is at "
-        f"{where}; the largest values of the program are {'; '.join(largest)}. Try budget={least_bytes}, {advice}a "
-        "smaller batch, a lower precision, or donate and shard the arguments."
+        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes, {share}) is below the least {word} peak reached, "
+        f"{format_bytes(least_bytes)} ({least_bytes} bytes, {least_bytes / present_bytes:.1%}) for {device}. {held}. "
+        f"At that minimum the peak is at {where}; the largest values of the program are {'; '.join(largest)}. Try "
+        f"{_least_budget(least_bytes, present_bytes)}, {advice}a smaller batch, a lower precision, or donate and shard "
+        "the arguments."
     )
     return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where=where, largest=largest)
+
+
+def _least_budget(least_bytes: int, present_bytes: int) -> str:
+    """What to type for the least that can be had.
+
+    >>> _least_budget(592, 1000), _least_budget(1000, 1000)
+    ('budget="60%" (or budget=592)', 'budget=1000')
+    """
+    share = math.ceil(100 * least_bytes / present_bytes)
+    return f'budget="{share}%" (or budget={least_bytes})' if share < 100 else f"budget={least_bytes}"
 
 
 def _without_effects(graph: Graph) -> str:
@@ -92,6 +108,22 @@ def all_in_one(
         "smaller batch."
     )
     return BudgetError(message, minimum_bytes=plain_bytes, budget_bytes=budget_bytes, where=where, largest=())
+
+
+def own_budget(error: BudgetError) -> BudgetError:
+    """The error of a function in a training step that has a budget of its own, which cannot be met."""
+    message = (
+        "rp.fit: a function in the step has a budget of its own (rp.remat or rp.checkpoint with budget=...). That one "
+        "cannot be met, not the one of rp.fit. Leave it out there: what rp.remat marks without a budget is planned for "
+        f"the budget of the whole step. Of that function by itself: {error}"
+    )
+    return BudgetError(
+        message,
+        minimum_bytes=error.minimum_bytes,
+        budget_bytes=error.budget_bytes,
+        where=error.where,
+        largest=error.largest,
+    )
 
 
 def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:

@@ -63,7 +63,8 @@ def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, 
     advice = _ADVICE if checked else ""
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
     advice += UNSEEN_ADVICE if may_be_spread(judge.program.call.leaves, judge.target) and not judge.mapped else ""
-    raise below_minimum(graph, timeline, peaks[least], budget_bytes, verified, judge.device, advice)
+    present_bytes = measure.peak(judge.baseline)
+    raise below_minimum(graph, timeline, peaks[least], budget_bytes, present_bytes, verified, judge.device, advice)
 
 
 def _search(

@@ -171,6 +171,12 @@ def test_options_of_the_problem_are_used(run):
     assert "Plain JAX saves" in out
 
 
+def test_a_number_is_no_share(run):
+    code, out, err = run("plan", "train.py:problem", "--budget", "60")
+    assert (code, out) == (2, "")
+    assert 'Did you mean "60%"' in " ".join(err.split())
+
+
 def test_a_budget_that_cannot_be_met_is_1(run, folder):
     code, out, err = run("plan", "train.py:problem", "--budget", "1%", "--no-verify", "--json", "plan.json")
     assert (code, out) == (1, "")
