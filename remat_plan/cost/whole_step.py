@@ -46,14 +46,19 @@ class StepProgram(ProgramBuilder):
         left_out = self.free | self.rules.borders.told if self.again else self.free
         return [i for i in range(segment.start, segment.end) if i not in left_out]
 
-    def forward_pass(self, segments: Sequence[Segment]) -> None:
-        """Run the forward pass of segments one after another."""
+    def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
+        """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
             self.enter(segment)
+            if segment.children:
+                self.forward_pass(segment.children, inside=True)
+                continue
+            alone = inside or segment.checkpointed
             for index in self.operations(segment):
                 op = self.graph.ops[index]
-                self.forward(op) if segment.checkpointed else self.linearize(op, segment.choice(index))
-            self.store(segment)
+                self.forward(op) if alone else self.linearize(op, segment.choice(index))
+            if not inside:
+                self.store(segment)
 
     def enter(self, segment: Segment) -> None:
         """Have a segment that could start early wait for all that it reads."""

@@ -153,7 +153,7 @@ class Emitter:
         """Have a segment that could start early wait for all that it reads."""
         if self.lean and self.prevent_cse and self.order.starts_early(segment):
             reads = self.borders.interface(segment)[0]
-            env.update(zip(reads, together(*[self.read(env, v) for v in reads]), strict=True))
+            env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
 
     def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
         """Run the equations of a segment one after another."""

@@ -1,6 +1,7 @@
-"""Loops that take their memory when they run.
+"""What waits for all that it reads: segments, and loops that take their memory when they run.
 
-In: a loop, as a function of arrays. Out: the same, so that nothing in it is computed before its arguments are there.
+In: what a segment reads; a loop, as a function of arrays. Out: the same, so that nothing in it is computed before its
+arguments are there.
 
 A loop that stacks its outputs starts with zeros of their size. They depend on nothing, so XLA:CPU, which runs
 everything as soon as it can, makes the zeros of all loops at the start of the program, and they are alive until the
@@ -35,22 +36,28 @@ def start_late(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
     return jax.lax.cond(reached, _compat.as_function(closed), empty, *args)
 
 
-@jax.custom_jvp
-def together(*values: Any) -> list[Any]:
+def together(values: Sequence[Any]) -> list[Any]:
     """Return values none of which is there before all of them are.
 
-    Nor are their tangents and cotangents: gradients of the weights of a segment are made before the segment before it
-    goes on. What has no tangent gets no part in that (``optimization_barrier`` of jax 0.10 would make zeros for it, and
-    have gradients computed that nobody asked for).
+    Nor are their cotangents: gradients of a segment's weights are made before the segment before it goes on. (The
+    barrier of jax 0.10 takes values only that vary over the same axes of a ``shard_map``.)
     """
+    kinds = {_compat.varying_axes(jax.typeof(value)) for value in values}
+    return list(values) if len(kinds) > 1 and _compat.drops_checkpoint_barriers() else _together(*values)
+
+
+@jax.custom_jvp
+def _together(*values: Any) -> list[Any]:
     return list(jax.lax.optimization_barrier(values))
 
 
-@partial(together.defjvp, symbolic_zeros=True)
+@partial(_together.defjvp, symbolic_zeros=True)
 def _together_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Hold the tangents there are. The barrier of jax 0.10 would make zeros for the others, and compute gradients that
+    nobody asks for."""
     moving = [t for t in tangents if not isinstance(t, SymbolicZero)]
     behind = iter(jax.lax.optimization_barrier(moving) if moving else ())
-    return together(*primals), [t if isinstance(t, SymbolicZero) else next(behind) for t in tangents]
+    return _together(*primals), [t if isinstance(t, SymbolicZero) else next(behind) for t in tangents]
 
 
 def _true() -> jax.Array:
