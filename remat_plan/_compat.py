@@ -27,6 +27,16 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
+from remat_plan._checkpoint import (  # noqa: F401 (used as _compat.name)
+    barriers_hold_cotangents,
+    checkpoint,
+    checkpointed_jaxpr,
+    held,
+    high_parameters,
+    linear_checkpoint,
+    name_equation,
+    name_of,
+)
 from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
     changes_arrays,
     checking_leaks,
@@ -67,9 +77,6 @@ Var = jex_core.Var
 
 INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
-
-REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
-"""Names under which ``jax.checkpoint`` has appeared as a primitive."""
 
 
 def jaxlib_version() -> tuple[int, ...]:

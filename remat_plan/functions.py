@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 
+from remat_plan import _compat
 from remat_plan.clock.store import check_cost
 from remat_plan.graph.argnums import fixed_arguments, positions
 from remat_plan.graph.call import make_function_call
@@ -262,7 +263,7 @@ def _whole(
     static_argnames: str | Sequence[str],
     others: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """``jax.checkpoint``; of a call that it does not take, its flat form."""
+    """``jax.checkpoint``, whose backward pass waits for its cotangents; of a call that JAX does not take, its flat form."""
     check_function(fun, "rp.checkpoint needs")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     static = {"static_argnums": static_argnums, "static_argnames": names}
@@ -272,10 +273,13 @@ def _whole(
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         fixed, fixed_names = fixed_arguments(fun, len(args), static_argnums, names)
         dynamic = [a for i, a in enumerate(args) if i not in fixed], {k: kwargs[k] for k in kwargs.keys() - fixed_names}
-        if is_for_jax(dynamic) and not (fixed_names - set(names)) & kwargs.keys():
+        holds = _compat.barriers_hold_cotangents() or others["prevent_cse"] is not True
+        if holds and is_for_jax(dynamic) and not (fixed_names - set(names)) & kwargs.keys():
             return whole(*args, **kwargs)
         refuse_bound_linen(jax.tree.leaves(args), "rp.checkpoint needs")
         call = make_function_call(fun, args, kwargs, static_argnums, names)
+        if not holds:
+            return _compat.held(call.flat_fn, call.leaves, others["policy"])
         barriers = others["prevent_cse"]  # one for each argument cannot be told for the leaves
         flat = _jax_checkpoint(
             call.flat_fn, **{**others, "prevent_cse": barriers if isinstance(barriers, bool) else True}

@@ -32,7 +32,7 @@ from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.measure import Compiled, Predicted
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
-from remat_plan.units import Budget
+from remat_plan.units import Budget, format_bytes
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -90,7 +90,8 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         compiled_overhead=judge.compiled_overhead(schedule) if verify else None,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
     )
-    notes = [*([_NOT_VERIFIED] if request.verify and not verify else []), *_spread_notes(judge), *chosen.notes]
+    unverified = [_NOT_VERIFIED] if request.verify and not verify else []
+    notes = [*unverified, *_spread_notes(judge), *chosen.notes, *_unborne_notes(figures)]
     search = chosen.log(judge, budget_bytes)
     plan = describe(judge, task, request, schedule, figures, notes, started, search)
     _LOG.info("planned program %s in %.2f s: %r", plan.fingerprint, plan.planning_seconds, plan)
@@ -284,6 +285,17 @@ def _fastest_note(ratio: Ratio | None, count: int, whose: str) -> str:
     if ratio is None:
         return "seconds of the compiled step are not known for this target, so the function is left as it is"
     return f"the fastest of {count} schedules by {whose}: {ratio.value:.3f} of the plain step's seconds"
+
+
+def _unborne_notes(figures: Figures) -> list[str]:
+    """What is to be said where the compiled step has less than half of the savings that were predicted."""
+    compiled, plain, predicted = figures.compiled_peak_bytes, figures.plain_peak_bytes, figures.predicted_peak_bytes
+    if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
+        return []
+    return [
+        f"the compiler does not bear the prediction out: {format_bytes(predicted)} of {format_bytes(plain)} were "
+        f"predicted to be needed, and compiled it is {format_bytes(compiled)}, which is what counts"
+    ]
 
 
 def _spread_notes(judge: Judge) -> list[str]:

@@ -21,6 +21,8 @@ from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from remat_plan.program import Program, make_emitter, trace_program
 
 CPU = hardware_for("cpu", "cpu")
+REMAT3 = bool(getattr(jax.config, "jax_remat3", False))
+"""Whether ``jax.checkpoint`` is the one that is to become JAX's default."""
 
 
 CUDA = "jax_plugins.xla_cuda12"

@@ -9,7 +9,7 @@ from jax.interpreters import ad, mlir
 
 import remat_plan as rp
 from remat_plan.policies import guarded, named_policy
-from tests.helpers import assert_trees_close, check_schedules, count_equations
+from tests.helpers import REMAT3, assert_trees_close, check_schedules, count_equations
 
 POLICIES = jax.checkpoint_policies
 X = np.linspace(-1.0, 1.0, 32, dtype=np.float32)
@@ -56,7 +56,8 @@ def test_so_do_checkpoints_with_a_policy(door, policy):
     gradient = jax.grad(lambda x: jnp.sum(door(chain, policy=policy)(x)))
     assert_trees_close(gradient(X), jax.grad(lambda x: jnp.sum(chain(x)))(X))
     runs = count_equations(jax.make_jaxpr(gradient)(X).jaxpr, cubed_p.name)
-    assert runs == (3 if policy is own else 6), "saved, or run again"
+    asked = policy is own and not REMAT3  # that asks policies for names, products and convolutions only
+    assert runs == (3 if asked else 6), "saved, or run again"
 
 
 @pytest.mark.parametrize("name", ["prim", "_prim", "policy", "self", "primitive", "types", "parameters", "names"])

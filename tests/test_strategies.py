@@ -243,11 +243,11 @@ def test_what_must_be_recomputed_is_so_with_any_budget():
 
 @pytest.mark.parametrize(("name", "policy"), [("dots", "dots_saveable"), ("each_block", "nothing_saveable")])
 def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
-    """The FLOPs and peak of ``jax.checkpoint`` on each layer (all but the last: ours leaves that as it is).
+    """The FLOPs and peak of a checkpoint on each layer (all but the last: ours leaves that as it is).
 
     Borders of blocks may be beside element-wise work that the hand has inside, up to 1 % of the FLOPs.
     """
-    wrapped = jax.checkpoint(layer, policy=getattr(jax.checkpoint_policies, policy))
+    wrapped = rp.checkpoint(layer, policy=getattr(jax.checkpoint_policies, policy))
 
     def by_hand(w, x):
         for i in range(LAYERS):

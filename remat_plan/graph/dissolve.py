@@ -21,10 +21,9 @@ def holds_remat(jaxpr: Any) -> bool:
     """Tell whether a jaxpr has a checkpointed region, at the top, in calls that are inlined or in scans."""
     opened, _ = _compat.open_jaxpr(jaxpr)
     for eqn in opened.eqns:
-        name = eqn.primitive.name
-        if name in _compat.REMAT_CALLS:
+        if _compat.checkpointed_jaxpr(eqn) is not None:
             return True
-        inner = eqn.params["jaxpr"] if name == "scan" else inlinable(eqn)
+        inner = eqn.params["jaxpr"] if eqn.primitive.name == "scan" else inlinable(eqn)
         if inner is not None and holds_remat(inner):
             return True
     return False
@@ -57,7 +56,7 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 
 def to_dissolve(eqn: Any) -> Any | None:
     """Return the jaxpr of a checkpointed region, or of a call that may be inlined and holds one; else None."""
-    if eqn.primitive.name in _compat.REMAT_CALLS:
-        return _compat.call_jaxpr(eqn)
-    inner = inlinable(eqn)
+    own, inner = _compat.checkpointed_jaxpr(eqn), inlinable(eqn)
+    if own is not None:
+        return own
     return inner if inner is not None and holds_remat(inner) else None

@@ -143,6 +143,8 @@ class _Comparison:
             return len(one) == len(other) and all(map(self.values, one, other))
         if isinstance(one, dict):
             return one.keys() == other.keys() and all(self.values(v, other[k]) for k, v in one.items())
+        if (params := _compat.high_parameters(one)) is not None:
+            return self.values(params, _compat.high_parameters(other))
         if _compat.is_jaxpr(one):
             (inner, constants), (inner_other, constants_other) = _compat.open_jaxpr(one), _compat.open_jaxpr(other)
             return self.values(constants, constants_other) and self.jaxprs(inner, inner_other)

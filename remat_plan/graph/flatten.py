@@ -66,9 +66,8 @@ class _Flattener:
         return number
 
     def inlined(self, eqn: Any) -> Any | None:
-        if eqn.primitive.name in _compat.REMAT_CALLS:
-            return None if self.keep_remat else _compat.call_jaxpr(eqn)
-        return inlinable(eqn)
+        own = _compat.checkpointed_jaxpr(eqn)
+        return inlinable(eqn) if own is None else None if self.keep_remat else own
 
     def with_literals(self, eqn: Any, operands: tuple[int, ...]) -> Any:
         """Write literals that came from the caller of an inlined function into the equation itself."""
@@ -84,9 +83,11 @@ class _Flattener:
                 eqn = dissolved(eqn)
             inner = self.inlined(eqn)
             operands = tuple(self.atom(env, a) for a in eqn.invars)
-            if eqn.primitive.name == "name" and str(eqn.params.get("name", "")).startswith(TAG_PREFIX):
-                env[eqn.outvars[0]] = operands[0]  # of a plan inside this function; it is planned anew
-                continue
+            if (name := _compat.name_of(eqn)) is not None:
+                if name.startswith(TAG_PREFIX):
+                    env[eqn.outvars[0]] = operands[0]  # of a plan inside this function; it is planned anew
+                    continue
+                eqn = _compat.name_equation(eqn, name)
             if inner is None:
                 outputs = tuple(self.new(v.aval) for v in eqn.outvars)
                 self.eqns.append(FlatEqn(self.with_literals(eqn, operands), operands, outputs))

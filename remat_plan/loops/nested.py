@@ -28,6 +28,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from remat_plan import _compat
+
 LOG_BASE = 4
 """Groups of each level of the "log" schedule: 4 log4(n) carries are as many as 2 log2(n), for half the passes."""
 
@@ -173,4 +175,4 @@ class _Group:
 
 def _tail(group: _Group, carry: Any, start: int) -> tuple[Any, Any]:
     """Run the steps that are left as a segment (not inside a scan, so its border must be kept from CSE)."""
-    return jax.checkpoint(group)(carry, start)
+    return _compat.checkpoint(group)(carry, start)

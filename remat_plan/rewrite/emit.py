@@ -38,8 +38,6 @@ from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
 Runner = Callable[[Sequence[Any]], list[Any]]
 """Values of inputs to values of outputs."""
 
-_checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
-
 
 def as_array(value: Any) -> Any:
     """Make arrays of what a jaxpr may hold in their place: NumPy arrays and Python numbers."""
@@ -168,7 +166,7 @@ class Emitter:
         body = self.shared.get(key) if key is not None else None
         if body is None:
             body = _Body(self, segment, reads, leaves + through)
-            body = _checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
+            body = _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
             if key is not None:
                 self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])

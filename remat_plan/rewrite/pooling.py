@@ -49,7 +49,7 @@ def run_pooling(eqn: Any, windows: Windows, args: Sequence[Any]) -> list[Any]:
 
     def rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
         (x,), (tangent,) = primals, tangents
-        return run(x), jax.checkpoint(along, prevent_cse=False)(x, tangent)
+        return run(x), _compat.linear_checkpoint(along)(x, tangent)
 
     function = jax.custom_jvp(run)
     function.defjvp(rule)

@@ -4,11 +4,11 @@ In: one equation, the outputs to save. Out: its values, with the saved ones tagg
 derivative reads the tagged value.
 
 ``checkpoint_name`` alone is not enough here: the JVP rule of ``tanh`` (or ``exp``, ``rsqrt``, ...) uses the
-value before the tag, so JAX would run the equation again although its output is kept. So a ``custom_jvp`` stands behind
-the tags, which returns the outputs as they are; its rule is the equation's own, in which these outputs take the place of
-those that the rule would compute. The tags stand outside of it, where every implementation of ``jax.checkpoint`` finds
-them. Values, tangents and higher derivatives are those of the equation: what the tagged values depend on is still there,
-for a derivative of the rule.
+value before the tag, so JAX would run the equation again although its output is kept. So behind the tags stands a
+``custom_jvp``, which returns the outputs as they are; its rule is the equation's own, in which these outputs take the
+place of those that the rule would compute. The tags stand outside of it, where every implementation of
+``jax.checkpoint`` finds them. Values, tangents and higher derivatives are those of the equation: what the tagged values
+depend on is still there, for derivatives of the rule.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _read_by_marks(jaxpr: Any) -> set[Any]:
 
 
 def _is_mark(eqn: Any) -> bool:
-    return eqn.primitive.name == "name" and eqn.params["name"] == MARKED
+    return _compat.name_of(eqn) == MARKED
 
 
 def _holds_mark(jaxpr: Any) -> bool:

@@ -1,0 +1,190 @@
+"""What ``jax.checkpoint`` is in the installed JAX, under the flags that are set: a part of ``_compat``.
+
+In: equations; a function of arrays, a policy. Out: what checkpoints and names are in a program; the function under
+``jax.checkpoint``, with a backward pass that waits for its cotangents. Use these through ``_compat``.
+
+Recomputation saves memory only where it waits for the backward pass: XLA runs early whatever it can. The barrier of
+``jax.checkpoint`` holds residuals *and* cotangents. Under ``jax_remat_barrier_no_cotangents`` (with ``jax_remat3``, jax
+0.12) it holds residuals only, and in unrolled code nothing is saved on a CPU, a GPU or a TPU.
+
+So there a function is one equation, whose JVP is what ``jax.checkpoint`` makes of it: ``jax.linearize`` gives its
+values and its residuals, for any policy and by any implementation; the tangents are *another such equation*, of these
+residuals and of tangents, linear in the latter. Its transpose puts residuals and cotangents through one barrier before
+anything else. The tangents are a function like any other, so all derivatives are there, forward and reverse.
+
+Limits: second derivatives hold back no more than the arguments of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.extend.core.primitives import name_p
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from remat_plan._shardings import struct
+
+_REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
+"""Names under which ``jax.checkpoint`` has appeared as a primitive, and that of ours."""
+
+
+def checkpointed_jaxpr(eqn: Any) -> Any | None:
+    """Return the jaxpr of an equation that ``jax.checkpoint`` made, or ``checkpoint`` here; None for all others."""
+    if eqn.primitive.name in _REMAT_CALLS:
+        return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    made = eqn.params.get("_prim")  # under jax_remat3
+    return made.jaxpr if type(made).__name__ == "RematTraced" else None
+
+
+def high_parameters(value: Any) -> dict[str, Any] | None:
+    """Return the parameters of a primitive of JAX's newer kind (it is a parameter of one equation for all of them)."""
+    return value.params if any(c.__name__ == "HiPrim" for c in type(value).__mro__) else None
+
+
+def name_of(eqn: Any) -> str | None:
+    """Return the name that an equation of ``checkpoint_name`` gives; None for all others."""
+    if eqn.primitive is name_p:
+        return str(eqn.params["name"])
+    made = eqn.params.get("_prim")  # under jax_remat3
+    return str(made.name) if type(made).__name__.startswith("CheckpointName") else None
+
+
+def name_equation(eqn: Any, name: str) -> Any:
+    """Return an equation that gives a name, with the primitive that every version of JAX has for it."""
+    return eqn.replace(primitive=name_p, params={"name": name})
+
+
+def barriers_hold_cotangents() -> bool:
+    """Tell whether the barrier of ``jax.checkpoint`` waits for cotangents."""
+    return not (
+        _is_set("jax_remat3") and _is_set("jax_remat_barrier_no_cotangents")
+    )  # that counts under the first only
+
+
+def _is_set(flag: str) -> bool:
+    return bool(getattr(jax.config, flag, False))
+
+
+def checkpoint(run: Callable[..., Any], *, prevent_cse: bool = True, policy: Any = None) -> Callable[..., Any]:
+    """Return a function of arrays under ``jax.checkpoint``, with a barrier that waits for cotangents."""
+    stock = _jax_checkpoint(run, prevent_cse=prevent_cse, policy=policy)
+
+    def call(*args: Any) -> Any:
+        return stock(*args) if barriers_hold_cotangents() or not prevent_cse else held(run, args, policy)
+
+    return call
+
+
+def linear_checkpoint(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under ``jax.checkpoint`` that may be in the rule of a ``custom_jvp``: linear in the tangents.
+
+    It is transposed there, which JAX cannot do with its own under ``jax_remat3``.
+    """
+    stock = _jax_checkpoint(run, prevent_cse=False)
+
+    def call(*args: Any) -> Any:
+        return held(run, args, None) if _is_set("jax_remat3") else stock(*args)
+
+    return call
+
+
+def held(run: Callable[..., Any], args: Sequence[Any], policy: Any) -> Any:
+    """Call a function of arrays under ``jax.checkpoint``, with the barrier of this module."""
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
+    outputs = _bind(closed, jax.tree.leaves(args), policy)
+    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+
+_jax_checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
+
+_held = jex_core.Primitive("checkpoint")  # a call for whoever reads the program, like that of ``jax.checkpoint``
+_held.multiple_results = True
+
+
+def _bind(closed: Any, args: Sequence[Any], policy: Any) -> list[Any]:
+    """Bind the equation for a jaxpr; what it closed over become operands, since they may be differentiated."""
+    opened = getattr(closed, "jaxpr", closed)
+    call = jex_core.ClosedJaxpr(partial_eval.convert_constvars_jaxpr(opened), ())
+    return _held.bind(*closed.consts, *args, call_jaxpr=call, policy=policy)
+
+
+@_held.def_impl
+def _run(*args: Any, call_jaxpr: Any, policy: Any) -> list[Any]:
+    del policy
+    return jex_core.jaxpr_as_fun(call_jaxpr)(*args)
+
+
+@_held.def_effectful_abstract_eval
+def _types(*_: Any, call_jaxpr: Any, policy: Any) -> tuple[list[Any], Any]:
+    del policy
+    return list(call_jaxpr.out_avals), call_jaxpr.effects
+
+
+def _moves(tangent: Any) -> bool:
+    return type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: Any, policy: Any
+) -> tuple[list[Any], list[Any]]:
+    moving = [i for i, t in enumerate(tangents) if _moves(t)]
+    run = _jax_checkpoint(jex_core.jaxpr_as_fun(call_jaxpr), policy=policy, prevent_cse=False)
+    outputs, push = jax.linearize(_along(run, primals, moving), *[primals[i] for i in moving])
+    directions = [tangents[i] for i in moving]
+    linear = jax.make_jaxpr(push)(*directions)
+    moved = _depending(linear)
+    some = jax.make_jaxpr(lambda *ds: [t for t, moves in zip(push(*ds), moved, strict=True) if moves])(*directions)
+    pushed = iter(_bind(some, directions, None))
+    zero = (ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outputs)
+    return outputs, [next(pushed) if moves else z for moves, z in zip(moved, zero, strict=True)]
+
+
+def _along(run: Callable[..., list[Any]], args: Sequence[Any], moving: Sequence[int]) -> Callable[..., list[Any]]:
+    def along(*values: Any) -> list[Any]:
+        full = list(args)
+        for i, x in zip(moving, values, strict=True):
+            full[i] = x
+        return run(*full)
+
+    return along
+
+
+def _depending(closed: Any) -> list[bool]:
+    """Tell which outputs of a jaxpr depend on its inputs."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    reached = set(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        if any(a in reached for a in eqn.invars if not isinstance(a, jex_core.Literal)):
+            reached.update(eqn.outvars)
+    return [not isinstance(v, jex_core.Literal) and v in reached for v in jaxpr.outvars]
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, call_jaxpr: Any, policy: Any) -> list[Any]:
+    del policy
+    linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
+    live = [i for i, ct in enumerate(cotangents) if type(ct) is not ad.Zero]
+    kept = [None if ad.is_undefined_primal(x) else x for x in operands]
+    kept, live_cotangents = jax.lax.optimization_barrier((kept, [cotangents[i] for i in live]))
+    along = _along(jex_core.jaxpr_as_fun(call_jaxpr), kept, linear)
+    some = jax.linear_transpose(
+        lambda *xs: [y for i, y in enumerate(along(*xs)) if i in live], *[struct(operands[i].aval) for i in linear]
+    )
+    results = iter(some(live_cotangents))
+    return [next(results) if i in linear else None for i in range(len(operands))]
+
+
+def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call_jaxpr: Any, policy: Any) -> tuple[Any, Any]:
+    to_first = [batching.zero_if_mapped] * len(call_jaxpr.out_avals)
+    batched, mapped = batching.batch_jaxpr_axes(call_jaxpr, axis, dims, to_first)
+    return _bind(batched, args, policy), [0 if is_mapped else None for is_mapped in mapped]
+
+
+ad.primitive_jvps[_held] = _jvp
+ad.primitive_transposes[_held] = _transpose
+batching.fancy_primitive_batchers[_held] = _batch
+partial_eval.dce_rules[_held] = partial_eval.dce_jaxpr_closed_call_rule
+mlir.register_lowering(_held, mlir.lower_fun(_run, multiple_results=True))
+_held.to_lojax = _run  # where the jaxpr has equations of JAX's newer kind (jax 0.12)
