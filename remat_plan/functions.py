@@ -263,7 +263,7 @@ def _whole(
     static_argnames: str | Sequence[str],
     others: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """``jax.checkpoint``, whose backward pass waits for its cotangents; of a call that JAX does not take, its flat form."""
+    """``jax.checkpoint`` with a backward pass that waits for its cotangents; of a call that JAX refuses, its flat form."""
     check_function(fun, "rp.checkpoint needs")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     static = {"static_argnums": static_argnums, "static_argnames": names}
@@ -280,11 +280,8 @@ def _whole(
         call = make_function_call(fun, args, kwargs, static_argnums, names)
         if not holds:
             return _compat.held(call.flat_fn, call.leaves, others["policy"])
-        barriers = others["prevent_cse"]  # one for each argument cannot be told for the leaves
-        flat = _jax_checkpoint(
-            call.flat_fn, **{**others, "prevent_cse": barriers if isinstance(barriers, bool) else True}
-        )
-        return flat(*call.leaves)
+        barriers = others["prevent_cse"] is not False  # one for each argument cannot be told for the leaves
+        return _jax_checkpoint(call.flat_fn, **{**others, "prevent_cse": barriers})(*call.leaves)
 
     return checkpointed
 
