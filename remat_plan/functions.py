@@ -43,7 +43,6 @@ _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours
 _ALONE = "memory"
 """The strategy where neither a budget nor a strategy is given."""
 
-
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
@@ -263,7 +262,7 @@ def _whole(
     static_argnames: str | Sequence[str],
     others: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """``jax.checkpoint`` with a backward pass that waits for its cotangents; of a call that JAX refuses, its flat form."""
+    """``jax.checkpoint`` that waits for its cotangents in the backward pass; a call that JAX refuses is flattened."""
     check_function(fun, "rp.checkpoint needs")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     static = {"static_argnums": static_argnums, "static_argnames": names}

@@ -105,8 +105,8 @@ class Lowering(Emitter):
     def random_bits(self, facts: Facts, reads: list[int]) -> Sequence[int]:
         """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
 
-        A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another loop,
-        what it counts the elements with, two words again, is made before that one and is there all the time.
+        A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another
+        loop, what it counts the elements with, two words again, is made before that one and is there all the time.
         """
         eqn, words, inside = facts.eqn, facts.out_bytes, 0
         if len(words) == 2 or _compat.is_threefry(eqn.invars[0].aval):

@@ -14,10 +14,10 @@ its end, and keeps till then what they are made of. XLA:GPU does so where a step
 (eight layers, each a segment, on eight H100s: 277 MB where the plain step needs 193), and to a lesser degree on one
 GPU. So the weights that the next segment reads pass through this one too, and their gradients enter its barrier.
 
-What a segment makes of parameters, random keys and the like, and of nothing that the segments before it make, a compiler
-may make long before: XLA:CPU, which runs everything as soon as it can, makes it for all segments at the start of the
-program (random bits of dropout, kernels of state-space layers, merged or dequantised weights), and it is alive until
-its segment runs. In the backward pass the barrier of ``jax.checkpoint`` is in its way; in the forward pass such a
+What a segment makes of parameters, random keys and the like, and of nothing that the segments before it make, a
+compiler may make long before: XLA:CPU, which runs everything as soon as it can, makes it for all segments at the start
+of the program (random bits of dropout, kernels of state-space layers, merged or dequantised weights), and it is alive
+until its segment runs. In the backward pass the barrier of ``jax.checkpoint`` is in its way; in the forward pass such a
 segment gets one too, over all that enters it (``rewrite.late``). Others get none: what loads their parameters, from
 other devices say, may run ahead.
 
@@ -35,8 +35,8 @@ from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import is_loop, structure_of
 
 _EARLY_SHARE = 1 / 16
-"""What a segment may make early is worth a barrier from this share of the activations that enter it. Below it, it is lost
-in what is kept of them: a scale plus one, the mask of a short sequence."""
+"""What a segment may make early is worth a barrier from this share of the activations that enter it. Below it, it is
+lost in what is kept of them: a scale plus one, the mask of a short sequence."""
 
 Ordered = list[tuple[Segment, tuple[int, ...]]]
 
