@@ -47,12 +47,13 @@ MAY_IMPORT = {
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
     "report": {"units", "markup", "graph", "cost", "results"},
-    "search": {"_compat", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
-    "planned": {"_compat", "units", "collector", "graph", "planning", "clock", "results", "search"},
+    "search": {"_compat", "units", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
+    "planned": {"units", "collector", "graph", "planning", "clock", "results", "search"},
     "marks": {"program"},
     "modules": {"graph"},
     "training": {
-        *("_compat", "units", "graph", "cost", "verify", "report", "program", "recent", "reuse", "search", "marks"),
+        *("_compat", "units", "graph", "cost", "verify", "results", "report", "program", "recent", "reuse"),
+        *("search", "marks"),
     },
     "fitted": {
         *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),
