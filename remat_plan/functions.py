@@ -273,7 +273,8 @@ def _whole(
         fixed, fixed_names = fixed_arguments(fun, len(args), static_argnums, names)
         dynamic = [a for i, a in enumerate(args) if i not in fixed], {k: kwargs[k] for k in kwargs.keys() - fixed_names}
         holds = _compat.barriers_hold_cotangents() or others["prevent_cse"] is not True
-        if holds and is_for_jax(dynamic) and not (fixed_names - set(names)) & kwargs.keys():
+        is_given = all(-len(args) <= n < len(args) for n in positions(static_argnums))
+        if holds and is_given and is_for_jax(dynamic):
             return whole(*args, **kwargs)
         refuse_bound_linen(jax.tree.leaves(args), "rp.checkpoint needs")
         call = make_function_call(fun, args, kwargs, static_argnums, names)

@@ -1,15 +1,18 @@
 """Options of XLA for a whole step: ``rp.fit(..., compiler_options=...)``."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import remat_plan as rp
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
-from tests.helpers import CUDA, has_module
+from tests.helpers import CUDA, assert_trees_close, has_module
 
 OPTION = {"xla_backend_optimization_level": 0}
 HIDES = "xla_gpu_enable_latency_hiding_scheduler"
@@ -104,3 +107,57 @@ def test_gradients_of_weights_are_made_in_time_on_eight_gpus():
     assert step.report.overhead < 0.2
     without = rp.fit(train_step, *args, budget="75%", target="gpu:h100:8", compiler_options={HIDES: False})
     assert without.report.planned.peak_bytes <= without.report.budget_bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Config:
+    width: int = 16
+    scales: list = dataclasses.field(default_factory=lambda: [1.0])
+
+
+def test_static_attributes_need_not_be_hashable():
+    """Nor static arguments; what is changed in one afterwards counts."""
+
+    class Net(nnx.Module):
+        def __init__(self, config, rngs):
+            self.config = config
+            self.layers = nnx.List([nnx.Linear(config.width, config.width, rngs=rngs) for _ in range(4)])
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = jnp.tanh(layer(x)) * self.config.scales[0]
+            return x
+
+    def step(net, x, settings):
+        value, grads = nnx.value_and_grad(rp.remat(lambda net, x: jnp.mean(net(x) ** 2)))(net, x)
+        return value * settings["factor"], grads["layers"][0]["kernel"][...]
+
+    net, x, settings = Net(Config(), nnx.Rngs(0)), jnp.ones((64, 16)), {"factor": 1.0}
+    fitted = rp.fit(step, net, x, settings, budget="200%", static_argnums=2)
+    for scale, factor in ((1.0, 1.0), (1.0, 3.0), (2.0, 3.0), (1.0, 1.0)):
+        net.config.scales[0], settings["factor"] = scale, factor
+        assert_trees_close(fitted(net, x, settings), step(net, x, settings), 2e-4, 1e-6)
+
+
+def test_static_values_of_different_types_are_different():
+    def step(w, n):
+        return jax.grad(rp.remat(lambda w: jnp.sum(jnp.tanh(w)) * n))(w), n
+
+    w = jnp.ones((4, 4))
+    fitted = rp.fit(step, w, 1, budget="200%", static_argnums=1)
+    for n in (1, 1.0, True, 0.0, -0.0, float("nan")):
+        assert repr(jnp.asarray(fitted(w, n)[1])) == repr(jax.jit(lambda n=n: n)())
+
+
+def test_a_counter_that_is_a_number_is_no_new_step_each_time(caplog):
+    def step(state, x):
+        grads = jax.grad(rp.remat(lambda w, x: jnp.sum(jnp.tanh(x @ w))))(state["w"], x)
+        return {"w": state["w"] - grads, "step": state["step"] + 1}
+
+    state, x = {"w": jnp.eye(4), "step": 0}, jnp.ones((8, 4))
+    fitted = rp.fit(step, state, x, budget="200%")
+    with caplog.at_level("INFO", "remat_plan"):
+        for number in range(1, 4):
+            state = fitted({**state, "step": int(state["step"])}, x)
+            assert state["step"] == number
+    assert "fitting again" not in caplog.text

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from remat_plan.graph.argnums import normalize_argnums
+import remat_plan as rp
+from remat_plan.graph.argnums import fixed_arguments, normalize_argnums
 from remat_plan.graph.call import check_loss, make_call, struct_of
 from remat_plan.graph.frameworks import sort_leaves
 from tests.zoo import Params, V, W, X
@@ -90,3 +91,49 @@ def test_losses_that_are_fine():
     check_loss(S((), "bfloat16"), False)
     check_loss((S((), "float32"), None), True)
     check_loss([S((), "float32"), {"a": S((3,), "int32")}], True)
+
+
+def flagged(x, flag=False, *, power=1):
+    return jnp.sum(x) ** power if flag else jnp.mean(x)
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers", "names", "want"),
+    [
+        (2, 1, (), ({1}, {"flag"})),
+        (1, 1, (), (set(), {"flag"})),
+        (1, -1, (), (set(), {"flag"})),
+        (2, (), ("flag",), ({1}, {"flag"})),
+        (1, (), ("flag", "power"), (set(), {"flag", "power"})),
+        (2, (-1, 1), ("power",), ({1}, {"flag", "power"})),
+    ],
+)
+def test_what_is_static_is_so_by_position_and_by_name(count, numbers, names, want):
+    assert fixed_arguments(flagged, count, numbers, names) == want
+
+
+def test_static_positions_of_functions_with_any_number_of_arguments():
+    assert fixed_arguments(lambda *args: args, 2, (1, 4)) == ({1}, set())
+    assert fixed_arguments(lambda *args: args, 2, -1) == ({1}, set())
+    for fn, count, numbers in ((flagged, 2, 2), (flagged, 1, -3), (lambda *args: args, 2, -3)):
+        with pytest.raises(ValueError, match=rf"static_argnums={numbers}: the function is given {count}"):
+            fixed_arguments(fn, count, numbers)
+
+
+def test_static_arguments_may_be_given_by_name_or_left_out():
+    def repeated(x, times=2):
+        for _ in range(times):
+            x = jnp.sin(x)
+        return jnp.sum(x)
+
+    doors = {
+        "remat": rp.remat(repeated, budget="200%", verify=False, static_argnums=1),
+        "mark": rp.remat(repeated, static_argnums=1),
+        "checkpoint": rp.checkpoint(repeated, static_argnums=1),
+        "planned": rp.checkpoint(repeated, strategy="memory", verify=False, static_argnames="times"),
+    }
+    for door, fn in doors.items():
+        for args, kwargs in (((), {}), ((3,), {}), ((), {"times": 3})):
+            want = jax.grad(repeated)(V, *args, **kwargs)
+            assert jnp.allclose(jax.grad(fn)(V, *args, **kwargs), want), door
+            assert jnp.allclose(jax.jit(lambda x, fn=fn, a=args, k=kwargs: jax.grad(fn)(x, *a, **k))(V), want), door
