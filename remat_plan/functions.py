@@ -157,9 +157,8 @@ def remat(
             Otherwise any function of arrays: its gradient step is then its VJP, with cotangents for all of its outputs.
         budget: as in ``plan``; for a function that is no loss, as in ``checkpoint``.
         strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
-        argnums, has_aux: as in ``jax.grad``. Where a gradient is being taken, what it is taken of is known, and counts,
-            whatever ``argnums`` says; elsewhere (in a function that was jitted before) it is by default the first
-            argument of a loss, and every array of floating point of other functions.
+        argnums, has_aux: as in ``jax.grad``. What a gradient is being taken of is known, and counts; elsewhere (in what
+            is jitted inside of ``jax.grad``) it is by default the first argument of a loss, of others every float.
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
