@@ -7,8 +7,9 @@ are walked side by side: primitives, parameters, contexts, types, literals, and 
 cannot be compared counts as different, so a wrong True is not possible; a wrong False costs time only. Constants of
 the outermost jaxpr are compared by type: they are inputs like any other.
 
-Rules of custom derivatives are functions in the parameters, which JAX wraps anew for every trace. They are compared
-by what they do: the derivative of the equation is traced on both sides, and rules in it in turn.
+Functions among parameters, as callbacks are, are compared by their code and what they captured. Rules of custom
+derivatives are functions too, which JAX wraps anew for every trace. They are compared by what they do: the derivative
+of the equation is traced on both sides, and rules in it in turn.
 
 Limits: rules that ask for symbolic zeros, or that call the function whose rule they are, are the same only if they
 are one object.
@@ -16,8 +17,10 @@ are one object.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -148,7 +151,47 @@ class _Comparison:
         if _compat.is_jaxpr(one):
             (inner, constants), (inner_other, constants_other) = _compat.open_jaxpr(one), _compat.open_jaxpr(other)
             return self.values(constants, constants_other) and self.jaxprs(inner, inner_other)
+        if isinstance(one, FunctionType):
+            return self.functions(one, other)
+        if _is_jaxs(type(one)) and dataclasses.is_dataclass(one):
+            return all(self.values(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
         return _same_leaf(one, other)
+
+    def functions(self, one: FunctionType, other: FunctionType) -> bool:
+        """Compare functions that may be made anew in every trace, as callbacks are: their code, and what they captured.
+
+        What a user's function captured and may change (a list that it appends to) must be one object; JAX's own
+        captures what it was given, and changes nothing.
+        """
+        if one.__code__ is not other.__code__ or one.__globals__ is not other.__globals__:
+            return False
+        captured = [_captured(function) for function in (one, other)]
+        if _is_jaxs(one):
+            return self.values(*captured)
+        return all(
+            a is b or (isinstance(a, (FunctionType, *_UNCHANGING)) and self.values(a, b))
+            for a, b in zip(*captured, strict=True)
+        )
+
+
+_UNCHANGING = (int, float, complex, str, bytes)
+"""What can be captured by functions and never changes."""
+
+
+def _is_jaxs(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == "jax"
+
+
+def _captured(function: FunctionType) -> tuple[Any, ...]:
+    """What a function has beside its code. A name that has no value yet is unlike any other."""
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(cell.cell_contents)
+        except ValueError:
+            cells.append(object())
+    by_name = (function.__kwdefaults__ or {}).items()
+    return (*cells, *(function.__defaults__ or ()), *(value for _, value in sorted(by_name)))
 
 
 def _define(numbers: _Numbers, one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 from remat_plan.graph.equal import Source
 from remat_plan.graph.equal import same_program as compare
@@ -149,3 +150,28 @@ def test_rules_are_compared_by_the_outputs_that_are_used():
     assert same_program(program(1.0), program(1.0))
     assert not same_program(program(1.0), program(2.0))
     assert Source(program(1.0)).outlives_its_trace()
+
+
+SEEN = []
+
+
+def told(make, call=jax.debug.callback):
+    def f(x):
+        call(make(), jnp.sum(x))
+        return x * 2
+
+    return jax.make_jaxpr(f)(X)
+
+
+def to(place, name="mean"):
+    return lambda v: place.append((name, v))
+
+
+@pytest.mark.parametrize("call", [jax.debug.callback, lambda f, v: io_callback(f, None, v)])
+def test_callbacks_are_compared_by_their_code_and_what_they_captured(call):
+    assert same_program(told(lambda: SEEN.append, call), told(lambda: SEEN.append, call))
+    assert same_program(told(lambda: to(SEEN), call), told(lambda: to(SEEN), call))
+    assert not same_program(told(lambda: to(SEEN), call), told(lambda: to(SEEN, "max"), call))
+    assert not same_program(told(lambda: to(SEEN), call), told(lambda: to([]), call))
+    assert not same_program(told(lambda: to([]), call), told(lambda: to([]), call)), "each has a list of its own"
+    assert not same_program(told(lambda: lambda v: None, call), told(lambda: lambda v: v, call))

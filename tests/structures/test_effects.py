@@ -214,6 +214,18 @@ def test_the_evaluator_runs_effects_once():
         assert names["dot_general"] > 12 * STEPS  # with 4 a step, and 8 for their gradients, the rest runs again
 
 
+def test_a_fitted_step_tells_once():
+    x = jnp.tile(X, (32, 1))
+    loss = loss_of(scanned, between, lambda i, x: jax.debug.callback(note, i, jnp.mean(x), ordered=True))
+    want = jax.value_and_grad(loss_of(scanned, between, silent))(W, x)
+    step = rp.fit(lambda w, x: jax.value_and_grad(rp.remat(loss))(w, x), W, x, budget="60%")
+    TOLD.clear()
+    got = jax.block_until_ready(step(W, x))
+    jax.effects_barrier()
+    assert TOLD == list(range(STEPS))
+    assert_trees_close(got, want, 1e-4, 1e-5)
+
+
 def test_least_peak_of_layers_that_tell():
     """As little memory as a hand that checkpoints the layer and tells beside it."""
     w, x = jnp.ones((8, 32, 32)) / 32, jnp.ones((512, 32))
