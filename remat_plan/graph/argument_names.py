@@ -1,7 +1,7 @@
 """Arguments by the names that they have for the user, in JAX's messages.
 
 In: an error from tracing a ``Call`` on flat arrays, which JAX calls ``args[0]``, ``args[1]``, ... Out: the same error,
-which speaks of ``n`` or ``params['w']``, and says what to do where a Python number is meant.
+which speaks of ``n`` or ``params['w']``.
 """
 
 from __future__ import annotations
@@ -20,31 +20,22 @@ FLAT_NAMES = inspect.signature(lambda *args: args)
 """The signature of a function of flat arrays: without it JAX takes the names of the user's arguments in order."""
 
 
-def name_arguments(error: Exception, fn: Callable[..., Any], tree: Any, leaves: Sequence[Any]) -> None:
+def name_arguments(error: Exception, fn: Callable[..., Any], tree: Any, traced: Sequence[bool]) -> None:
     """Write names into the text of an error that was raised while ``fn`` was traced on flat arrays.
 
     Args:
         error: changed in place.
         fn: the user's function.
         tree: the structure of ``(args, kwargs)``.
-        leaves: its leaves, those that are traced; others are None.
+        traced: which of its leaves are flat arguments.
     """
     text = error.args[0] if error.args else None
     if not isinstance(text, str) or f"tracing the function {getattr(fn, '__name__', '')} " not in text:
         return
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(len(leaves))))]
-    traced = [(path, leaf) for path, leaf in zip(paths, leaves, strict=True) if leaf is not None]
-    asked = [int(number) for number in _FLAT.findall(text)]
-    if not asked or max(asked) >= len(traced):
-        return
-    text = _FLAT.sub(lambda match: _name(fn, traced[int(match[1])][0]), text)
-    numbers = [path for path, leaf in map(traced.__getitem__, asked) if isinstance(leaf, (int, float, complex))]
-    if numbers:
-        text += (
-            f"\n{_name(fn, numbers[0])} is a Python number, and traced like an array. Where its value decides shapes "
-            "or branches, name its argument in static_argnums, or close over it."
-        )
-    error.args = (text, *error.args[1:])
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(len(traced))))]
+    flat = [path for path, is_array in zip(paths, traced, strict=True) if is_array]
+    if all(int(number) < len(flat) for number in _FLAT.findall(text)):
+        error.args = (_FLAT.sub(lambda match: _name(fn, flat[int(match[1])]), text), *error.args[1:])
 
 
 def _name(fn: Callable[..., Any], path: Sequence[Any]) -> str:

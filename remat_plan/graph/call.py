@@ -136,8 +136,7 @@ class Call:
         try:
             return jax.make_jaxpr(traced, return_shape=True)(*self.types)
         except (TypeError, IndexError) as error:  # what JAX raises where a value must be known
-            arrays = iter(self.leaves)
-            name_arguments(error, self.fn, self.tree, [next(arrays) if t else None for t in self.traced])
+            name_arguments(error, self.fn, self.tree, self.traced)
             raise
 
     def _with_numbers(self) -> Call | None:

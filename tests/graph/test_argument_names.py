@@ -7,7 +7,7 @@ import pytest
 import remat_plan as rp
 
 PARAMS = {"a": [jnp.ones(2), jnp.ones(2)], "w": jnp.ones(3)}
-NUMBER = "is a Python number, and traced like an array"
+COUNT = jnp.asarray(3)
 
 
 def by_count(params, options, n):
@@ -31,31 +31,25 @@ def of_two(params, n):
 
 
 @pytest.mark.parametrize(
-    ("fn", "args", "name", "is_number"),
-    [
-        (by_count, ({"k": [4]}, 3), "n", True),
-        (by_value, ({"k": [4]}, 3), "params['w']", False),
-        (by_shape, ({"k": [4]}, 3), "options['k'][0]", True),
-        (by_rest, ({"k": [4]}, 3), "*args[2]", True),
-    ],
+    ("fn", "name"),
+    [(by_count, "n"), (by_value, "params['w']"), (by_shape, "options['k'][0]"), (by_rest, "*args[2]")],
 )
-def test_the_argument_is_named(fn, args, name, is_number):
+def test_the_argument_is_named(fn, name):
     for door in (rp.plan, lambda fn, *args, budget: rp.remat(fn, budget=budget)(*args)):
         with pytest.raises(TypeError) as caught:
-            door(fn, PARAMS, *args, budget="90%")
+            door(fn, PARAMS, {"k": [COUNT]}, COUNT, budget="90%")
         assert f"the value of the argument {name}." in str(caught.value)
-        assert (f"{name} {NUMBER}" in str(caught.value)) == is_number
 
 
 def test_names_are_not_those_of_as_many_arguments():
-    """A tree of three arrays and a number are four flat arguments; the function has two."""
+    """A tree of three arrays and a count are four flat arguments; the function has two."""
     with pytest.raises(TypeError, match=r"the value of the argument n\."):
-        rp.plan(of_two, PARAMS, 3, budget="90%")
+        rp.plan(of_two, PARAMS, COUNT, budget="90%")
 
 
 def test_arguments_by_name():
     with pytest.raises(TypeError, match=r"the value of the argument n\."):
-        rp.plan(by_count, PARAMS, kwargs={"options": {}, "n": 3}, budget="90%")
+        rp.plan(by_count, PARAMS, kwargs={"options": {}, "n": COUNT}, budget="90%")
 
 
 def test_functions_inside_keep_their_names():
@@ -64,4 +58,4 @@ def test_functions_inside_keep_their_names():
         return jnp.sum(args[1]) if args[0] > 0 else jnp.max(args[1])
 
     with pytest.raises(TypeError, match=r"argument args\[0\]"):
-        rp.plan(lambda params, n: inside(n, params["w"]), PARAMS, 3, budget="90%")
+        rp.plan(lambda params, n: inside(n, params["w"]), PARAMS, COUNT, budget="90%")
