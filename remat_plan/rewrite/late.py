@@ -53,8 +53,10 @@ def _together(*values: Any) -> list[Any]:
 
 @partial(_together.defjvp, symbolic_zeros=True)
 def _together_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Hold the tangents there are. The barrier of jax 0.10 would make zeros for the others, and compute gradients that
-    nobody asks for."""
+    """Hold the tangents that there are.
+
+    The barrier of jax 0.10 would make zeros for the others, and have gradients computed that nobody asks for.
+    """
     moving = [t for t in tangents if not isinstance(t, SymbolicZero)]
     behind = iter(jax.lax.optimization_barrier(moving) if moving else ())
     return _together(*primals), [t if isinstance(t, SymbolicZero) else next(behind) for t in tangents]
