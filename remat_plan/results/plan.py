@@ -57,8 +57,8 @@ class Plan(Shown):
             to ``written_peak_bytes`` where it has none, or with ``existing="keep"``.
         predicted_peak_bytes: by the evaluator.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
-        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent); below 0 only
-            with ``cost="measured"`` and for GPUs and TPUs.
+        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent); below 0
+            where the planned step is predicted to be faster.
         compiled_overhead: seconds of the planned step over seconds of the plain step, less one, by the modules that XLA
             made of both: the compiler's own cycles on a TPU, a roofline over the kernels elsewhere. Negative where
             recomputing is faster; None with ``verify=False``, and where the modules do not tell (a loop of unknown

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from remat_plan.cost.price import counts_gains
 from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.structure import is_loop
 from remat_plan.planning.planner import Curve
@@ -115,7 +116,9 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     """
     found = _predicted_within(judge, candidates, budget_bytes, request)
     is_short = len(judge.program.graph.ops) <= _SHORT_OPS
-    if not is_short or found.peak_bytes > budget_bytes or not judge.overhead(found.schedule):
+    overhead = judge.overhead(found.schedule)
+    is_free = overhead == 0.0 or (overhead < 0.0 and not counts_gains(judge.hardware))
+    if not is_short or found.peak_bytes > budget_bytes or is_free:
         return found
     rungs = candidates.rungs(request, lambda: _rungs(judge, candidates, request))
     below = [_predicted_within(judge, candidates, found.peak_bytes - less, request).schedule for less in (0, 1)]

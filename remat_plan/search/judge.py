@@ -19,7 +19,7 @@ from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.cost.price import counts_gains, pricing
+from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
@@ -230,9 +230,11 @@ class Judge:
         return as_it_is / merged if merged else 1.0
 
     def overhead(self, schedule: Schedule) -> float:
-        """Seconds beyond the plain ones, over those, by the evaluator; below 0 only where that is counted upon."""
+        """Seconds beyond the plain ones, over those, by the evaluator; below 0 where recomputing is faster.
+
+        Choices are made by ``price``, which does not count upon such gains everywhere.
+        """
         plain = self.plain_seconds
         if not plain or schedule == self.unplanned:
             return 0.0
-        overhead = self.timeline(schedule).seconds / plain - 1.0
-        return overhead if counts_gains(self.hardware) else max(overhead, 0.0)
+        return self.timeline(schedule).seconds / plain - 1.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remat_plan.cost.price import counts_gains
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import fastest_within, find_predicted
@@ -110,8 +109,7 @@ def overhead(marks: Sequence[Mark], choice: Choice) -> float:
     """Recomputed seconds over plain seconds of all marks, by the evaluator."""
     plain = sum(mark.judge.plain_seconds for mark in marks)
     made = sum(mark.seconds(s) for mark, s in zip(marks, choice, strict=True))
-    found = made / plain - 1.0 if plain else 0.0
-    return found if any(counts_gains(mark.judge.hardware) for mark in marks) else max(found, 0.0)
+    return made / plain - 1.0 if plain else 0.0
 
 
 def held_bytes(memory: CompiledMemory) -> int:

@@ -63,12 +63,11 @@ def test_data_sheets_set_it_against_the_program_that_the_bound_is_of():
     assert judge.overhead(judge.program.plain) == judge.overhead(judge.unplanned) == 0.0
 
 
-@pytest.mark.parametrize(("target", "counts"), [("cpu", False), ("gpu:h100", True), ("tpu:v5e:1x1", True)])
-def test_time_saved_is_told_where_it_is_counted(monkeypatch, target, counts):
+@pytest.mark.parametrize("target", ["cpu", "gpu:h100", "tpu:v5e:1x1"])
+def test_time_saved_is_told_whether_choices_count_on_it_or_not(monkeypatch, target):
     """That the compilers agree is tested with them: ``tests/cost/test_accuracy_accelerators.py``."""
     monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *args: hardware_for(target, target[:3]))
     plan = rp.plan(LOOPS["scan"], *SHAPES, budget="60%", target="cpu", verify=False)
-    assert (plan.overhead < -0.2) == counts
-    assert counts or plan.overhead == 0.0
-    assert any("the gap is no certificate where time saved counts" in note for note in plan.notes) == counts
+    assert plan.overhead < -0.2
+    assert any("the gap is no certificate where time saved counts" in note for note in plan.notes)
     assert rp.Plan.from_json(plan.to_json()) == plan
