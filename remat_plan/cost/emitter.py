@@ -5,6 +5,7 @@ In: steps. Out: ``Emitter``, which numbers what they write and knows which steps
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class Emitter:
 
     A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
     ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
-    dimensions. ``inner`` are, of values next to convolutions on a TPU, the rank and the two innermost dimensions.
+    dimensions. ``readers`` counts the steps that read each value so far. ``inner`` are, of values next to
+    convolutions on a TPU, the rank and the two innermost dimensions.
     """
 
     def __init__(self, facts: FactBook):
@@ -29,6 +31,7 @@ class Emitter:
         self.storage: dict[int, int] = {}
         self.seen: dict[Any, tuple[int, ...]] = {}
         self.made_by: dict[int, Step] = {}
+        self.readers: Counter[int] = Counter()
         self.inner: dict[int, tuple[int, tuple[int, int]]] = {}
         self.facts = facts
         self.model = facts.model
@@ -42,6 +45,7 @@ class Emitter:
 
     def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
         behind = {}
+        self.readers.update(reads)
         for read in dict.fromkeys(reads):
             behind[read] = self.allocate(self.sizes[read])
             self.storage[behind[read]] = self.storage.get(read, read)
@@ -56,6 +60,7 @@ class Emitter:
         if key is not None and (seen := self.seen.get(full_key)) is not None:
             self.made_by[seen[0]].equations += 1
             return seen
+        self.readers.update(step.reads)
         first = len(self.sizes)
         self.sizes += out_bytes
         step.writes = tuple(range(first, first + len(out_bytes)))

@@ -288,6 +288,11 @@ def _keep_operands_of_summed(
                     keeps[maker].update(reads[maker])
 
 
+def _is_reshaped_copy(step: Step) -> bool:
+    """Tell whether a copy is one of an array of more than two dimensions into a matrix: with the reshape, two steps."""
+    return step.primitive == "layout_copy" and max([len(a.aval.shape) for a in step.eqn.invars]) > 2
+
+
 def fuse(program: Program) -> list[Kernel]:
     """Return the kernels of a program, in the order of the steps that they materialise."""
     steps = program.steps
@@ -321,7 +326,7 @@ def fuse(program: Program) -> list[Kernel]:
             frozenset(keeps[i]),
             work[i],
             i in library,
-            sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE,
+            sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE and not _is_reshaped_copy(steps[i]),
             unread.get(i, {}),
         )
         for i in sorted(reads)

@@ -32,7 +32,7 @@ from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
 from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.siblings import beside_sums
-from remat_plan.cost.steps import Program, RegionCost, Step
+from remat_plan.cost.steps import SCATTERS, Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
@@ -76,8 +76,9 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         kernels = breadth_first(kernels, len(program.sizes))
     if program.model.sums_images:
         kernels = beside_sums(kernels, program.sizes)
-    sizes, home = program.sizes, program.storage
+    sizes, home = program.sizes, _homes(program, kernels)
     reads, kept = [k.reads for k in kernels], [k.keeps for k in kernels]
+    writes = [tuple([w for w in k.step.writes if w not in home]) for k in kernels]
     if home:
         reads = [tuple(dict.fromkeys([home.get(v, v) for v in values])) for values in reads]
         kept = [frozenset([home.get(v, v) for v in values]) for values in kept]
@@ -95,9 +96,9 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     rows = launched_with_readers(program, kernels)
     for position in rows:  # an element of the result needs all of its row
         kept[position] = kept[position].union(reads[position])
-    _write_into_outputs(kernels, reads, kept, last, sizes, owned)
+    _write_into_outputs(kernels, reads, writes, kept, last, sizes, owned)
     if program.model.reuses_outputs:
-        owned |= _hosted(kernels, last, sizes, outputs - program.inputs, owned)
+        owned |= _hosted(writes, last, sizes, outputs - program.inputs, owned)
     for late in _read_too_late(kernels, kept, last, carried):
         last[late] = len(kernels)
         del carried[late]
@@ -112,7 +113,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         step = kernel.step
         dying = [b for b in reads[position] if b in alive and last[b] == position]
         if step.kind != Kind.BARRIER:
-            new = [w for w in step.writes if w not in owned]
+            new = [w for w in writes[position] if w not in owned]
             live += sum(sizes[w] for w in new)
             alive.update(new)
             if step.carries:
@@ -146,22 +147,48 @@ def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:
     return replace(timeline, seconds=timeline.seconds + fresh) if fresh else timeline
 
 
+def _homes(program: Program, kernels: list[Kernel]) -> dict[int, int]:
+    """By value, the buffer that it lives in where that is another's: behind a barrier, and what is updated in place."""
+    storage, home = program.storage, dict(program.storage)
+    last = {storage.get(v, v): position for position, kernel in enumerate(kernels) for v in kernel.reads}
+    kept = {storage.get(v, v) for v in (*program.inputs, *program.outputs)}
+    updated: dict[int, int] = {}
+    for position, kernel in enumerate(kernels):
+        step = kernel.step
+        if not _is_update(step):
+            continue
+        before = storage.get(step.reads[0], step.reads[0])
+        if last[before] == position and before not in kept and program.sizes[before] == program.sizes[step.writes[0]]:
+            updated[step.writes[0]] = updated.get(before, before)
+    if updated:
+        home.update({value: updated.get(buffer, buffer) for value, buffer in home.items()})
+    return home | updated
+
+
+def _is_update(step: Step) -> bool:
+    """Tell whether a step writes some elements of its first operand anew and takes nothing in, as a scatter does."""
+    return step.kind == Kind.OPAQUE and step.primitive in SCATTERS
+
+
 def _apart(
     kernels: list[Kernel], reads: list[tuple[int, ...]], kept: list[frozenset[int]], home: dict[int, int]
 ) -> list[frozenset[int]]:
-    """Return ``kept`` with the buffers of loops in it: what enters or leaves one shares no memory element by element.
+    """Return ``kept`` with the buffers of loops and updates in it: they share no memory with others by elements.
 
-    They are parts of the loop's state, which ``BufferAssigner`` places as a whole.
+    What enters or leaves a loop, and what is updated in place, as by a scatter, are values of one buffer already, which
+    ``HeapSimulator`` does not share with operands.
     """
     state: set[int] = set()
     for position, kernel in enumerate(kernels):
         if kernel.step.primitive in LOOPS:
             state.update(reads[position], kernel.step.writes)
+        elif _is_update(kernel.step):
+            state.update([home.get(v, v) for v in (kernel.step.reads[0], *kernel.step.writes)])
     if not state:
         return kept
     return [
         frozenset(reads[position])
-        if any(home.get(w, w) in state for w in kernel.step.writes)
+        if any(home.get(w, w) in state for w in kernel.step.writes) and not _is_update(kernel.step)
         else kept[position] | state.intersection(reads[position])
         for position, kernel in enumerate(kernels)
     ]
@@ -187,6 +214,7 @@ def _read_too_late(
 def _write_into_outputs(
     kernels: list[Kernel],
     reads: list[tuple[int, ...]],
+    writes: list[tuple[int, ...]],
     kept: list[frozenset[int]],
     last: dict[int, int],
     sizes: list[int],
@@ -198,9 +226,9 @@ def _write_into_outputs(
         for buffer, value in kernel.step.carries:
             if value in owned and last.get(buffer) == position:
                 owned.add(buffer)
-        if kernel.step.carries or not kernel.step.writes or kernel.step.writes[0] not in owned:
+        if kernel.step.carries or not writes[position] or writes[position][0] not in owned:
             continue
-        size = sizes[kernel.step.writes[0]]
+        size = sizes[writes[position][0]]
         for buffer in reads[position]:
             dies = last[buffer] == position and buffer not in owned
             if dies and sizes[buffer] == size and buffer not in kept[position]:
@@ -209,7 +237,7 @@ def _write_into_outputs(
 
 
 def _hosted(
-    kernels: list[Kernel], last: dict[int, int], sizes: list[int], outputs: set[int], owned: set[int]
+    writes: list[tuple[int, ...]], last: dict[int, int], sizes: list[int], outputs: set[int], owned: set[int]
 ) -> set[int]:
     """Return the buffers that fit into the memory of an output before it is written (``BufferAssigner``).
 
@@ -217,10 +245,7 @@ def _hosted(
     buffers of one size in order of birth, each into the span that ends soonest after it. Buffers below two
     per cent of the largest are left out.
     """
-    born: dict[int, int] = {}
-    for position, kernel in enumerate(kernels):
-        if kernel.step.kind != Kind.BARRIER:
-            born.update(dict.fromkeys(kernel.step.writes, position))
+    born = {buffer: position for position, buffers in enumerate(writes) for buffer in buffers}
     temporary = [b for b in born if b not in owned and b in last]
     floor = max((sizes[b] for b in temporary), default=0) / 50
     waiting = sorted((b for b in temporary if sizes[b] > floor), key=lambda b: (-sizes[b], born[b], b))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost import windows
+from remat_plan.cost import algebra, windows
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import (
@@ -96,7 +96,7 @@ class Lowering(Emitter):
             return self.random_bits(facts, reads)
         if name == "select_and_scatter_add" and self.model.index_pooling:
             return (self.pooling_gradient(eqn, reads, out[0]),)
-        if name == "add_any" and (into := windows.scatter_into(self, reads)) is not None:
+        if name in ("add", "add_any") and (into := algebra.scatter_into(self, facts, reads, self.equation)) is not None:
             return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
@@ -139,6 +139,11 @@ class Lowering(Emitter):
         full = len(reads)
         if facts.narrow:
             reads, full = self.broadcast_operands(facts, operands)
+        kind = facts.kind
+        if facts.name == "mul":
+            reads, library = algebra.product(self, facts, reads, library)
+        if facts.name == "div":
+            reads, kind = algebra.quotient(self, facts, reads)
         if self.model.layout_copies and facts.name == "dot_general" and len(reads) == 2:
             reads, canonical = self.dot_operands(facts.eqn, reads)
             library = int(library and canonical)
@@ -151,7 +156,7 @@ class Lowering(Emitter):
         stacks = self.stacks(facts)
         reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
-        made = Step(tuple(reads), (), facts.kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
+        made = Step(tuple(reads), (), kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
         made.work, made.splits_rows = facts.work, facts.splits_rows
         writes = self.emit(facts.key, made, out)
         if inner is not None:

@@ -13,7 +13,11 @@ from remat_plan.cost.backend import GENERIC, FusionModel
 from remat_plan.cost.rules import MOVES, READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
-_IN_PLACE = frozenset({"dynamic_update_slice", "scatter", "scatter_add", "scatter-add", "scatter_mul", "pool_scatter"})
+SCATTERS = frozenset(
+    "scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min scatter-max scatter_max "
+    "pool_scatter".split()
+)
+_IN_PLACE = SCATTERS | {"dynamic_update_slice"}
 ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 

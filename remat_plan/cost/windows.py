@@ -7,7 +7,6 @@ Out: the numbers of its results, or of what it reads instead.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from remat_plan.cost.emitter import Emitter
@@ -97,16 +96,6 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> int:
     if not odd[2] and width == 1:
         return result
     return state.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, out_bytes)
-
-
-def scatter_into(state: Emitter, reads: list[int]) -> int | None:
-    """Add a value and a pooling gradient by scattering the gradient into the value, as XLA does."""
-    for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
-        scatter = state.made_by.get(value)
-        if scatter is not None and scatter.primitive == "pool_scatter":
-            key = state.facts.number("pool_scatter")
-            return state.emit(key, replace(scatter, reads=(other, *scatter.reads[1:])), (state.sizes[value],))[0]
-    return None
 
 
 def pool_indices(state: Emitter, eqn: Any, reads: list[int]) -> tuple[int, ...]:

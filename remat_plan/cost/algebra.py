@@ -1,0 +1,81 @@
+"""What XLA makes of arithmetic before it makes kernels (``AlgebraicSimplifier``, the same on all backends).
+
+In: an ``Emitter``, an equation, the numbers of what it reads. Out: what it reads instead, or the number of its result.
+
+Only what changes which arrays there are: a sum that scatters into its other summand, a product with a condition, a
+quotient by a broadcast. Products of matrices that are none are in ``lowered``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from remat_plan.cost.emitter import Emitter
+from remat_plan.cost.facts import Facts, equal_key
+from remat_plan.cost.layout import SMALL_BYTES
+from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import NO_REGION, Step
+
+_ADDING_SCATTERS = frozenset({"scatter-add", "scatter_add", "pool_scatter"})
+
+
+def scatter_into(
+    state: Emitter, addition: Facts, reads: Sequence[int], add: Callable[[Facts, Sequence[int]], Sequence[int]]
+) -> int | None:
+    """Add a value to a scatter that nothing else reads by scattering into the value; None where there is no such one.
+
+    Gradients of gathers and of max-pools are scattered into zeros, which are no array then.
+
+    Args:
+        state: the program so far.
+        addition: facts of the sum.
+        reads: its operands.
+        add: lowers another sum.
+    """
+    for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
+        scatter = state.made_by.get(value)
+        if scatter is None or scatter.primitive not in _ADDING_SCATTERS or state.readers[value]:
+            continue
+        into, *where = scatter.reads
+        zeros = state.made_by.get(into)
+        if zeros is None or zeros.reads:
+            state.readers[into] -= 1  # by the scatter, which is no more
+            (other,) = add(addition, (into, other))
+        key = state.facts.number((scatter.primitive, *equal_key(scatter.eqn)))
+        return state.emit(key, replace(scatter, reads=(other, *where)), (state.sizes[value],))[0]
+    return None
+
+
+def product(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
+    """Return what a product reads, and whether a library call may take it in.
+
+    That of two negations needs neither, and that of a converted condition selects by the condition itself.
+    """
+    makers = [state.made_by.get(read) for read in reads]
+    if len(reads) == 2 and all(maker is not None and maker.primitive == "neg" for maker in makers):
+        reads = [maker.reads[0] for maker in makers if maker is not None]
+    for place, read in enumerate(reads):
+        maker = state.made_by.get(read)
+        if maker is None or maker.primitive != "convert_element_type" or not maker.reads:
+            continue
+        condition = maker.eqn.invars[0].aval
+        if condition.dtype == bool and condition.shape == facts.eqn.outvars[0].aval.shape:
+            return [*reads[:place], maker.reads[0], *reads[place + 1 :]], 0
+    return reads, library
+
+
+def quotient(state: Emitter, facts: Facts, reads: list[int]) -> tuple[list[int], Kind]:
+    """Return what a quotient reads, and how it fuses: by a broadcast, it is a product with the broadcast reciprocal.
+
+    Small reciprocals are kernels of their own, so a library call ends there.
+    """
+    broadcast = state.made_by.get(reads[-1]) if len(reads) == 2 else None
+    if broadcast is None or broadcast.primitive != "broadcast_in_dim" or not broadcast.reads:
+        return reads, facts.kind
+    divisor, size = broadcast.reads[0], state.sizes[broadcast.reads[0]]
+    library = int(facts.library and size >= SMALL_BYTES)
+    made = Step((divisor,), (), Kind.EXPENSIVE, "div", 0.0, NO_REGION, facts.eqn, library, unary=True)
+    (inverse,) = state.emit(state.facts.number(("reciprocal", size)), made, (size,))
+    spread = facts.fills[1] if facts.narrow[1:] == (True,) else state.facts.of(broadcast.eqn).key
+    return [reads[0], *state.emit(spread, replace(broadcast, reads=(inverse,)), (state.sizes[reads[1]],))], Kind.CHEAP
