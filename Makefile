@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint format types bench docs package clean
+.PHONY: help demo test coming slow lint format types bench docs package clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -26,6 +26,15 @@ demo: $(VENV)/.installed-examples ## Train a small GPT within a budget and draw 
 
 test: $(VENV)/.installed-test ## Run the default tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# What makes segments, saves values and differentiates both, with the flags of JAX that are to become its defaults.
+COMING_TESTS ?= tests/test_coming_defaults.py tests/test_checkpoint.py tests/test_policies.py tests/test_strategies.py \
+  tests/planning/test_budgets.py tests/rewrite/test_schedules.py
+
+coming: $(VENV)/.installed-test ## Run the core of the tests with JAX's coming defaults
+	JAX_REMAT3=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(COMING_TESTS)
+	JAX_REMAT3=1 JAX_REMAT_BARRIER_NO_COTANGENTS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(COMING_TESTS) \
+	  tests/test_transforms.py tests/rewrite/test_pooling.py
 
 slow: $(VENV)/.installed-test ## Run the tests that take minutes
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow

@@ -15,6 +15,7 @@ anything else. The tangents are a function like any other, so all derivatives ar
 Limits: second derivatives hold back no more than the arguments of the first.
 """
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
