@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from remat_plan._compat import checkpointed_jaxpr, is_literal, live_jaxpr
+from remat_plan._compat import checkpointed_jaxpr, is_literal
 from remat_plan.graph.action import action_of
 from remat_plan.planning.cuts import needed_values
 from remat_plan.rewrite.save_output import run_tagged
 from remat_plan.structures.loop import loop_of
-from tests.helpers import check_schedules, count_equations, traced
+from tests.helpers import check_schedules, traced
 from tests.zoo import V, W, X, cubed, scaled
 
 
@@ -261,7 +261,7 @@ def test_outputs_without_a_tangent_stay_so_when_they_are_saved():
 
     eqn = jax.make_jaxpr(fn)(V).jaxpr.eqns[-1]
     pushed = jax.make_jaxpr(lambda x, t: jax.jvp(lambda y: [jnp.sin(z) for z in _tagged(eqn, y)], (x,), (t,)))(V, V)
-    assert count_equations(live_jaxpr(pushed)[0], "cos") == 2, "of the value that moves, in the loop and after it"
+    assert [e.primitive.name for e in pushed.jaxpr.eqns].count("cos") == 1, "after the loop, of the value that moves"
 
 
 def _tagged(eqn, x):
