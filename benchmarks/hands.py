@@ -1,7 +1,7 @@
 """Our plans against ``jax.checkpoint`` written by hand, on one block in every structure.
 
 In: MLP blocks, unrolled and in scans, scans of scans, scans one after another, of an encoder and a decoder, in
-conditionals. Out: ``results/hands.md``.
+conditionals; blocks of other kinds, unrolled. Out: ``results/hands.md``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Wrap = Callable[[Function], Function]
 Make = Callable[[Wrap, Wrap], Function]
 _SIZES = {"small": (256, 1024, 8192), "tiny": (32, 128, 1024)}
 _COLUMNS = ("structure", *COLUMNS[1:])
-_INTRO = """Eight blocks of one MLP in every structure, with `jax.checkpoint` where a person would put it: around each
-block (`block`: saving nothing, `dots`: saving products), around what the structure has outside the blocks (`around`),
-around both. Our budget is the compiled peak of that gradient step and 1 kB (XLA gives a scalar of 4 bytes 64, and which
-of them live at the same time is up to its order); we plan the loss without checkpoints. MB: compiled peaks, arguments
-and gradients included. GFLOP: of the jaxpr of the gradient step without its dead code, every loop as often as it runs
-and of a conditional the branch with the most. FLOPs %, seconds % (predicted): ours above theirs. Overhead: predicted,
-against the step without checkpoints. A row is behind where ours needs more bytes or over 0.1 % more FLOPs."""
+_INTRO = """Eight blocks of one MLP in every structure, and of three other kinds unrolled, with `jax.checkpoint` where a
+person would put it: around each block (`block`: saving nothing, `dots`: saving products), around what the structure has
+outside the blocks (`around`), around both. Our budget is the compiled peak of that gradient step and 1 kB (XLA gives a
+scalar of 4 bytes 64, and which of them live at the same time is up to its order); we plan the loss without checkpoints.
+MB: compiled peaks, arguments and gradients included. GFLOP: of the jaxpr of the gradient step without its dead code,
+every loop as often as it runs and of a conditional the branch with the most. FLOPs %, seconds % (predicted): ours above
+theirs. Overhead: predicted, against the step without checkpoints. A row is behind where ours needs more bytes or over
+0.1 % more FLOPs."""
 
 
 def block(x: jax.Array, w: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -40,6 +41,33 @@ def block(x: jax.Array, w: tuple[jax.Array, jax.Array]) -> jax.Array:
     h = x @ w[0]
     h = jax.nn.gelu(h / (1e-6 + jnp.sqrt(jnp.mean(h * h, -1, keepdims=True))))
     return x + h @ w[1]
+
+
+def activated(x: jax.Array, w: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """[R, D] -> [R, D]: up, gelu, down, residual."""
+    return x + jax.nn.gelu(x @ w[0]) @ w[1]
+
+
+def mixed(x: jax.Array, w: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """[R, D] -> [R, D]: layer norm before products in bfloat16, residuals in float32."""
+    up, down = (a.astype(jnp.bfloat16) for a in w)
+    normed = (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
+    return x + jax.nn.gelu(normed.astype(jnp.bfloat16) @ up) @ down
+
+
+def convolved(x: jax.Array, w: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """[R, D] -> [R, D]: group norm, swish, convolution of 2 x 2, twice, on images of 8 x 8."""
+    x = x.reshape(-1, 8, 8, x.shape[-1])
+    for kernel in w:
+        groups = x.reshape(*x.shape[:3], 8, -1)
+        centred = groups - groups.mean((1, 2, 4), keepdims=True)
+        normed = centred * lax.rsqrt(jnp.mean(centred**2, (1, 2, 4), keepdims=True) + 1e-6)
+        kernel = kernel.reshape(2, 2, x.shape[-1], x.shape[-1])
+        axes = ("NHWC", "HWIO", "NHWC")
+        x = lax.conv_general_dilated(
+            jax.nn.swish(normed.reshape(x.shape)), kernel, (1, 1), "SAME", dimension_numbers=axes
+        )
+    return x.reshape(-1, x.shape[-1])
 
 
 def _steps(step: Function, x: Any, rows: Any) -> Any:
@@ -58,15 +86,18 @@ def _halves(w: Any) -> list[Any]:
     return [jax.tree.map(lambda a, i=i: a[i], _grouped(w, 2)) for i in range(2)]
 
 
-def _unrolled(inner: Wrap, outer: Wrap) -> Function:
-    def run(w: Any, x: jax.Array) -> jax.Array:
-        pair = outer(lambda x, a, b: inner(block)(inner(block)(x, a), b))
-        rows = [jax.tree.map(lambda a, i=i: a[i], w) for i in range(LAYERS)]
-        for a, b in zip(rows[::2], rows[1::2], strict=True):
-            x = pair(x, a, b)
-        return x
+def _unrolled(block: Function) -> Make:
+    def make(inner: Wrap, outer: Wrap) -> Function:
+        def run(w: Any, x: jax.Array) -> jax.Array:
+            pair = outer(lambda x, a, b: inner(block)(inner(block)(x, a), b))
+            rows = [jax.tree.map(lambda a, i=i: a[i], w) for i in range(LAYERS)]
+            for a, b in zip(rows[::2], rows[1::2], strict=True):
+                x = pair(x, a, b)
+            return x
 
-    return run
+        return run
+
+    return make
 
 
 def _scanned(inner: Wrap, outer: Wrap) -> Function:
@@ -138,7 +169,10 @@ def _scan_in_branch(inner: Wrap, outer: Wrap) -> Function:
 
 
 STRUCTURES: Mapping[str, Make] = {
-    "unrolled": _unrolled,
+    "unrolled": _unrolled(block),
+    "gelu alone": _unrolled(activated),
+    "mixed precision": _unrolled(mixed),
+    "group norm, convolutions": _unrolled(convolved),
     "scan": _scanned,
     "scan of scans": _scan_of_scans,
     "three deep": _three_deep,

@@ -51,8 +51,8 @@ def named_chain(n, every=2):
     return loss
 
 
-def chain_judge(fn):
-    program = traced(fn, LAYER, S((ROWS, WIDTH), "float32"))
+def chain_judge(fn, *args):
+    program = traced(fn, *(args or (LAYER, S((ROWS, WIDTH), "float32"))))
     return Judge(program, resolve("cpu"), Progress("test", False))
 
 

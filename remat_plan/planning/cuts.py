@@ -6,32 +6,28 @@ may be run again anywhere for nothing (they depend on literals only).
 No articulation point is needed: a U-Net or a DenseNet is cut where several values cross, as long as few bytes
 do. There are two kinds of cuts. A *major* one is a local minimum of the frontier bytes with an expensive equation (a
 matrix product, a convolution) and enough residuals since the cut before. Between two of them the frontier may stay as
-low as at the cuts themselves for several expensive equations, without a hill (a plain chain of layers): there,
-positions on plateaus are *minor* cuts, however short the chain is. Of positions on one plateau the one counts whose
-frontier the backward pass reads most of, since these bytes are then stored once for two purposes. Equations with
-effects whose results are read stand alone between two cuts.
+low as at the cuts themselves for several expensive equations, without a hill (a plain chain of layers), or a single
+value may cross it (in a decoder, whose layers grow): there are *minor* cuts. Which of the positions on one level is
+best, ``planning.plateaus`` tells. Equations with effects whose results are read stand alone between two cuts.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Graph
 from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
+from remat_plan.planning.plateaus import PLATEAU, Facts, bytes_alive, is_better, is_one_place, largest_alive, plateaus
+from remat_plan.planning.stretches import Stretches, is_expensive, residuals
 
 GAIN = 0.5
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
-
-_PLATEAU = 1.02
-"""Frontiers that differ by up to this factor are equally low: a mean beside a layer's output makes no hill."""
-
 
 _SHORT = 6
 """In a program of so few expensive equations one layer is a large part: its blocks end with all that a layer makes, and
@@ -71,53 +67,21 @@ def needed_values(graph: Graph) -> frozenset[int]:
     return frozenset(v for op in graph.ops for v in residuals(graph, op))
 
 
-def residuals(graph: Graph, op: Op) -> list[int]:
-    """Return the values that the backward pass of one equation reads."""
-    if not op.differentiated:
-        return []
-    need = graph.needs[op.kind]
-    read = [op.operands[i] for i in need.operands if op.operands[i] >= 0]
-    return read + [op.outputs[j] for j in need.outputs]
+def _streams(graph: Graph, expensive: Sequence[bool], last: list[int]) -> list[int]:
+    """Return the inputs that stand where a layer's output would: of the type of a value, read around a product.
 
-
-def frontier_bytes(graph: Graph, left_out: frozenset[int], last: list[int]) -> list[int]:
-    """Return the bytes live across each of the ``len(graph.ops) + 1`` positions.
-
-    Inputs are left out, and what is made by the operations ``left_out``.
+    Though they are there anyway, they count in the first layer, so that it is cut where the others are.
     """
-    change = [0] * (len(graph.ops) + 2)
-    for value in graph.values:
-        if value.producer >= 0 and value.producer not in left_out and last[value.index] > value.producer:
-            change[value.producer + 1] += value.size_bytes
-            change[last[value.index] + 1] -= value.size_bytes
-    totals = []
-    running = 0
-    for i in range(len(graph.ops) + 1):
-        running += change[i]
-        totals.append(running)
-    return totals
+    types = {value.text for value in graph.values if value.producer >= 0}
+    first: dict[int, int] = {}
+    for op in graph.ops:
+        for v in op.reads:
+            first.setdefault(v, op.index)
+    alike = [v for v in graph.inputs if v in first and graph.values[v].text in types]
+    return [v for v in alike if any(expensive[first[v] : last[v]])]
 
 
-def _plateaus(heights: list[int], scores: list[int], views: frozenset[int]) -> Iterator[tuple[bool, list[int]]]:
-    """Yield where the frontier is level or narrow: whether it is a minimum, its positions of nearly the best score.
-
-    Between a view of an argument and what reads it there is no position.
-    """
-    i = 1
-    n = len(heights) - 1
-    while i < n:
-        j = i
-        while j + 1 < n and heights[j + 1] <= heights[i] * _PLATEAU and heights[i] <= heights[j + 1] * _PLATEAU:
-            j += 1
-        lower = heights[i - 1] > heights[i] and heights[j + 1] > heights[j]
-        if lower or j > i:
-            best = max(scores[i : j + 1])
-            good = [p for p in range(i, j + 1) if scores[p] * _PLATEAU >= best]
-            yield lower, [p for p in good if p - 1 not in views] or good[:1]
-        i = j + 1
-
-
-def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: _Facts, minor: bool) -> list[int]:
+def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: Facts, minor: bool) -> list[int]:
     """Keep the candidates after ``start`` between which something expensive happens and enough residuals are made.
 
     What a cut costs is what it adds to the frontier of the cut before (values that merely pass cost nothing
@@ -125,64 +89,57 @@ def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: _Facts, 
     too: nothing is stored that the plain program does not store there, and segments may end at every layer.
     """
     kept: list[int] = []
-    for position in candidates:
+    for position in candidates:  # a cut moves on to a later position that does for it
         ops = [op for op in graph.ops[start:position] if op.index not in facts.free]
         made = [o for op in ops for o in op.outputs]
         cost = sum(graph.values[o].size_bytes for o in made if facts.last[o] >= position)
         residuals = [o for o in made if o in facts.needed and (minor or facts.last[o] < position)]
         gain = sum(graph.values[o].size_bytes for o in residuals)
         far = any(facts.expensive[start:position]) or gain >= 4 * GAIN * facts.heights[position]
-        if gain >= GAIN * cost and far:
+        moves = bool(kept) and is_better(facts, start, position)
+        if moves:
+            kept.pop()
+        if moves or (gain >= GAIN * cost and far):
             kept.append(position)
             start = position
     return kept
 
 
-def _minor_cuts(graph: Graph, start: int, end: int, plateaus: list[int], facts: _Facts) -> list[int]:
-    """Return the minor cuts between two major ones: on plateaus that are as low as these are.
+def _minor_cuts(graph: Graph, start: int, end: int, places: list[int], facts: Facts) -> list[int]:
+    """Return the minor cuts between two major ones: where a single value crosses, or it is as low as at these.
 
     The ends of the program say nothing on how low a frontier is there; next to them, a narrow place that no plateau
     comes down to (the results of a network, which are smaller than its layers) says no more where there are several
     plateaus, so several layers. Then it is the plateau in the middle, by height.
     """
-    inside = plateaus[bisect_right(plateaus, start) : bisect_left(plateaus, end)]
-    borders = [facts.heights[p] for p in (start, end) if 0 < p < len(graph.ops)]
-    apart = [p for p in inside if not _is_one_place(facts, start, p) and not _is_one_place(facts, p, end)]
-    layers = sum(not _is_one_place(facts, a, b) for a, b in itertools.pairwise([start, *apart]))
+    inside = places[bisect_right(places, start) : bisect_left(places, end)]
+    borders = [facts.heights[p] for p in (start, end) if p < len(graph.ops) and (p or facts.heights[0])]
+    apart = [p for p in inside if not is_one_place(facts, start, p) and not is_one_place(facts, p, end)]
+    layers = sum(not is_one_place(facts, a, b) for a, b in itertools.pairwise([start, *apart]))
     heights = sorted([facts.heights[p] for p in apart])
     level = max(borders) if borders else min(heights, default=0)
-    narrow = not borders or min(heights, default=0) > level * _PLATEAU
+    narrow = not borders or min(heights, default=0) > level * PLATEAU
     if len(borders) < 2 and layers >= _LAYERS and narrow:
         level = heights[len(heights) // 2]
-    low = [p for p in inside if facts.heights[p] <= level * _PLATEAU]
+    low = [p for p in inside if facts.heights[p] <= max(level, facts.largest[p]) * PLATEAU]
     kept = _worthwhile(graph, start, low, facts, True)
-    long = sum(facts.expensive) > _SHORT
-    while long and kept and end == len(graph.ops) and not any(facts.expensive[kept[-1] : end]):
-        kept.pop()  # a loss alone is no block: the layer before it would be recomputed for nothing
+    if kept and end < len(graph.ops) and (is_better(facts, kept[-1], end) or is_one_place(facts, kept[-1], end)):
+        kept.pop()
     return kept
 
 
-def _is_one_place(facts: _Facts, start: int, end: int) -> bool:
-    """Tell whether two positions are equally low, with nothing expensive between them."""
-    low, high = sorted((facts.heights[start], facts.heights[end]))
-    return high <= low * _PLATEAU and not any(facts.expensive[start:end])
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    free: frozenset[int]
-    needed: frozenset[int]
-    last: list[int]
-    heights: list[int]
-    expensive: list[bool]
-    views: frozenset[int]
-
-
-def _facts_of(graph: Graph) -> _Facts:
+def _facts_of(graph: Graph) -> Facts:
     free, last = free_ops(graph), last_uses(graph)
-    expensive = [kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION) for op in graph.ops]
+    expensive = [is_expensive(op.eqn) for op in graph.ops]
     views = argument_views(graph)
-    return _Facts(free, needed_values(graph), last, frontier_bytes(graph, free | views, last), expensive, views)
+    passive, needed = free | views, needed_values(graph)
+    made = [v for v in graph.values if v.producer >= 0 and v.producer not in passive and last[v.index] > v.producer]
+    streams = [graph.values[v] for v in _streams(graph, expensive, last)]
+    heights = bytes_alive(graph, [*made, *streams], last)
+    stored = bytes_alive(graph, [v for v in made if v.index in needed], last)
+    largest = largest_alive(graph, made, last)
+    stretches = Stretches(graph, expensive, last, needed, passive)
+    return Facts(free, needed, last, heights, stored, largest, expensive, views, stretches)
 
 
 def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
@@ -197,25 +154,20 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
         ValueError: a value that must be recomputed is read on both sides of an equation that stays outside segments.
     """
     facts = _facts_of(graph)
-    last, heights, expensive = facts.last, facts.heights, facts.expensive
-    scores = [0] * len(heights)
-    for v in facts.needed:
-        value = graph.values[v]
-        if 0 <= value.producer < last[v] and value.producer not in facts.views:
-            scores[value.producer + 1] += value.size_bytes
-            if last[v] + 1 < len(scores):
-                scores[last[v] + 1] -= value.size_bytes
-    for i in range(1, len(scores)):
-        scores[i] += scores[i - 1]
-    level = list(_plateaus(heights, scores, facts.views))
-    # Blocks end at the first of equally good positions; a layer that is a large part of a program, with all it makes.
-    late = sum(expensive) <= _SHORT
-    narrow = [p[-1] if late or not scores[p[0]] else p[0] for is_minimum, p in level if is_minimum]
-    major = {0, len(graph.ops), *_worthwhile(graph, 0, narrow, facts, False)}
-    plateaus = [p for _, positions in level for p in positions]
+    level = list(plateaus(facts))
+    # Blocks end with the first layer that is as good, and all that it makes before the next product; a layer that is a
+    # large part of a program, with all on that level.
+    late = sum(facts.expensive) <= _SHORT
+    narrow = {
+        p[-1] if late or not facts.stored[p[0]] else max(q for q in p if is_one_place(facts, p[0], q))
+        for is_minimum, p in level
+        if is_minimum
+    }
+    major = {0, len(graph.ops), *_worthwhile(graph, 0, sorted(narrow), facts, False)}
+    places = sorted({p for _, positions in level for p in positions if not facts.stretches.is_over(p)})
     chosen = set(major)
     for start, end in itertools.pairwise(sorted(major)):
-        chosen.update(_minor_cuts(graph, start, end, plateaus, facts))
+        chosen.update(_minor_cuts(graph, start, end, places, facts))
     for op in graph.ops:
         isolated = op.differentiated and op.primitive in isolate
         if op.index in graph.apart or isolated or op.index in limits.pinned or structure_of(op) is not None:
@@ -224,12 +176,24 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
     return _cuts_at(graph, chosen, major, facts, limits)
 
 
-def _cuts_at(graph: Graph, chosen: set[int], major: set[int], facts: _Facts, limits: Limits) -> Cuts:
+def _cuts_at(graph: Graph, chosen: set[int], major: set[int], facts: Facts, limits: Limits) -> Cuts:
     positions = tuple(sorted(chosen))
     numbers = frozenset(number for number, p in enumerate(positions) if p in major)
     return Cuts(
         positions, frontiers(graph, positions, facts.free, facts.last), facts.free, facts.needed, limits, numbers
     )
+
+
+def without_loss(graph: Graph, cuts: Cuts) -> Cuts:
+    """Leave out cuts behind the last layer: by one rule for all blocks, it would be recomputed for a loss alone.
+
+    In a program of few layers this is the only way to halve the last one.
+    """
+    expensive = [op.index for op in graph.ops if is_expensive(op.eqn)]
+    chosen = {p for p in cuts.positions if p == len(graph.ops) or not expensive or p <= expensive[-1]}
+    if len(expensive) <= _SHORT or len(chosen) == len(cuts.positions):
+        return cuts
+    return _cuts_at(graph, chosen, {cuts.positions[number] for number in cuts.major}, _facts_of(graph), cuts.limits)
 
 
 def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
@@ -238,7 +202,7 @@ def cut_before_products(graph: Graph, cuts: Cuts) -> Cuts | None:
     A segment may end there inside another one: what it hands on is there only while that is differentiated, and its own
     residuals are not there at the same time as those of the rest.
     """
-    expensive = {op.index for op in graph.ops if kind_of(op.eqn) in (Kind.OPAQUE, Kind.REGION)} - cuts.free
+    expensive = {op.index for op in graph.ops if is_expensive(op.eqn)} - cuts.free
     chosen = {*cuts.positions, *expensive}
     chosen -= _crossed(graph, cuts.limits, chosen)
     if len(expensive) > _FEW or chosen == set(cuts.positions):

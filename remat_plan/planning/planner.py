@@ -26,6 +26,7 @@ from remat_plan.planning.cuts import (
     find_cuts,
     frontiers,
     needed_values,
+    without_loss,
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
@@ -172,7 +173,7 @@ class Planner:
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
         """Uniform schedules, to be judged beside the curves."""
-        return baseline_schedules(self.graph, self.cuts, self.isolate)
+        return baseline_schedules(self.graph, without_loss(self.graph, self.cuts), self.isolate)
 
 
 _MAX_HULL = 8

@@ -9,6 +9,7 @@ run again is kept instead; what must not be kept is not.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable
 
 from remat_plan.cost.rules import Kind, kind_of
@@ -70,10 +71,18 @@ def read_values(graph: Graph, start: int, end: int, kept: Container[int]) -> set
 
 
 def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] = ()) -> Segment:
-    """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed."""
-    asked, fixed = set(wanted), cuts.limits.fixed
+    """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed.
+
+    What is used after it is stored anyway, so it is saved too.
+    """
+    asked, fixed = {*wanted, *_used_after(cuts, end)}, cuts.limits.fixed
     keep = {v for v in saveable(graph, cuts, start, end) if v in asked or graph.values[v].producer in fixed}
     return saving(start, end, sorted(keep & read_values(graph, start, end, keep)))
+
+
+def _used_after(cuts: Cuts, position: int) -> frozenset[int]:
+    number = bisect_left(cuts.positions, position)
+    return cuts.frontiers[number] if cuts.positions[number] == position else frozenset()
 
 
 def plain_segment(graph: Graph, cuts: Cuts, start: int, end: int) -> Segment:

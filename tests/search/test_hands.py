@@ -7,13 +7,21 @@ from benchmarks.hands import HANDS, STRUCTURES, compare
 QUICK = ("branch in scan",)
 
 
-def behind(structure, hands):
-    return {(row.policy, row.behind) for row in compare(structure, "small", hands) if row.behind}
+KINDS = ("gelu alone", "mixed precision", "group norm, convolutions")
+
+
+def behind(structure, hands, size="small"):
+    return {(row.policy, row.behind) for row in compare(structure, size, hands) if row.behind}
 
 
 @pytest.mark.parametrize("structure", QUICK)
 def test_plans_are_not_behind_hands(structure):
     assert not behind(structure, ("block", "dots"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_of_other_blocks_are_not_behind(kind):
+    assert not behind(kind, ("block",), "tiny")
 
 
 @pytest.mark.slow

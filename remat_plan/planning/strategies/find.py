@@ -12,7 +12,7 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import as_is
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.cuts import find_cuts
+from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import Constraints, resolve
 from remat_plan.planning.planner import isolated_primitives
@@ -27,7 +27,8 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
         ValueError: constraints that the program does not allow.
     """
     isolate = isolated_primitives(hardware)
-    return Task(graph, find_cuts(graph, isolate, resolve(graph, constraints)), hardware, isolate, settings)
+    cuts = without_loss(graph, find_cuts(graph, isolate, resolve(graph, constraints)))
+    return Task(graph, cuts, hardware, isolate, settings)
 
 
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:

@@ -21,7 +21,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from remat_plan.graph.records import Op
-from remat_plan.planning.runs import make_run
 from remat_plan.planning.saving import is_product, is_unbatched_product, plain_segment, save_segment, stays_plain
 from remat_plan.planning.strategies.chains import equal_groups, is_alone, one_segment
 from remat_plan.planning.strategies.records import Found, Schedule, Task
@@ -29,15 +28,25 @@ from remat_plan.planning.strategies.records import Found, Schedule, Task
 
 def blocks(task: Task) -> list[tuple[int, int]]:
     """Return ranges of equations: the blocks that one would wrap by hand; see the module docstring."""
-    graph, cuts = task.graph, task.cuts
+    cuts = task.cuts
     n = len(cuts.positions) - 1
-    signatures = [make_run(graph, cuts, i, i + 1).signature for i in range(n)]
+    works = [_work(task, start, end) for start, end in itertools.pairwise(cuts.positions)]
     known: dict[object, int] = {}
-    classes = [known.setdefault(s, len(known)) for s in signatures]
+    classes = [known.setdefault(work, len(known)) for work in works]
     for i in range(n):
         if is_alone(task, cuts.positions[i], cuts.positions[i + 1]):
             classes[i] = -1 - i  # unlike any other, so that it stays by itself
     return [(cuts.positions[a], cuts.positions[b]) for a, b in equal_groups(classes)]
+
+
+def _work(task: Task, start: int, end: int) -> object:
+    """The products of a block with their types, or all its equations where it has none.
+
+    What is around them may differ in the first layer (which reads an argument) and in the last (a normalisation).
+    """
+    ops = [op for op in task.graph.ops[start:end] if op.index not in task.cuts.free]
+    ops = [op for op in ops if is_product(op)] or ops
+    return tuple((op.primitive, tuple(task.graph.values[v].text for v in op.outputs)) for op in ops)
 
 
 def find_each_block(task: Task) -> Found:
