@@ -222,7 +222,7 @@ def test_a_fitted_step_tells_once():
     TOLD.clear()
     got = jax.block_until_ready(step(W, x))
     jax.effects_barrier()
-    assert TOLD == list(range(STEPS))
+    assert list(range(STEPS)) == TOLD
     assert_trees_close(got, want, 1e-4, 1e-5)
 
 
