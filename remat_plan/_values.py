@@ -31,13 +31,13 @@ def is_float(aval: Any) -> bool:
 
 def is_float_dtype(dtype: Any) -> bool:
     """Tell whether values of this dtype have a tangent."""
-    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
+    return bool(jax.numpy.issubdtype(dtype, np.inexact))
 
 
 def is_key(aval: Any) -> bool:
     """Tell whether a value is made of random keys."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def is_threefry(aval: Any) -> bool:
