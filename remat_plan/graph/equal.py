@@ -183,12 +183,12 @@ def _is_jaxs(thing: Any) -> bool:
 
 
 def _captured(function: FunctionType) -> tuple[Any, ...]:
-    """What a function has beside its code. A name that has no value yet is unlike any other."""
+    """What a function has beside its code."""
     cells = []
     for cell in function.__closure__ or ():
         try:
             cells.append(cell.cell_contents)
-        except ValueError:
+        except ValueError:  # a name without a value yet: unlike any other
             cells.append(object())
     by_name = (function.__kwdefaults__ or {}).items()
     return (*cells, *(function.__defaults__ or ()), *(value for _, value in sorted(by_name)))
