@@ -18,6 +18,7 @@ _MODULES = {
     for name in ("budgets", "stock", "strategies", "planning_time", "gradients", "decorating", "loops", "targets")
 }
 _MODULES |= {"authors": "benchmarks.authors_remat", "structures": "benchmarks.structures", "hands": "benchmarks.hands"}
+_MODULES |= {"sweep": "benchmarks.sweep"}
 _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "benchmarks.timing"}
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
@@ -37,6 +38,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   authors        our plan at the memory of the checkpoints that authors of scanned models wrote    (--size; an hour)
   structures     every strategy on one network written unrolled, scanned, nested, in a conditional  (about 20 minutes)
   hands          our plan at the memory of jax.checkpoint by hand, on one block in ten structures   (about 3 minutes)
+  sweep          the least we name, and our plan at a hand's peak, of 50 small models           (about 30 minutes)
   fit            four whole training steps in budgets, and their largest batches, on CPU, H100, TPUs  (--targets; hours;
                  needs the extras cuda12 and tpu)
   devices        a whole step on eight devices of the host: bytes of one, gradients of one  (about 10 minutes; runs)

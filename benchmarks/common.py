@@ -94,6 +94,7 @@ class Session:
     def plan(self, budget: int | str, verify: bool = True) -> Planned:
         """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
         known, begun = dict(self.judge.compile_seconds), len(self.judge.asked)
+        self.judge.known.clear()  # a plan by itself, which does not know of others
         started = time.perf_counter()
         plan = self.make_plan(budget, Request(lookup("auto"), verify, (0,), False, (), "replan"))
         asked = set(self.judge.asked[begun:])

@@ -142,8 +142,8 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
-    measuring = Measuring(step, [site for _, site in pairs], target, pairs[0][0].judge.hardware, progress)
-    return Marked(tuple(mark for mark, _ in pairs), measuring, trace)
+    marks = tuple(mark for mark, _ in pairs)
+    return Marked(marks, Measuring(step, [site for _, site in pairs], marks, target, progress), trace)
 
 
 @collector.seldom()

@@ -29,7 +29,7 @@ from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.curves import rank
 from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
-from remat_plan.search.measure import Compiled, Predicted
+from remat_plan.search.levels import MOST_COMPILES
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
 from remat_plan.units import Budget, format_bytes
@@ -68,6 +68,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     opaque = None if budget is None or judge.program.has_own_remat else find_opaque(judge)
     if budget is not None:
         check_opaque([opaque], budget)
+    most = judge.compiles + MOST_COMPILES
     judge.progress.say("measuring the function as it is")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
     if budget is not None:
@@ -78,7 +79,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     elif budget_bytes is None:
         chosen = _without_budget(judge, candidates, request)
     else:
-        chosen = _choose(judge, candidates, budget_bytes, request, verify)
+        chosen = _choose(judge, candidates, budget_bytes, request, verify, most)
     schedule = chosen.schedule
     figures = Figures(
         budget=budget.text if budget is not None else NO_BUDGET,
@@ -226,8 +227,10 @@ def describe(
     )
 
 
-def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, verify: bool) -> Chosen:
-    """The schedule for a budget."""
+def _choose(
+    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, verify: bool, most: int
+) -> Chosen:
+    """The schedule for a budget; ``most`` is how often the judge may have compiled in the end."""
     program = judge.program
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
     plain = [program.plain] if candidates.may_stay_plain(request) else []
@@ -241,18 +244,17 @@ def _choose(judge: Judge, candidates: Candidates, budget_bytes: int, request: Re
         return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met + left])
     if fits and not program.has_own_remat:
         return Chosen(program.written, [met + "the function is left as it is"])  # equal equations merged need more
-    measure = Compiled(judge, [*plain, *written]) if verify else Predicted(judge)
-    begun = len(judge.asked)
-    schedule = find_confirmed(measure, candidates, budget_bytes, request)
-    compiled = {asked for asked, _ in judge.asked[begun:]} - {program.written}
+    begun = judge.compiles
+    found = find_confirmed(judge, candidates, budget_bytes, request, most - begun if verify else None)
+    schedule, compiled = found.schedule, judge.compiles - begun
     notes = [_LEFT_AS_WRITTEN] if is_written(schedule) else []
     if not notes and program.has_own_remat and peak(program.written) <= budget_bytes:
         gain = 1 - judge.timeline(schedule).seconds / judge.timeline(program.written).seconds
         text = f"the function as written is within the budget too; this plan is predicted to be {gain:.1%} faster"
         notes += [text] if gain > 0 else []
-    counted = "1 schedule was" if len(compiled) == 1 else f"{len(compiled)} schedules were"
+    counted = "1 schedule was" if compiled == 1 else f"{compiled} schedules were"
     notes += [f"{counted} compiled (print(plan.search))"] if compiled else []
-    peaks = measure.peaks if isinstance(measure, Compiled) else {}
+    peaks = found.peaks if verify else {}
     return Chosen(schedule, [*notes, *_source_notes(candidates, request), *effect_notes(program.graph)], peaks)
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from remat_plan.cost import backend
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
+from remat_plan.search import known
 
 gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
 
@@ -33,3 +34,9 @@ def own_registries(monkeypatch):
     """What a test or an example makes known is gone after it: nothing in the library takes it out again."""
     for module, name in ((registry, "_BY_NAME"), (structure, "_REGISTRY"), (action, "_ACTIONS"), (backend, "_MODELS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    """No test finds what another one compiled."""
+    known.forget()

@@ -10,6 +10,7 @@ steps are taken first. A loop run by two choices is two stretches (see ``structu
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,9 @@ from remat_plan.graph.structure import is_loop, structure_of
 
 _MOST_STEPS = 128
 """A longer loop is divided at so many places only."""
+
+_PIECES = 7
+"""So many schedules lie between a step run one way and the other, where the loop has few steps."""
 
 
 def paths(graph: Graph, low: Schedule, high: Schedule) -> tuple[list[Schedule], list[Schedule]]:
@@ -66,7 +70,11 @@ def _inside(schedule: Schedule, start: int, end: int) -> Schedule:
 
 
 def _mixtures(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
-    """Yield what lies between two ways to run one loop; nothing where that is not what they are."""
+    """Yield what lies between two ways to run one loop; nothing where that is not what they are.
+
+    Where a loop has few steps, each is a large piece: between one step more and the next lies what is between the two
+    ways to run that step.
+    """
     op = _loop(graph, low, high)
     if op is None:
         return
@@ -74,24 +82,45 @@ def _mixtures(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]
     if mine.slots or other.slots:
         return
     length = sum(part.count for part in mine.parts)
-    step = max(length // _MOST_STEPS, 1)
-    for count in range(step, length, step):
-        parts = (*_first(mine.parts, length - count), *_last(other.parts, count))
-        yield (structured(op.index, Choice(_joined(parts))),)
+    between: dict[tuple[Schedule, Schedule], Sequence[Schedule]] = {}
+    for count in range(0, length, max(length // _MOST_STEPS, 1)):
+        less, more = _first(mine.parts, length - count), _last(other.parts, count)
+        if count:
+            yield (structured(op.index, Choice(_joined((*less, *more)))),)
+        step = less[-1].schedule, _last(other.parts, count + 1)[0].schedule
+        if step not in between:
+            between[step] = _steps_between(graph, op, *step, min(_MOST_STEPS // length, _PIECES))
+        for mixed in between[step]:
+            parts = (*_first(mine.parts, length - count - 1), Part(1, mixed), *more)
+            yield (structured(op.index, Choice(_joined(parts))),)
+
+
+def _steps_between(graph: Graph, op: Op, low: Schedule, high: Schedule, most: int) -> Sequence[Schedule]:
+    """Return a few schedules between two of a step of a loop, equally far apart."""
+    structure = structure_of(op)
+    if low == high or not most or structure is None:
+        return ()
+    (region,) = structure.regions(graph, op)
+    found, _ = paths(region, low, high)
+    return [found[(place + 1) * len(found) // (most + 1)] for place in range(most)] if len(found) > most else found
 
 
 def _loop(graph: Graph, low: Schedule, high: Schedule) -> Op | None:
-    """Return the loop that both schedules are of; None if there is none, or one of them recomputes it as a whole."""
+    """Return the loop that both schedules are of; None if there is none, or one of them keeps values around it."""
     if len(low) != 1 or len(high) != 1 or low[0].end - low[0].start != 1:
         return None
     op = graph.ops[low[0].start]
-    return op if is_loop(op) and not low[0].checkpointed and not high[0].checkpointed else None
+    return op if is_loop(op) and not any(s[0].actions or s[0].children for s in (low, high)) else None
 
 
 def _choice(graph: Graph, op: Op, segment: Segment) -> Choice:
+    """Return how a segment runs a loop; one that recomputes it as a whole, in groups, which compute as much again."""
     structure = structure_of(op)
     assert structure is not None
-    return segment.choice(op.index) or as_it_is(structure, graph, op)
+    choice = segment.choice(op.index) or as_it_is(structure, graph, op)
+    if not segment.checkpointed:
+        return choice
+    return Choice(tuple(replace(part, groups=(max(math.isqrt(part.count), 1),)) for part in choice.parts))
 
 
 def _first(parts: Sequence[Part], count: int) -> list[Part]:

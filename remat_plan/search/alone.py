@@ -1,7 +1,6 @@
-"""The schedule of one program for a budget, by few compiles.
+"""The schedule of one program for a budget, with the compiler's word.
 
-In: ``Compiled``, ``Candidates``, a budget, a ``Request``. Out: ``Outcome``: the fastest schedule found that fits, or
-the one with the least peak of those near the low end.
+In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: ``Fitted``, and what was compiled on the way.
 
 The gradient step of the program is a step with one mark, which is all of it: see ``levels``.
 """
@@ -10,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.honours import honours
 from remat_plan.report.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import or_plain
-from remat_plan.search.levels import Levels, confirmed
+from remat_plan.search.judge import Judge
+from remat_plan.search.levels import Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, rate
-from remat_plan.search.measure import Compiled, Outcome
+from remat_plan.search.slow import confirmed
 from remat_plan.verify.compile import CompiledMemory
 
 
@@ -23,37 +24,55 @@ from remat_plan.verify.compile import CompiledMemory
 class _Alone:
     """The gradient step of a program, compiled under schedules for it."""
 
-    measure: Compiled
+    judge: Judge
 
     @property
     def fast(self) -> bool:
         """Whether compiling takes so long that a compile with little optimisation says where to begin."""
-        return self.measure.judge.fast
+        return self.judge.fast
 
     def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
-        """What the step needs; with default options it is noted as the peak that counts."""
+        """What the step needs."""
         (schedule,) = choice
-        return self.measure.judge.compiled(schedule, True) if fast else self.measure.memory(schedule)
+        return self.judge.compiled(schedule, fast)
 
 
-def find_by_levels(measure: Compiled, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+def find_by_levels(
+    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, compiles: int
+) -> tuple[Fitted, dict[Schedule, int]]:
     """Find the fastest schedule whose compiled peak is within the budget, or else the least peak.
 
     What a predicted byte comes out at is taken from the step that recomputes nothing, until others are compiled. Its
     results are in what is predicted, so it holds its arguments alone from beginning to end.
 
+    Args:
+        judge: of the program.
+        candidates: where its schedules come from.
+        budget_bytes: what has to be met.
+        request: what was asked for.
+        compiles: so often it may be compiled.
+
+    Returns:
+        What was found, and the peaks of what was compiled for it.
+
     Raises:
         BudgetError: nothing is computed, so nothing can be recomputed.
     """
-    judge, step = measure.judge, _Alone(measure)
+    step = _Alone(judge)
     plain = judge.program.plain
-    if not judge.program.graph.ops:
-        raise nothing_to_do(judge.program.graph, measure.peak(plain), budget_bytes)
-    marks = (Mark(judge, candidates, request),)
     memory = judge.compiled(judge.unplanned)
-    above_bytes = memory.total_bytes - memory.argument_bytes
-    levels = Levels(marks, lambda choice: step.compile(choice, step.fast), memory.argument_bytes)
-    levels.rate = min(1.0, rate(marks, (plain,), above_bytes))
-    found = confirmed(step, levels, budget_bytes)
-    outcome = Outcome(found.choice[0], found.memory.total_bytes)
-    return outcome if found.fits else or_plain(measure, candidates, request, outcome)
+    if not judge.program.graph.ops:
+        raise nothing_to_do(judge.program.graph, memory.total_bytes, budget_bytes)
+    marks = (Mark(judge, candidates, request),)
+    levels = Levels(marks, lambda choice: step.compile(choice, step.fast), memory.argument_bytes, left=compiles)
+    levels.rate = min(1.0, rate(marks, (plain,), memory.total_bytes - memory.argument_bytes))
+    known = {(s,): m for s, m in judge.known.items() if _is_candidate(s, judge, candidates, request)}
+    found = confirmed(step, levels, budget_bytes, known)
+    return found, judge.compiled_peaks(schedule for (schedule,) in levels.tried)
+
+
+def _is_candidate(schedule: Schedule, judge: Judge, candidates: Candidates, request: Request) -> bool:
+    """Whether a schedule that was compiled for another request may be chosen for this one."""
+    if (named := candidates.named(request)) is not None:
+        return schedule in named.schedules
+    return honours(judge.program.graph, candidates.task(request).cuts.limits, schedule)

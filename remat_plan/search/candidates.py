@@ -11,13 +11,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from remat_plan.cost.builder import Rules
+from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, emptied
-from remat_plan.planning.cuts import is_small
+from remat_plan.graph.uses import last_uses
+from remat_plan.planning.cuts import Cuts, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Curve, Planner
+from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
@@ -27,8 +30,11 @@ from remat_plan.report.progress import Progress
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
 
-_BY_HAND = ("each_block", "dots", "dots_no_batch", "memory")
+_BY_HAND = ("each_block", "dots", "dots_no_batch", "memory", "log")
 """Strategies whose schedules are judged beside the planner's own uniform ones."""
+
+_SCALAR_SHARE = 1e-3
+"""What crosses a position behind a loss is less than this share of what crosses before it."""
 
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
 """Points of a curve that are tried without what their segments save, where no point fits."""
@@ -63,6 +69,27 @@ class Request:
     constraints: Constraints = NO_CONSTRAINTS
     settings: Settings = NO_SETTINGS
     goal: str = MEMORY
+
+
+def with_last_block(graph: Graph, cuts: Cuts, schedule: Schedule) -> Schedule | None:
+    """A schedule whose last block, which stays as it is, is a segment too, up to where the loss begins.
+
+    So it comes out where a person wraps every block. The loss begins where the fewest bytes cross, behind the last
+    product. None where the last block is none that stays as it is, or has no product.
+    """
+    *before, tail = schedule
+    products = [op.index for op in graph.ops[tail.start : tail.end] if is_product(op)]
+    positions = tuple(range(products[-1] + 1, tail.end)) if products else ()
+    if tail.checkpointed or tail.choices or not positions:
+        return None
+    crossing = frontiers(graph, positions, cuts.free, last_uses(graph))
+    sizes = [sum(graph.values[v].size_bytes for v in live) for live in crossing]
+    # a frontier of nothing but scalars is behind the loss
+    large = [(size, place) for size, place in zip(sizes, positions, strict=True) if size > _SCALAR_SHARE * max(sizes)]
+    if not large:
+        return None
+    border = min(large)[1]
+    return (*before, save_segment(graph, cuts, tail.start, border), as_is(border, tail.end))
 
 
 class Candidates:
@@ -138,7 +165,9 @@ class Candidates:
             return ()
         by_hand = [find_schedules(lookup(name), self.task(request)) for name in _BY_HAND]
         known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
-        return tuple(dict.fromkeys(known))
+        cuts = self.planner(request.constraints).cuts
+        known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
+        return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 
     def lean(self, request: Request) -> tuple[Schedule, ...]:
         """The low end of a curve with nothing saved by segments that stand alone, for budgets below the curve.

@@ -1,27 +1,25 @@
 """The schedule for a budget, or the error that says what is needed at least.
 
-In: a ``Measure``, ``Candidates``, a budget, a ``Request``. Out: a schedule within the budget, or ``BudgetError``.
+In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: a schedule within the budget, or ``BudgetError``.
 
-Where compiling is quick, the planner's curves are searched with it (``choose``). Where it takes minutes (TPUs that are
-not attached), the step is searched by levels, as a training step with one mark that is all of it: that takes few
-compiles.
+With the compiler's word the step is searched by levels, as a training step with one mark that is all of it; else what
+is predicted is taken as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.report.shortfall import UNSEEN_ADVICE, below_minimum
 from remat_plan.search.alone import find_by_levels
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
-from remat_plan.search.judge import UNMERGED, Judge, may_be_spread
-from remat_plan.search.measure import Compiled, Measure
-from remat_plan.search.seconds import by_compiler, faster_by, no_more_work
+from remat_plan.search.judge import Judge, may_be_spread
 
 _ROUNDS = 4
-"""So many searches are made for one budget at most, each around the least peak of the one before."""
+"""So many more searches are made for one budget at most, each around the least peak of the one before."""
 
 _AGREEMENT = 0.005
 """The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
@@ -34,81 +32,76 @@ _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (collectives may run again then), "
 
 
-def find_confirmed(measure: Measure, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What a search came to.
+
+    Attributes:
+        schedule: within the budget.
+        peaks: of what was compiled on the way.
+    """
+
+    schedule: Schedule
+    peaks: Mapping[Schedule, int]
+
+
+def find_confirmed(
+    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, compiles: int | None
+) -> Confirmed:
     """The fastest schedule found whose peak is within a budget.
 
     The function as written is a candidate like any other, whose peak is known.
 
+    Args:
+        judge: of the program.
+        candidates: where its schedules come from.
+        budget_bytes: what has to be met.
+        request: what was asked for.
+        compiles: so often the program may be compiled; None where predicted peaks count.
+
     Raises:
         BudgetError: nothing fits.
     """
-    judge = measure.judge
-    peaks: dict[Schedule, int] = {}
-    if may_stay_written(judge, request):
-        written = judge.program.written
-        peaks[written] = measure.peak(written)
-        if peaks[written] <= budget_bytes and not _may_be_beaten(judge, candidates, budget_bytes, request):
-            return written
+    peak = judge.predicted_bytes if compiles is None else judge.compiled_bytes
+    program, written = judge.program, judge.program.written
+    peaks: dict[Schedule, int] = {written: peak(written)} if may_stay_written(judge, request) else {}
+    if peaks and peaks[written] <= budget_bytes and not _may_be_beaten(judge, candidates, budget_bytes, request):
+        return Confirmed(written, peaks)
     named = candidates.named(request)
     checked = named is not None and len(named.schedules) == 1
-    if isinstance(measure, Compiled) and judge.fast and not checked:
-        outcome = find_by_levels(measure, candidates, budget_bytes, request)
-        peaks[outcome.schedule] = outcome.peak_bytes
+    if compiles is None or checked:
+        schedule = _find_predicted(judge, candidates, budget_bytes, request)
+        peaks[schedule] = peak(schedule)
     else:
-        _search(measure, candidates, budget_bytes, request, peaks)
-    if fitting := [s for s, peak in peaks.items() if peak <= budget_bytes]:
-        return _quickest(measure, fastest(judge, fitting), budget_bytes)
+        found, compiled = find_by_levels(judge, candidates, budget_bytes, request, compiles)
+        schedule = found.choice[0]
+        peaks |= {**compiled, schedule: found.memory.total_bytes}
+    fitting = [s for s in (schedule, written) if s in peaks and peaks[s] <= budget_bytes]
+    if fitting:
+        return Confirmed(fastest(judge, fitting), peaks)
+    if candidates.may_stay_plain(request):  # as JAX has it, where planning merges equal equations
+        plain = peak(judge.unplanned)
+        peaks[program.plain] = min(peaks.get(program.plain, plain), plain)
     least = min(peaks, key=peaks.__getitem__)
-    graph, timeline, verified = judge.program.graph, judge.timeline(least), isinstance(measure, Compiled)
+    graph, timeline = program.graph, judge.timeline(least)
     advice = _ADVICE if checked else ""
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
-    advice += UNSEEN_ADVICE if may_be_spread(judge.program.call.leaves, judge.target) and not judge.mapped else ""
-    present_bytes = measure.peak(judge.baseline)
-    raise below_minimum(graph, timeline, peaks[least], budget_bytes, present_bytes, verified, judge.device, advice)
+    advice += UNSEEN_ADVICE if may_be_spread(program.call.leaves, judge.target) and not judge.mapped else ""
+    present, verified = peak(judge.baseline), compiles is not None
+    raise below_minimum(graph, timeline, peaks[least], budget_bytes, present, verified, judge.device, advice)
 
 
-def _search(
-    measure: Measure, candidates: Candidates, budget_bytes: int, request: Request, peaks: dict[Schedule, int]
-) -> None:
-    """``find``; where its least is just above the budget, again, since around it there is often less.
-
-    Args:
-        measure: whose word counts.
-        candidates: where schedules come from.
-        budget_bytes: what has to be met.
-        request: what was asked for.
-        peaks: of the schedules that are known; those that are found are added.
-    """
-    goal = budget_bytes
+def _find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
+    """``find``; where its least is just above the budget, again, since around it there is often less."""
+    outcome = find(judge, candidates, budget_bytes, request)
     for _ in range(_ROUNDS):
-        outcome = find(measure, candidates, goal, request)
-        if outcome.schedule in peaks:
+        if outcome.peak_bytes <= budget_bytes or outcome.peak_bytes > (1 + _SLACK) * budget_bytes:
             break
-        peak = peaks[outcome.schedule] = measure.peak(outcome.schedule)
-        if peak <= budget_bytes or (peak == outcome.peak_bytes and peak > (1 + _SLACK) * budget_bytes):
+        around = find(judge, candidates, outcome.peak_bytes, request)
+        if around.peak_bytes >= outcome.peak_bytes:
             break
-        goal = next_goal(goal, outcome.peak_bytes, peak, budget_bytes)
-
-
-def _quickest(measure: Measure, found: Schedule, budget_bytes: int) -> Schedule:
-    """Of what the search compiled and what fits, the fastest by the compiler; ``found`` unless it is surely faster."""
-    if not isinstance(measure, Compiled):
-        return found
-    judge = measure.judge
-    fitting = [s for s, peak in measure.peaks.items() if peak <= budget_bytes and s != UNMERGED]
-    return faster_by(by_compiler(judge), found, no_more_work(lambda s: judge.timeline(s).flops, found, fitting))
-
-
-def next_goal(goal: int, found_bytes: int, peak_bytes: int, budget_bytes: int) -> int:
-    """The goal of the next search, after one came to a schedule that needs more than the budget.
-
-    Args:
-        goal: of that search.
-        found_bytes, peak_bytes: peaks of the schedule that speaks for this one, and its own.
-        budget_bytes: what its own has to be within.
-    """
-    scaled = int(budget_bytes * found_bytes / peak_bytes * 0.99)
-    return max(scaled, found_bytes) if found_bytes > goal else scaled
+        outcome = around
+    return outcome.schedule
 
 
 def may_stay_written(judge: Judge, request: Request) -> bool:

@@ -1,12 +1,12 @@
 """Searching one curve of schedules for one whose peak is within the budget and close to it.
 
-In: a ``Curve`` of the planner, or a ``Family`` of a strategy's schedules; a ``Measure``, a budget. Out: ``Searched``:
+In: a ``Curve`` of the planner, or a ``Family`` of a strategy's schedules; a ``Judge``, a budget. Out: ``Searched``:
 the point to use, or the least peak seen.
 
-The compiled peak follows the planned limit closely but not exactly, so the search corrects the limit: from each
-measured point it moves by the bytes missing, then by interpolation between the nearest point that fits and the
-nearest that does not. It stops within ``TOLERANCE`` of the budget, at neighbouring points, or after
-``MAX_MEASURES`` compiles. It depends on the measured bytes only, so it takes the same path in every process.
+The predicted peak follows the planned limit closely but not exactly, so the search corrects the limit: from each
+judged point it moves by the bytes missing, then by interpolation between the nearest point that fits and the
+nearest that does not. It stops within ``TOLERANCE`` of the budget, at neighbouring points, or after ``MAX_MEASURES``
+predictions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,15 @@ from dataclasses import dataclass
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.planner import Curve
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Compiled, Measure
 
 TOLERANCE = 0.01
 """A point that fits is taken, and no other tried, if this share of the budget or less is left."""
 
-MAX_MEASURES = 8
-"""So many points are compiled before the low end: with fewer, a point further from the budget may be taken."""
+MAX_MEASURES = 4
+"""So many points are predicted before the low end: the search with the compiler corrects the rest."""
 
 _LOW_END = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35)
 """Where on the curve, by limits, points are measured when none fits: the least peak reported is the least of these."""
-
-_FEW_MEASURES = 4
-"""So many points of a curve are predicted: the search with the compiler begins there, or the plan is a prediction."""
 
 _AROUND = (0, 1, 2, 4, 8, 12)
 """How far above a found point schedules are tried that may fit although they were planned for more. A curve of no more
@@ -85,11 +81,9 @@ def rank(schedules: Sequence[Schedule], judge: Judge) -> Family:
     return Family(tuple(schedules[row[2]] for row in kept), tuple(row[0] - judge.owned_bytes for row in kept))
 
 
-def search_curve(curve: Curve | Family, measure: Measure, budget_bytes: int, start: int | None = None) -> Searched:
-    """Search one curve for the point whose peak is close to the budget and within it; see ``find_point``."""
-    peak = measure.along(budget_bytes)
-    owned, most = measure.judge.owned_bytes, MAX_MEASURES if isinstance(measure, Compiled) else _FEW_MEASURES
-    return find_point(curve.limits, owned, budget_bytes, lambda p: peak(curve.schedule(p)), start, most)
+def search_curve(curve: Curve | Family, judge: Judge, budget_bytes: int) -> Searched:
+    """Search one curve for the point whose predicted peak is close to the budget and within it; see ``find_point``."""
+    return find_point(curve.limits, judge.owned_bytes, budget_bytes, lambda p: judge.predicted_bytes(curve.schedule(p)))
 
 
 def look_around(judge: Judge, curve: Curve | Family, point: int, limit_bytes: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
 from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.report.progress import Progress
+from remat_plan.search.known import Known, known_of
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -67,6 +68,8 @@ class Judge:
     Attributes:
         asked: what the compiler was asked for, known or not: schedules, and whether with little optimisation.
         compile_seconds: how long each of them took when it was compiled.
+        compiles: how often something was compiled.
+        known: what was compiled in this process of programs that are told to be the same, with default options.
     """
 
     def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table"):
@@ -79,6 +82,7 @@ class Judge:
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}
         self._compiled: dict[tuple[Schedule, bool], CompiledMemory] = {}
+        self.compiles = 0
         self._plain_seconds: float | None = None
         self.asked: list[tuple[Schedule, bool]] = []
         self.compile_seconds: dict[tuple[Schedule, bool], float] = {}
@@ -87,6 +91,7 @@ class Judge:
         self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
         self.mapped = is_mapped(program.graph)
+        self.known: Known = known_of((self.identity, self.kind, self.structs, target.name, target.platform))
 
     def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
@@ -141,6 +146,10 @@ class Judge:
         self.asked.append((schedule, fast))
         return self._compile(schedule, fast)
 
+    def compiled_peaks(self, schedules: Iterable[Schedule]) -> dict[Schedule, int]:
+        """XLA's peaks of those schedules that were compiled here, with default options."""
+        return {s: self._compiled[s, False].total_bytes for s in schedules if (s, False) in self._compiled}
+
     def compiled_seconds(self, schedule: Schedule) -> float | None:
         """Seconds of a schedule's step by the module that XLA makes of it; None where that does not tell.
 
@@ -169,6 +178,9 @@ class Judge:
             if _compat.has_checks(self.program.jaxpr):  # whoever runs the step has checkify around it
                 step = _compat.reporting_checks(step)
             self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
+            self.compiles += 1
+            if not fast and schedule and schedule != UNMERGED:  # the same in every program with this identity
+                self.known[schedule] = self._compiled[key]
             self.compile_seconds[key] = time.perf_counter() - started
             told = self.device, self.compile_seconds[key], self._compiled[key].total_bytes
             _LOG.debug("compiled a schedule for %s in %.2f s: %d bytes", *told)

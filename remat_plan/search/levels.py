@@ -1,15 +1,15 @@
 """The schedules of all marks of a step, for a budget of the step.
 
 In: ``Mark``s (what is known of each program by itself), a function that compiles the step under schedules for them, a
-budget. Out: ``Fitted``: schedules whose compiled step is within the budget, or those that are predicted to need least.
-The step is a training step; or the gradient step of one program, where compiling takes minutes (``alone``).
+budget. Out: ``Fitted``: schedules whose compiled step is within the budget, or those that need least of all compiled.
+The step is a training step; or the gradient step of one program, which is a step with one mark (``alone``).
 
 Each mark is given the same *level*: bytes that its own gradient step may need, by the evaluator, beside its
 arguments. Of its schedules the fastest is taken that is predicted to stay within. The step needs what it holds all the
 time (arguments and results that are not donated, as the compiler counts them) and at its peak what the highest mark
 needs there; how many bytes a predicted byte comes out at is learned from what was compiled. So few compiles are needed,
-however large the step is: the one as written, and mostly two or three more. Where compiling takes long (TPUs that are
-not attached) the first is made with little optimisation; those that count, with default options.
+however large the step is: the one as written, and mostly two or three more; never more than ``MOST_COMPILES``. What was
+compiled for another budget is known from the start, and compiled again where it is chosen.
 
 Limits: of marks that are alive at one time, such as two halves of one model, each has the same level, although an
 unequal share of the bytes may cost less.
@@ -17,66 +17,57 @@ unequal share of the bytes may cost less.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from remat_plan.clock.turns import Ratio
-from remat_plan.search.mark import Choice, Mark, flops, level_bytes, overhead, price, rate
+from remat_plan.search.mark import Choice, Mark, flops, level_bytes, overhead, price
 from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 
-MOST_COMPILES = 5
-"""The step as written is one of them. Only where none of these fits, a few more are made, and of the least."""
+MOST_COMPILES = 8
+"""So often a program is compiled for one budget at most: as it is written, plain, and under the choices of a search."""
 
-CLOSE = 0.03
-"""A step that leaves no more than this share of the budget unused is improved only where that promises ``_WORTH``."""
+CLOSE, _UNUSED = 0.01, 0.03
+"""A step that leaves no more than these shares of the budget unused is improved only where that promises ``_MUCH``, and
+``_WORTH``; one that leaves more, where that promises anything."""
 
-_WORTH = 0.03
+_MUCH, _WORTH = 0.02, 0.003
 """So much shorter it has to be then, as predicted: at the low end a few bytes can cost as much as all the others."""
 
 _AIM = 0.005
 """The share of the budget that is left free after a step came out above it: predictions are not that exact. After two
 four times as much is left, and so on."""
 
-_MORE = 2
-"""So many choices more are compiled where none fits: what is at the low end may cost far more than is needed."""
+_SLOPES = 0.5, 2.0
+"""Between two choices a predicted byte comes out at no less and no more than these multiples of what it does in the
+plain step: what is off by other bytes tells nothing of those between."""
+
+_BISECTIONS = 5
+"""So many levels are looked at between one that fits and one that does not, where the one that is expected has nothing
+new."""
+
+_BEYOND, _GAIN = (1.05, 1.1), 0.02
+"""Beside what is expected to fit, choices that are expected so far above the budget are compiled where they are so much
+shorter: schedules cut elsewhere may be off in another way, and a search for a larger budget would find them."""
+
+_DOUBTFUL = 3
+"""So many of them are compiled."""
 
 _FLOOR = (0.0, 0.0625, 0.125, 0.25)
 """Where choices near the low end lie: shares of the way from the least level to the plain one, by factors. The nearest
 are close together: what is predicted to need least of a ResNet-50 on a v5e runs much inside what runs again, and comes
 out a fifth larger with little optimisation; what is a little above comes out as predicted."""
 
-_EVEN = 0.03
-"""Fast compiles that are this close do not tell which choice needs less with default options: the faster is taken. What
-a float32 GPT-2 was predicted to need least on a v5e came out half a per cent larger than what recomputes a quarter of
-that, and two per cent smaller in a fast compile."""
+_UNIFORM = 2
+"""So many of the uniform choices with the least predicted peaks are there beside them: they are off in another way."""
 
-_NEXT = 0.06
-"""The next slower choice is compiled as well where its fast compile needs no more than this share more. What needed
-4.8 per cent more in a fast compile of a bfloat16 ResNet-50 on a v5e needs 3 per cent less with default options."""
+_RESERVED = 4
+"""So many compiles are left for choices near the low end, as long as nothing fits."""
 
 _NOTHING_TO_GAIN = 0.002
-"""Nor is a step improved that recomputes this share of the plain seconds, or less."""
-
-_CONFIRMED = 3
-"""Where the first compile is fast, so many more are made with default options: each takes minutes for a TPU."""
-
-_FAST_EXCESS = 1.15
-"""A fast compile may need this much more than one with default options: of a ViT on a v5e 15 to 18 per cent."""
-
-
-class CompiledStep(Protocol):
-    """A step that is compiled under choices."""
-
-    @property
-    def fast(self) -> bool:
-        """Whether compiling with default options takes so long that little optimisation says where to begin."""
-        ...
-
-    def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
-        """What the compiled step needs; ``fast`` with little optimisation."""
-        ...
+"""Nor is a step improved that takes this share more than the plain seconds and FLOPs, or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +75,7 @@ class Fitted:
     """What a search came to.
 
     Attributes:
-        choice: schedules, one for each mark; where none fits, those that are predicted to need least.
+        choice: schedules, one for each mark; where none fits, those that need least.
         memory: of the compiled step.
         fits: whether it is within the budget.
     """
@@ -100,9 +91,13 @@ class Levels:
 
     Attributes:
         marks: the marked programs.
-        compile: compiles the step under a choice; asked for each choice once.
+        compile: compiles the step under a choice.
         held_bytes: what the step holds from its beginning to its end.
-        rate: compiled bytes that a predicted byte above the arguments comes out at; learned.
+        rate: compiled bytes that a predicted byte above the arguments comes out at in the plain step.
+        tried: what is known of choices; of some from another search.
+        sure: those of them that were compiled for this one.
+        left: so many more may be compiled.
+        doubtful: so many of them although they are expected above the budget.
     """
 
     marks: Sequence[Mark]
@@ -110,85 +105,94 @@ class Levels:
     held_bytes: int
     rate: float = 1.0
     tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
+    sure: set[Choice] = field(default_factory=set)
+    left: int = MOST_COMPILES - 1
+    doubtful: int = _DOUBTFUL
+    _choices: dict[int, Choice] = field(default_factory=dict)
 
     def choice(self, level_bytes: int) -> Choice:
         """The fastest schedules within a level."""
-        return tuple(mark.fastest(level_bytes) for mark in self.marks)
+        if level_bytes not in self._choices:
+            self._choices[level_bytes] = tuple(mark.fastest(level_bytes) for mark in self.marks)
+        return self._choices[level_bytes]
+
+    @property
+    def plain_level(self) -> int:
+        """The level at which nothing is recomputed."""
+        return level_bytes(self.marks, tuple(mark.judge.program.plain for mark in self.marks))
 
     def search(self, budget_bytes: int) -> Fitted:
         """Find the fastest choice whose compiled step is within the budget, or else the one that needs least."""
-        self.explore(budget_bytes, MOST_COMPILES - 1, self.next)
-        best = self.best(budget_bytes) or self.least()
-        return self.found(best, budget_bytes)
+        self.explore(budget_bytes, self.next)
+        return self.found(self.best(budget_bytes) or self.least(), budget_bytes)
 
     def found(self, choice: Choice, budget_bytes: int) -> Fitted:
         """A choice as what was come to."""
-        memory = self.measure(choice)
+        memory = self.tried[choice]
         return Fitted(choice, memory, memory.total_bytes <= budget_bytes)
 
-    def explore(self, budget_bytes: int, compiles: int, propose: Callable[[int], Choice | None]) -> None:
-        """Compile so many choices, each where what is known says that the budget is met.
+    def explore(self, budget_bytes: int, propose: Callable[[int], Choice | None]) -> None:
+        """Compile one choice after another, each where what is known says that the budget is met.
 
-        Fewer if one is good enough, a few more if none fits.
+        What is taken in the end was compiled for this search: of what is known from another, the best is compiled
+        again.
 
         Args:
             budget_bytes: of the step.
-            compiles: how many.
-            propose: the next choice for a budget, None where there is none: ``next``, or ``between``.
+            propose: the next choice for a budget, None where there is none.
         """
-        most = len(self.tried) + compiles
-        while (choice := propose(budget_bytes)) is not None:
-            if len(self.tried) >= most + (0 if self.best(budget_bytes) else _MORE):
-                break
-            if self.is_done(budget_bytes, choice):
+        while self.left:
+            best = self.best(budget_bytes, known=True)
+            unsure = best if best is not None and best not in self.sure else None
+            choice = (propose(budget_bytes) if self.left > 1 or unsure is None else None) or unsure
+            if choice is None:
                 break
             self.measure(choice)
 
-    def least(self) -> Choice:
-        """Of choices near the low end the one the compiler needs least for.
+    def measure(self, choice: Choice) -> CompiledMemory:
+        """Compile a choice."""
+        if choice not in self.sure:
+            self.tried[choice] = self.compile(choice)
+            self.sure.add(choice)
+            self.left -= 1
+        return self.tried[choice]
 
-        Every search that found nothing ends with these, whatever its budget: their least peak can be met as one.
-        """
-        return min(self.floor(), key=lambda choice: self.measure(choice).total_bytes)
+    def is_new(self, choice: Choice) -> bool:
+        """Whether nothing is known of a choice, nor of one with the same level and price, which is the same program."""
+        if choice in self.tried:
+            return False
+        same = level_bytes(self.marks, choice), price(self.marks, choice)
+        return all((level_bytes(self.marks, c), price(self.marks, c)) != same for c in self.tried)
+
+    def least(self) -> Choice:
+        """Of all choices that are known the one that needs least."""
+        return min(self.tried, key=lambda choice: (self.tried[choice].total_bytes, price(self.marks, choice)))
 
     def floor(self) -> list[Choice]:
         """Choices near the low end: what is predicted to need least is not always what the compiler needs least for.
 
-        The first is the fastest of those that are predicted to need least to a thousandth; the last needs less than it.
+        They do not depend on the budget. The first is the fastest of those that are predicted to need least to a
+        thousandth; the last needs less than it.
         """
-        plain = level_bytes(self.marks, tuple(mark.judge.program.plain for mark in self.marks))
-        least = level_bytes(self.marks, self.choice(0))
-        levels = [int(least * (plain / max(least, 1)) ** share) for share in _FLOOR]
-        return list(dict.fromkeys(map(self.choice, [*levels, least - 1])))
-
-    def lowest(self) -> list[Choice]:
-        """Choices near the low end that deserve a compile with default options, by those that were compiled fast.
-
-        First the one that needs least there; then the next faster one, which may need less with default options; then
-        the next slower one, if it needs next to no more.
-        """
-        floor = sorted(self.floor(), key=lambda choice: price(self.marks, choice))
-        total = {choice: self.measure(choice).total_bytes for choice in floor}
-        least = min(total.values())
-        first = next(number for number, choice in enumerate(floor) if total[choice] <= (1 + _EVEN) * least)
-        faster, slower = floor[max(first - 1, 0) : first], floor[first + 1 : first + 2]
-        return [floor[first], *faster, *(choice for choice in slower if total[choice] <= (1 + _NEXT) * least)]
+        first = self.choice(0)
+        least = level_bytes(self.marks, first)
+        levels = [int(least * (self.plain_level / max(least, 1)) ** share) for share in _FLOOR[1:]]
+        uniform = [tuple(mark.uniform(place) for mark in self.marks) for place in range(_UNIFORM)]
+        return list(dict.fromkeys([first, *uniform, *map(self.choice, [*levels, least - 1])]))
 
     def knows_floor(self) -> bool:
         """Whether the choices near the low end are compiled."""
-        return all(choice in self.tried for choice in self.floor())
+        return not any(map(self.is_new, self.floor()))
 
-    def measure(self, choice: Choice) -> CompiledMemory:
-        """Compile a choice, and learn from it what predicted bytes come out at."""
-        if choice not in self.tried:
-            self.tried[choice] = self.compile(choice)
-        memory = self.tried[choice]
-        self.rate = rate(self.marks, choice, memory.total_bytes - self.held_bytes)
-        return memory
+    def best(self, budget_bytes: int, known: bool = False) -> Choice | None:
+        """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better.
 
-    def best(self, budget_bytes: int) -> Choice | None:
-        """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better."""
-        fitting = [c for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        Args:
+            budget_bytes: of the step.
+            known: whether it may be known from another search.
+        """
+        fits = [c for c, memory in self.tried.items() if memory.total_bytes <= budget_bytes]
+        fitting = [c for c in fits if known or c in self.sure]
         best = min(fitting, key=lambda choice: price(self.marks, choice), default=None)
         if best is None:
             return None
@@ -199,28 +203,61 @@ class Levels:
         found = [self.tried[choice].seconds for choice in choices]
         return [None if seconds is None else Ratio.exactly(seconds) for seconds in found]
 
-    def is_done(self, budget_bytes: int, following: Choice) -> bool:
-        """Whether what fits is good enough for the following choice not to be compiled."""
-        best = self.best(budget_bytes)
-        if best is None or self.recomputes_nothing(budget_bytes):
-            return best is not None
-        is_close = self.tried[best].total_bytes >= (1 - CLOSE) * budget_bytes
-        return is_close and price(self.marks, following) > (1 - _WORTH) * price(self.marks, best)
+    def is_worth(self, budget_bytes: int, following: Choice) -> bool:
+        """Whether what fits is not good enough for the following choice to be left out."""
+        best = self.best(budget_bytes, known=True)
+        if best is None:
+            return True
+        unused = 1 - self.tried[best].total_bytes / budget_bytes
+        gain = _MUCH if unused <= CLOSE else _WORTH if unused <= _UNUSED else 0.0
+        shorter = 1 - price(self.marks, following) / price(self.marks, best)
+        if shorter > gain:
+            return True
+        less = 1 - flops(self.marks, following) / max(flops(self.marks, best), 1)
+        return unused > CLOSE and shorter >= 0 and less > _WORTH
 
     def recomputes_nothing(self, budget_bytes: int) -> bool:
-        """Whether what fits has next to no overhead."""
-        best = self.best(budget_bytes)
-        return best is not None and overhead(self.marks, best) <= _NOTHING_TO_GAIN
+        """Whether what fits takes next to no more seconds and FLOPs than the plain step."""
+        best = self.best(budget_bytes, known=True)
+        if best is None or overhead(self.marks, best) > _NOTHING_TO_GAIN:
+            return False
+        plain = tuple(mark.judge.program.plain for mark in self.marks)
+        return flops(self.marks, best) <= (1 + _NOTHING_TO_GAIN) * flops(self.marks, plain)
 
     def next(self, budget_bytes: int) -> Choice | None:
-        """The choice to compile next; None where none is left.
+        """The choice to compile next; None where none is left that is worth it.
 
-        Where nothing fits and nothing less is predicted, choices near the low end are left, one after another.
+        Where nothing fits, compiles are left for the choices near the low end.
         """
+        if self.recomputes_nothing(budget_bytes):
+            return None
+        if self.best(budget_bytes, known=True) is None:
+            waiting = [choice for choice in self.floor() if self.is_new(choice)]
+            found = self.between(budget_bytes) if self.left > min(len(waiting), _RESERVED) else None
+            return found or next(iter(waiting), None)
         found = self.between(budget_bytes)
-        if found is None and self.best(budget_bytes) is None:
-            return next((choice for choice in self.floor() if choice not in self.tried), None)
-        return found
+        return found if found is not None and self.is_worth(budget_bytes, found) else self.beyond(budget_bytes)
+
+    def beyond(self, budget_bytes: int) -> Choice | None:
+        """The next choice that is much faster than what fits, and may fit although that is not expected; few are tried.
+
+        First those beside the levels that fit if they are off as little as any that was tried, in the order of their
+        levels; then those that a larger budget would have.
+        """
+        best = self.best(budget_bytes, known=True)
+        if best is None or not self.doubtful:
+            return None
+        most = (1 - _GAIN) * price(self.marks, best)
+        offsets = (total - self.rate * level for level, total in self.points(plain=True))
+        room = (_BEYOND[0] * budget_bytes - min([self.held_bytes, *offsets])) / self.rate
+        largest, *others = self.marks
+        beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
+        beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
+        larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
+        found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
+        choice = next((c for c in found if self.is_worth(budget_bytes, c)), None)
+        self.doubtful -= choice is not None
+        return choice
 
     def between(self, budget_bytes: int) -> Choice | None:
         """The next choice between those that fit and those that do not; None where none is left there."""
@@ -229,18 +266,20 @@ class Levels:
         if under and (choice := self.interpolated(budget_bytes, levels)) is not None:
             return choice
         low = max(under, default=0)
-        over = {levels[c]: memory.total_bytes for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
+        over = {levels[c] for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
         high = min((level for level in over if level > low), default=None)
-        level = self.aim(budget_bytes, {} if under else over, len(over))
+        level = self.aim((1 - _AIM * len(over) ** 2) * budget_bytes)
         proposed = [level] if high is None or low < level < high else []
         if high is not None:
-            proposed += [(low + high) // 2, high - 1]
-        return next((choice for choice in map(self.choice, proposed) if choice not in self.tried), None)
+            inside = [high - 1, *(low + (high - low) // 2**power for power in range(1, _BISECTIONS))]
+            proposed += [level for level in inside if self.expected(level) <= _BEYOND[0] * budget_bytes]
+        return next(filter(self.is_new, map(self.choice, proposed)), None)
 
     def interpolated(self, budget_bytes: int, levels: Mapping[Choice, int]) -> Choice | None:
         """The fastest new choice between the largest that fits and the least above it.
 
-        Its level is that of the line through the two, or in the middle if that is lower: peaks do not rise evenly.
+        Its level is that of the line through the two; where they are far apart in the middle, if that is lower: peaks
+        do not rise evenly.
         Candidates are what is fastest within that level, and what is on the way from the one to the other: schedules
         that are cut elsewhere may be off in another way.
         """
@@ -253,63 +292,35 @@ class Levels:
         share = ((1 - _AIM) * budget_bytes - total[low]) / (total[high] - total[low])
         if share <= 0:
             return None
-        level = levels[low] + int(min(share, 0.5) * (levels[high] - levels[low]))
+        share = share if total[high] <= _BEYOND[1] * budget_bytes else min(share, 0.5)
+        level = levels[low] + int(share * (levels[high] - levels[low]))
         ways = zip(self.marks, low, high, strict=True)
         found = [tuple(mark.towards(one, other, level) for mark, one, other in ways), self.choice(level)]
-        new = [choice for choice in found if choice not in self.tried]
-        return min(new, key=lambda choice: price(self.marks, choice), default=None)
+        return min(filter(self.is_new, found), key=lambda choice: price(self.marks, choice), default=None)
 
-    def aim(self, budget_bytes: int, over: Mapping[int, int], misses: int) -> int:
-        """The level that is expected to come out at a budget, a little below after misses.
+    def points(self, plain: bool = False) -> list[tuple[int, int]]:
+        """Levels and peaks of what was tried; without what recomputes nothing, of which the compiler makes copies."""
+        found = ((level_bytes(self.marks, c), memory.total_bytes) for c, memory in self.tried.items())
+        return [(level, total) for level, total in found if plain or level < self.plain_level]
 
-        What predicted bytes come out at changes from one choice to the next, so it may lie beyond what is known to fit,
-        or not to. Part of what a step needs is the same at every level, so after two choices that do not fit, their
-        levels and peaks (``over``) tell more than the ratio of one: the line through the lowest two is followed.
+    def expected(self, level_bytes: int) -> float:
+        """The bytes that a level is expected to come out at, by the nearest that was tried."""
+        near = min(self.points(), key=lambda point: abs(point[0] - level_bytes), default=(0, self.held_bytes))
+        return near[1] + self.rate * (level_bytes - near[0])
+
+    def aim(self, goal_bytes: float) -> int:
+        """The level that is expected to come out at a number of bytes.
+
+        Part of what a step needs is the same at every level, and predictions are off by much the same bytes at levels
+        that are near each other. So what was tried and came out nearest is where the line begins that is followed, and
+        the next nearest, if it is near, says how steep it is.
         """
-        goal = (1 - _AIM * misses**2) * budget_bytes
-        lowest = sorted(over.items())[:2]
-        if len(lowest) == 2:
-            (low, least), (high, most) = lowest
-            if least < most:
-                return max(int(low - (least - goal) * (high - low) / (most - least)), 0)
-        return int((goal - self.held_bytes) / self.rate)
-
-
-def confirmed(step: CompiledStep, levels: Levels, budget_bytes: int) -> Fitted:
-    """Search, with default options of the compiler having the last word.
-
-    What is compiled fast says where to look; ``levels.tried`` has the last word of each choice after this.
-    """
-    if not step.fast:
-        return levels.search(budget_bytes)
-    first = _first(levels, budget_bytes)
-    final = Levels(levels.marks, step.compile, levels.held_bytes, levels.rate)
-
-    def propose(budget_bytes: int) -> Choice | None:
-        choice = final.between(budget_bytes)
-        if final.best(budget_bytes) is None and (choice in (None, levels.choice(0)) or levels.knows_floor()):
-            # what is predicted to need less may run much again twice, and need more
-            choice = next((lowest for lowest in levels.lowest() if lowest not in final.tried), None)
-        return None if choice in final.tried else choice
-
-    final.measure(first)
-    final.explore(budget_bytes, _CONFIRMED - 1, propose)
-    best = final.best(budget_bytes) or min(levels.lowest(), key=lambda choice: final.measure(choice).total_bytes)
-    found = final.found(best, budget_bytes)
-    levels.tried.update(final.tried)
-    return found
-
-
-def _first(levels: Levels, budget_bytes: int) -> Choice:
-    """The choice to begin with: the one that is expected at the budget, or another where a fast compile is far off.
-
-    Where that needs far more and nothing less is predicted, the one that fast compiles need least for.
-    """
-    choice = levels.choice(levels.aim(budget_bytes, {}, 0))
-    memory = levels.measure(choice)
-    close = (1 - CLOSE) * budget_bytes <= memory.total_bytes <= _FAST_EXCESS * budget_bytes
-    if close or levels.recomputes_nothing(budget_bytes):
-        return choice
-    if (other := levels.between(budget_bytes)) not in (None, levels.choice(0)):
-        return other
-    return choice if memory.total_bytes <= budget_bytes else levels.lowest()[0]
+        near = sorted(self.points(), key=lambda point: abs(point[1] - goal_bytes))
+        if not near:
+            return int((goal_bytes - self.held_bytes) / self.rate)
+        level, total = near[0]
+        other = next((point for point in near if point[0] != level), near[0])
+        own = (total - self.held_bytes) / max(level, 1)
+        slope = (total - other[1]) / (level - other[0]) if other[0] != level else min(own, self.rate)
+        slope = min(max(slope, _SLOPES[0] * self.rate), _SLOPES[1] * self.rate)
+        return max(int(level + (goal_bytes - total) / slope), 0)

@@ -8,14 +8,14 @@ The step may be a training step with programs that are marked in it, or the grad
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import fastest_within, find_predicted
+from remat_plan.search.choose import fastest_within, find_predicted, known_beside
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Predicted
 from remat_plan.search.refine import step_towards
 from remat_plan.verify.compile import CompiledMemory
 
@@ -69,11 +69,27 @@ class Mark:
         """
         limit = level_bytes + self.argument_bytes
         if (named := self.candidates.named(self.request)) is not None:
-            return fastest_within(Predicted(self.judge), self.candidates, named, limit, self.request).schedule
+            return fastest_within(self.judge, self.candidates, named, limit, self.request).schedule
         plain = self.judge.program.plain
         if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
             return plain
         return find_predicted(self.judge, self.candidates, limit, self.request).schedule
+
+    def uniform(self, place: int) -> Schedule:
+        """Of its schedules by one rule for all blocks the one with the least predicted peak, the next, and so on.
+
+        Those of the same peak count as one, the fastest. Where there are not so many it is the last, and where there
+        are none the one that is predicted to need least of all.
+        """
+        ranked = sorted(self.candidates.uniform(self.request), key=self.judge.cost)
+        distinct = [next(same) for _, same in itertools.groupby(ranked, key=self.judge.predicted_bytes)]
+        return distinct[min(place, len(distinct) - 1)] if distinct else self.fastest(0)
+
+    def beside(self) -> list[Schedule]:
+        """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name."""
+        if self.candidates.named(self.request) is not None:
+            return []
+        return sorted(known_beside(self.judge, self.candidates, self.request), key=self.judge.cost)
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first.

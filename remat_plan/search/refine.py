@@ -1,7 +1,7 @@
 """Between one schedule that fits and the next that is faster.
 
-In: a schedule that fits, those that are known beside it, a ``Measure``, a budget. Out: the fastest schedule found that
-fits.
+In: a schedule that is predicted to fit, those that are known beside it, a ``Judge``, a budget. Out: the fastest
+schedule found that is predicted to fit.
 
 Neighbours on a curve can lie far apart where layers are scanned: every step saves a value, or none does.
 """
@@ -16,19 +16,18 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.blend import paths
 from remat_plan.planning.planner import Curve
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Measure
 
 CLOSE = 0.005
 """A schedule this close to the budget, as a share of it, is not refined."""
 
 ROUGHLY = 0.02
-"""Nor one whose peak was only predicted, where it is this close: predictions are not that exact, and take time too."""
+"""Nor one this close in a program that is not short: predictions are not that exact, and take time too."""
 
 _WORTH = 0.003
-"""Another one is compiled for so much less seconds or FLOPs, as a share of them."""
+"""Another one is taken for so much less seconds or FLOPs, as a share of them."""
 
 _REFINEMENTS = 2
-"""So many compiles are spent on schedules between a fitting one and a faster one."""
+"""So often a schedule between a fitting one and a faster one takes its place."""
 
 _WAYS_OPS = 8000
 """So many operations, over those of the program, is how many ways from a schedule to another are looked at, or one for
@@ -48,7 +47,7 @@ _CURVE_POINTS = 24
 
 
 def refined(
-    measure: Measure,
+    judge: Judge,
     chosen: Schedule,
     curves: Sequence[Curve],
     judged: Sequence[Schedule],
@@ -58,35 +57,26 @@ def refined(
     """Of the schedules between one that fits and the next that is faster, the fastest that fits.
 
     Args:
-        measure: says what fits.
+        judge: predicts what fits.
         chosen: fits.
         curves: of the planner; towards each of them.
         judged: other schedules to go towards.
         budget_bytes: what has to be met.
         close: a share of the budget; a schedule that leaves no more free stays as it is.
     """
-    judge = measure.judge
-    peak = measure.ask(chosen, budget_bytes).peak_bytes
-    if peak >= (1 - close) * budget_bytes:
-        return chosen
-    scale = peak / max(judge.predicted_bytes(chosen), 1)
     families = [*(curve.spread(_CURVE_POINTS) for curve in curves), judged]
     for _ in range(_REFINEMENTS):
-        target = budget_bytes * (1 - CLOSE / 4) / scale
-        better = _fastest_step(judge, chosen, families, target)
-        if better is None or not _is_worth_a_compile(judge, better, chosen):
+        if judge.predicted_bytes(chosen) >= (1 - close) * budget_bytes:
             break
-        peak = measure.ask(better, budget_bytes).peak_bytes
-        scale = peak / max(judge.predicted_bytes(better), 1)
-        if peak <= budget_bytes:
-            chosen = better
-            if peak >= (1 - close) * budget_bytes:
-                break
+        better = _fastest_step(judge, chosen, families, budget_bytes * (1 - CLOSE / 4))
+        if better is None or not _is_faster(judge, better, chosen):
+            break
+        chosen = better
     return chosen
 
 
-def _is_worth_a_compile(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
-    """Whether a schedule of a lower price takes so much less seconds or FLOPs that a compile is worth it."""
+def _is_faster(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
+    """Whether a schedule of a lower price takes so much less seconds or FLOPs that it is worth a look."""
     price, own = judge.price(better), judge.price(chosen)
     flops, own_flops = judge.timeline(better).flops, judge.timeline(chosen).flops
     return price < own and (price <= (1 - _WORTH) * own or flops <= (1 - _WORTH) * own_flops)
@@ -124,7 +114,7 @@ def _faster_neighbours(
     most for its bytes: on the way to that there is more to have for the same bytes, where the way is long enough.
     """
     above = [s for s in family if judge.price(s) < judge.price(chosen) and judge.predicted_bytes(s) > target_bytes]
-    above = [s for s in above if _is_worth_a_compile(judge, s, chosen)]
+    above = [s for s in above if _is_faster(judge, s, chosen)]
     if not above:
         return []
     own_bytes, own_price = judge.predicted_bytes(chosen), judge.price(chosen)

@@ -9,14 +9,12 @@ named was compiled.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan.search.levels import Levels, confirmed
 from remat_plan.search.mark import Choice, Mark, held_bytes, level_bytes, overhead, rate
-from remat_plan.training.search import Measuring, first_rate
+from remat_plan.training.search import Measuring, first_rate, search_choices
 from remat_plan.verify.compile import CompiledMemory
 
 _TRIES = 4
@@ -138,12 +136,10 @@ class Batches:
         What a predicted byte comes out at is learned from the choice that needs least of those that are allowed.
         """
         step, held = self.step(batch), self._held(batch)
-        compile_step = functools.partial(step.measuring.compile, fast=step.measuring.fast)
-        levels = Levels(step.marks, compile_step, held, self.rate)
-        found = confirmed(step.measuring, levels, self.budget_bytes)
+        found, tried = search_choices(step.measuring, step.marks, self.budget_bytes, self.rate, held)
         allowed = {
             choice: memory.total_bytes
-            for choice, memory in levels.tried.items()
+            for choice, memory in tried.items()
             if limit is None or overhead(step.marks, choice) <= limit
         }
         if not allowed:

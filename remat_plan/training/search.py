@@ -11,12 +11,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
-from remat_plan.cost.hardware import Hardware
-from remat_plan.graph.schedule import WRITTEN
+import jax
+
+from remat_plan.graph.schedule import WRITTEN, is_written
 from remat_plan.report.progress import Progress
-from remat_plan.search.levels import Fitted, Levels, confirmed
+from remat_plan.search.known import Known, known_of
+from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
+from remat_plan.search.slow import confirmed
 from remat_plan.training.sites import Site
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trial import Trial
@@ -35,13 +39,18 @@ class Measuring:
     Attributes:
         sites: what is marked.
         compiles: how often the step was compiled.
+        known: what was compiled in this process of steps that are told to be the same, with default options.
     """
 
     def __init__(
-        self, step: TrainingStep, sites: Sequence[Site], target: Target, hardware: Hardware, progress: Progress
+        self, step: TrainingStep, sites: Sequence[Site], marks: Sequence[Mark], target: Target, progress: Progress
     ):
         self.step, self.sites, self.target, self.progress = step, tuple(sites), target, progress
-        self.hardware = hardware
+        self.hardware = marks[0].judge.hardware
+        leaves, tree = jax.tree.flatten(step.structs)
+        programs = tuple(mark.judge.identity for mark in marks)
+        told = step.settings.donate_argnums, target.name, target.platform
+        self.known: Known = known_of((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
         self.fast = target.platform == "tpu" and not target.attached
         self.compiles = 0
         self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
@@ -60,6 +69,8 @@ class Measuring:
             self.progress.say(f"compiling the step for {self.target.name} ({self.compiles + 1})")
             memory = self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
             self.compiles += 1
+            if not fast and not any(map(is_written, choice)):
+                self.known[choice] = replace(memory, executable=None)  # which would be kept as long
             _LOG.debug("compiled the step for %s in %.1f s: %d bytes", self.target.name, memory.compile_seconds,
                        memory.total_bytes)  # fmt: skip
         return self._known[key]
@@ -80,26 +91,42 @@ def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) 
     written: Choice = tuple(WRITTEN for _ in marks)
     fitting = [written] if measuring.as_written.total_bytes <= budget_bytes else []
     if not fitting or any(mark.judge.program.has_own_remat for mark in marks):
-        found = _search(measuring, marks, budget_bytes)
+        found = search_choices(measuring, marks, budget_bytes, first_rate(measuring, marks))[0]
         if found.fits:
             fitting.append(found.choice)
         elif not fitting:
-            return found
+            as_written = Fitted(written, measuring.as_written, False)
+            return min(found, as_written, key=lambda fitted: fitted.memory.total_bytes)
     best = min(fitting, key=lambda choice: price(marks, choice))
     if written in fitting and price(marks, best) > (1 - _AGREEMENT) * price(marks, written):
         best = written
     return Fitted(best, measuring.compile(best), True)
 
 
-def _search(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
-    """Search among the schedules of the planner.
+def search_choices(
+    measuring: Measuring, marks: Sequence[Mark], budget_bytes: int, rate: float, held: int | None = None
+) -> tuple[Fitted, Known]:
+    """Search among the schedules of the planner; beside what was found, what every choice that was tried needs.
 
-    What a predicted byte comes out at is taken from the step as written, until other choices are compiled. Arguments
-    and results of the marks are counted too, of which the step may hold some in other places, or not at all.
+    Args:
+        measuring: compiles the step.
+        marks: of the step.
+        budget_bytes: of the step.
+        rate: what a predicted byte is expected to come out at.
+        held: bytes that the step holds from beginning to end; by default those of the step as it is written.
     """
-    held = held_bytes(measuring.as_written)
     compile_step = functools.partial(measuring.compile, fast=measuring.fast)
-    return confirmed(measuring, Levels(marks, compile_step, held, first_rate(measuring, marks)), budget_bytes)
+    held = held_bytes(measuring.as_written) if held is None else held
+    levels = Levels(marks, compile_step, held, rate, left=MOST_COMPILES - 1)
+    found = confirmed(measuring, levels, budget_bytes, measuring.known | _plain(measuring, marks))
+    return found, levels.tried
+
+
+def _plain(measuring: Measuring, marks: Sequence[Mark]) -> Known:
+    """What the step needs that recomputes nothing: the one as it is written, unless its author wrote something else."""
+    if any(mark.judge.program.has_own_remat for mark in marks):
+        return {}
+    return {tuple(mark.judge.program.plain for mark in marks): measuring.as_written}
 
 
 def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.graph.schedule import as_is, check_cover, saving, structured
+from remat_plan.graph.valid import check_schedule
 from remat_plan.planning.blend import paths, shortened
 from remat_plan.structures.scan_choices import alike, grouped
 from tests.helpers import traced
@@ -59,3 +60,33 @@ def test_between_equal_schedules_there_is_nothing(graph, ends):
 def test_groups_of_fewer_steps_are_no_larger(ends):
     (_, choice), *_ = ends[0][1].choices
     assert shortened(choice.parts[0], 5).groups == (3,)
+
+
+def nested(w, x):
+    def inner(x, rows):
+        return jax.lax.scan(lambda c, row: (jnp.tanh(c @ row), None), x, rows)[0]
+
+    return jnp.sum(jax.lax.scan(lambda c, rows: (inner(c, rows), None), x, w)[0])
+
+
+def test_where_a_loop_has_few_steps_one_of_them_is_run_partly_one_way():
+    """From every inner loop run again as a whole to none: at each outer step there are schedules between."""
+    graph = traced(nested, S((3, 20, 8, 8), "float32"), S((16, 8), "float32")).graph
+    place = next(op.index for op in graph.ops if op.eqn.primitive.name == "scan")
+    rest = as_is(place + 1, len(graph.ops))
+    low = structured(place, alike(3, (saving(0, 1),))), rest
+    high = structured(place, alike(3, (as_is(0, 1),))), rest
+    path, _ = paths(graph, low, high)
+    kept = []
+    for schedule in path:
+        check_schedule(graph, schedule)
+        (_, choice), *_ = schedule[0].choices
+        steps = 0
+        for part in choice.parts:
+            (step,) = part.schedule
+            inner = step.choices[0][1].parts if step.choices else ()
+            own = sum(p.count for p in inner if not p.groups) if inner else 20 * (not step.checkpointed)
+            steps += part.count * own
+        kept.append(steps)
+    assert kept == sorted(kept)
+    assert len(set(kept)) > 12, "several for each outer step"

@@ -12,10 +12,8 @@ from remat_plan.clock.turns import Ratio
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import TIME, Candidates, Request
-from remat_plan.search.confirm import _quickest
 from remat_plan.search.fastest import find_fastest, proposed
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Compiled
 from remat_plan.search.seconds import SURE, by_clock, can_run, faster_by
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced
@@ -135,18 +133,3 @@ def test_the_log_of_a_search():
     data["search"][0]["overhead"] = None
     with pytest.raises(ValueError, match=r"search\[0\].overhead is null, not a number"):
         rp.Plan.from_json(json.dumps(data))
-
-
-def test_what_fits_and_is_faster_by_the_compiler_is_returned(monkeypatch):
-    plain = judge().program.plain
-    candidates, request = searched()
-    other = max(proposed(judge(), candidates, request), key=lambda s: judge().timeline(s).flops)
-    assert judge().timeline(other).flops > 1.01 * judge().timeline(plain).flops
-    measure = Compiled(judge())
-    measure.peaks = {plain: 100, other: 90}
-    for faster in (plain, other):
-        monkeypatch.setattr(Judge, "compiled_overhead", lambda self, s, faster=faster: 0.0 if s == faster else 0.5)
-        for found in (plain, other):
-            same_work = faster in (found, plain)
-            assert _quickest(measure, found, 100) == (faster if same_work else found)
-    assert _quickest(measure, other, 95) == other

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from remat_plan.cost.hardware import hardware_for
-from remat_plan.search.levels import Levels, confirmed
+from remat_plan.search.levels import MOST_COMPILES, Levels
+from remat_plan.search.slow import confirmed
 from remat_plan.verify.compile import CompiledMemory
 
 
@@ -27,6 +28,7 @@ def best(seconds, budget_bytes):
     """The choice that is taken."""
     levels = Levels((Indifferent(),), lambda choice: None, 0)
     levels.tried = {(n,): memory(100 - n, s) for n, s in enumerate(seconds)}
+    levels.sure = set(levels.tried)
     return levels.best(budget_bytes)
 
 
@@ -42,6 +44,7 @@ def test_the_compiler_has_the_last_word_on_what_fits():
 def test_not_where_more_is_computed():
     levels = Levels((Indifferent(),), lambda choice: None, 0)
     levels.tried = {("less",): memory(100, 1.0), ("more work",): memory(90, 0.5)}
+    levels.sure = set(levels.tried)
     assert levels.best(100) == ("less",)
 
 
@@ -54,6 +57,12 @@ class Stepped:
 
     def fastest(self, level_bytes):
         return max((s for s in self.schedules if s <= level_bytes), default=min(self.schedules))
+
+    def uniform(self, place):
+        return min(self.schedules)
+
+    def beside(self):
+        return []
 
     def towards(self, low, high, level_bytes):
         return max(s for s in self.schedules if low <= s <= max(min(high, level_bytes), low))
@@ -84,7 +93,7 @@ def test_a_part_that_is_the_same_at_every_level_is_found_by_two_choices():
     found, compiled = search(Stepped(*range(10, 2000)), 500, lambda level: 300 + level)
     assert found.fits
     assert 170 <= found.choice[0] <= 200
-    assert len(compiled) == 3
+    assert len(compiled) == 2
 
 
 def test_where_nothing_less_is_predicted_choices_near_the_low_end_follow():
@@ -159,18 +168,52 @@ def test_the_line_through_two_choices_is_followed_up_to_the_middle():
 def test_close_to_the_budget_another_choice_is_compiled_where_it_promises_much():
     """At the low end a schedule that recomputes twice as much may need 3 % less."""
 
-    def is_done(budget_bytes, price):
+    def is_worth(budget_bytes, price):
         mark = Stepped(100, 200, 205)
         mark.price = {200: 1.5, 205: price}.__getitem__
+        mark.flops = {200: 1.0, 205: 1.0}.__getitem__
         mark.judge.hardware = hardware_for("cpu", "cpu")
         levels = Levels((mark,), lambda choice: None, 0)
         levels.tried = {(200,): memory(201, None)}
-        return levels.is_done(budget_bytes, (205,))
+        return levels.is_worth(budget_bytes, (205,))
 
-    assert is_done(206, 1.49)
-    assert not is_done(206, 1.4)
-    assert not is_done(220, 1.49), "not close"
-    assert not is_done(200, 1.49), "nothing fits"
+    assert not is_worth(202, 1.49), "close"
+    assert is_worth(202, 1.4)
+    assert is_worth(206, 1.49)
+    assert not is_worth(206, 1.499), "not far"
+    assert is_worth(220, 1.499), "far"
+    assert not is_worth(220, 1.5)
+    assert is_worth(200, 1.6), "nothing fits"
+
+
+def test_no_search_compiles_more_than_it_may():
+    """Peaks that follow no level: all compiles are spent, and the least of all that was seen is named."""
+    peaks = {level: 500 + (37 * level) % 101 for level in range(10, 1000, 7)}
+    for budget in (100, 505, 540):
+        found, compiled = search(Stepped(*peaks), budget, peaks.get)
+        assert len(compiled) <= MOST_COMPILES - 1
+        seen = min(peaks[level] for level in compiled)
+        assert found.fits == (seen <= budget)
+        assert found.fits or found.memory.total_bytes == seen
+
+
+def test_what_another_search_compiled_is_a_candidate_and_compiled_again():
+    """Nothing that is predicted to fit does; what is known to fit is taken once it is compiled for this search."""
+    peaks = {100: 300, 200: 310, 300: 250, 400: 600}
+    mark, compiled = Stepped(*peaks), []
+    mark.judge.hardware = hardware_for("cpu", "cpu")
+
+    def compile_step(choice):
+        compiled.append(choice[0])
+        return memory(peaks[choice[0]], None)
+
+    step = SimpleNamespace(fast=False)
+    for told, least in ((250, 250), (200, 250)):  # the second was of another program after all
+        compiled.clear()
+        found = confirmed(step, Levels((mark,), compile_step, 0), 255, {(300,): memory(told, None)})
+        assert found.choice == (300,)
+        assert found.memory.total_bytes == least
+        assert 300 in compiled
 
 
 def confirmed_search(schedules, budget_bytes, total, excess=1.15, fast_total=None):
@@ -188,7 +231,7 @@ def confirmed_search(schedules, budget_bytes, total, excess=1.15, fast_total=Non
         return memory(total(*choice), None)
 
     step = SimpleNamespace(fast=True, compile=final)
-    return confirmed(step, Levels((mark,), quick, 0), budget_bytes), compiled
+    return confirmed(step, Levels((mark,), quick, 0), budget_bytes, {}), compiled
 
 
 def test_what_is_fast_a_little_above_the_budget_is_compiled_with_default_options():
@@ -223,7 +266,7 @@ def test_what_is_predicted_to_need_least_is_compared_by_fast_compiles_before_one
     for excess in (1.05, 1.2):  # the first is worth a compile that counts, or it is not
         found, compiled = confirmed_search(peaks, 515, peaks.get, excess)
         assert found.fits
-        assert found.choice == (520,)
+        assert found.choice in ((520,), (550,))
         assert ("final", 500) not in compiled
         assert len(compiled) <= 7
 
