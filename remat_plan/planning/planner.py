@@ -172,8 +172,10 @@ class Planner:
         return tuple(found)
 
     def baselines(self) -> tuple[tuple[Segment, ...], ...]:
-        """Uniform schedules, to be judged beside the curves."""
-        return baseline_schedules(self.graph, without_loss(self.graph, self.cuts), self.isolate)
+        """Uniform schedules, to be judged beside the curves; with the last layer left as it is, and without."""
+        both = dict.fromkeys((without_loss(self.graph, self.cuts), self.cuts))
+        made = [baseline_schedules(self.graph, cuts, self.isolate) for cuts in both]
+        return tuple(dict.fromkeys(schedule for schedules in made for schedule in schedules))
 
 
 _MAX_HULL = 8
