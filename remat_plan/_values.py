@@ -73,7 +73,8 @@ def perturbed(values: Sequence[Any]) -> tuple[bool, ...] | None:
         noted.append([not isinstance(t, SymbolicZero) for t in tangents])
         return primals, tangents
 
-    probe(*[values[i] for i in places])
+    if places:
+        probe(*[values[i] for i in places])
     if not noted:
         return None
     known = dict(zip(places, noted[0], strict=True))

@@ -77,10 +77,10 @@ def test_keys_are_checked_in_the_function_as_it_is(options):
 def test_plans_are_made_while_keys_are_checked():
     with jax.debug_key_reuse(True):
         assert not rp.plan(noisy_loop, W, X, jax.random.key(0), budget="60%").is_identity
-        assert jax.grad(rp.remat(checked_free, budget="80%"))(W, X).shape == W.shape
+        assert jax.grad(rp.remat(keyless, budget="95%"))(W, X).shape == W.shape
 
 
-def checked_free(w, x):
+def keyless(w, x):
     """No keys: nothing is to be said."""
     for _ in range(4):
         x = jnp.tanh(x @ w)
