@@ -8,13 +8,13 @@ by name. All are made on first use; chains are solved, and strategies asked, onc
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, emptied
 from remat_plan.graph.uses import last_uses
-from remat_plan.planning.cuts import Cuts, frontiers, is_small
+from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
@@ -163,9 +163,13 @@ class Candidates:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
         if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
             return ()
-        by_hand = [find_schedules(lookup(name), self.task(request)) for name in _BY_HAND]
+        task, cuts = self.task(request), self.planner(request.constraints).cuts
+        # A segment that ends before a product, not behind it, is differentiated with less beside it: in a small program
+        # that may be what the least peak needs.
+        shorter = cut_before_products(self.rules.graph, task.cuts) if is_small(self.rules.graph) else None
+        tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
+        by_hand = [find_schedules(lookup(name), each) for each in tasks for name in _BY_HAND]
         known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
-        cuts = self.planner(request.constraints).cuts
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 

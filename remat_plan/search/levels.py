@@ -249,7 +249,8 @@ class Levels:
             return None
         most = (1 - _GAIN) * price(self.marks, best)
         offsets = (total - self.rate * level for level, total in self.points(plain=True))
-        room = (_BEYOND[0] * budget_bytes - min([self.held_bytes, *offsets])) / self.rate
+        arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
+        room = (_BEYOND[0] * budget_bytes - min([arguments, *offsets])) / self.rate
         largest, *others = self.marks
         beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
