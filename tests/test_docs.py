@@ -1,4 +1,4 @@
-"""What the documents say runs: the Python blocks of README.md, docs/*.md and docs/strategies/*.md.
+"""What the documents say runs: the Python blocks of README.md and docs/*.md.
 
 The blocks of one file share a namespace and run in order. A comment in the line before a block says more:
 ``<!-- needs: flax -->`` leaves it out where that module is not installed, ``<!-- not run -->`` always.
@@ -15,7 +15,7 @@ import pytest
 import remat_plan as rp
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/strategies").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
@@ -51,7 +51,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 QUICK = [pytest.param(p, marks=pytest.mark.slow if p.name == "faq.md" else ()) for p in PAGES]
-"""Of the longer pages guide.md, choosing.md, loops.md and structures.md are there."""
+"""Of the longer pages guide.md, strategies.md, loops.md and structures.md are there."""
 
 
 @pytest.mark.parametrize("page", QUICK, ids=lambda page: page.name)
