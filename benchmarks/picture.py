@@ -1,6 +1,6 @@
-"""The picture of README: GPT-2 small at many budgets, and the policies that people put on its layers by hand.
+"""The picture of README: plans against `jax.checkpoint` on every block, in the same memory, by the clock.
 
-In: the tables ``budgets`` and ``stock`` in ``results``. Out: ``docs/images/gpt2.svg``. Run it after those benchmarks:
+In: the table ``timing`` in ``results``. Out: ``docs/images/measured.svg``. Run it after that benchmark:
 ``python -m benchmarks.picture``; it needs matplotlib.
 """
 
@@ -8,12 +8,34 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.common import RESULTS
 from remat_plan.report.palette import AFTER, BEFORE
 
-PICTURE = Path(__file__).parent.parent / "docs/images/gpt2.svg"
-MODEL = "gpt2"
+PICTURE = Path(__file__).parent.parent / "docs/images/measured.svg"
+TITLES = {
+    "densenet": "DenseNet",
+    "resnet50": "ResNet-50",
+    "vit": "ViT",
+    "unet": "U-Net",
+    "gpt2": "GPT-2, 4 layers",
+    "llama": "Llama, scanned",
+}
+HANDS = ("nothing_saveable", "full")
+"""The names under which ``jax.checkpoint`` on every block stands in the table."""
+_INK = "#7d8590"
+"""Text and axes: readable on white and on a dark page, since the background is transparent."""
+
+
+class Pair(NamedTuple):
+    """One model: megabytes and measured overhead in per cent, by hand and planned."""
+
+    model: str
+    hand_megabytes: float
+    hand_overhead: float
+    plan_megabytes: float
+    plan_overhead: float
 
 
 def rows_of(name: str, results: Path = RESULTS) -> list[dict[str, str]]:
@@ -25,27 +47,15 @@ def rows_of(name: str, results: Path = RESULTS) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in cells if set(row[0]) != {"-"}]
 
 
-def plans(results: Path = RESULTS) -> list[tuple[float, float]]:
-    """Compiled GB and overhead in per cent of our plans, those at the peaks of the policies among them."""
-    rows = [row for row in rows_of("budgets", results) if row["model"] == MODEL]
-    found = [(float(row["compiled MB"]) / 1e3, float(row["overhead %"])) for row in rows]
-    return sorted([*found, *((gigabytes, overhead) for gigabytes, overhead, _ in _each_block("our", results))])
-
-
-def by_hand(results: Path = RESULTS) -> list[tuple[float, float, str]]:
-    """Compiled GB, overhead in per cent and name of the policies on every layer."""
-    return _each_block("stock", results)
-
-
-def _each_block(whose: str, results: Path) -> list[tuple[float, float, str]]:
-    """Of the policies on every layer: compiled GB, overhead and name, theirs or those of our plans."""
-    found = [row for row in rows_of("stock", results) if row["model"] == MODEL]
-    plain = min(float(row["our s"]) for row in found)
-    return [
-        (float(row[f"{whose} MB"]) / 1e3, 100 * (float(row[f"{whose} s"]) / plain - 1), row["policy"])
-        for row in found
-        if row["placement"] == "each block" and row["policy"] != "everything_saveable"
-    ]
+def pairs(results: Path = RESULTS) -> list[Pair]:
+    """Each model with its hand-placed step and the plan at that peak, the largest gain first."""
+    steps = {(row["model"], row["step"]): row for row in rows_of("timing", results)}
+    found = []
+    for (model, step), hand in steps.items():
+        if step in HANDS and (plan := steps.get((model, f"plan at {step}"))) is not None:
+            figures = (float(row[column]) for row in (hand, plan) for column in ("peak MB", "overhead %"))
+            found.append(Pair(TITLES.get(model, model), *figures))
+    return sorted(found, key=lambda pair: pair.plan_overhead - pair.hand_overhead)
 
 
 def draw(path: Path, results: Path = RESULTS) -> None:
@@ -53,32 +63,66 @@ def draw(path: Path, results: Path = RESULTS) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = MODEL  # the same file from the same tables
+    matplotlib.rcParams["svg.hashsalt"] = "measured"  # the same file from the same table
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.6, 3.8), layout="constrained", facecolor="white")
+    rows = pairs(results)
+    figure = Figure(figsize=(7.6, 0.55 * len(rows) + 1.3), layout="constrained", facecolor="none")
     ax = figure.subplots()
-    ax.plot(*zip(*plans(results), strict=True), color=AFTER, marker="o", linewidth=1.8, label="remat_plan, any budget")
-    hand = by_hand(results)
-    ax.plot([x for x, _, _ in hand], [y for _, y, _ in hand], "D", color=BEFORE, label="jax.checkpoint on every layer")
-    for gigabytes, overhead, name in hand:
-        ax.annotate(name, (gigabytes, overhead), (8, 7), textcoords="offset points", fontsize=8, color=BEFORE)
-    ax.set_xlabel("compiled peak of the gradient step (GB)")
-    ax.set_ylabel("overhead (% of seconds, predicted)")
-    ax.set_title("GPT-2 small, 8 x 512 tokens, float32: memory against time")
-    ax.set_xlim(left=0)
-    ax.set_ylim(-2, 80)
-    ax.grid(visible=True, alpha=0.25, linewidth=0.6)
-    ax.legend(frameon=False)
+    ax.set_facecolor("none")
+    ax.axvline(0, color=_INK, linewidth=1.0)
+    for y, pair in enumerate(reversed(rows)):
+        ax.plot([pair.hand_overhead, pair.plan_overhead], [y, y], color=_INK, linewidth=1.2, zorder=1)
+        ax.scatter(
+            pair.hand_overhead, y, 70, BEFORE, marker="D", zorder=2, label="" if y else "jax.checkpoint on every block"
+        )
+        ax.scatter(
+            pair.plan_overhead,
+            y,
+            80,
+            AFTER,
+            marker="o",
+            zorder=2,
+            label="" if y else "remat_plan, in the same memory or less",
+        )
+        # The label stands on the outer side of each mark, where the line between the two is not.
+        left_is_plan = pair.plan_overhead <= pair.hand_overhead
+        for x, megabytes, colour, outer in (
+            (pair.hand_overhead, pair.hand_megabytes, BEFORE, left_is_plan),
+            (pair.plan_overhead, pair.plan_megabytes, AFTER, not left_is_plan),
+        ):
+            side = ("left", 8) if outer else ("right", -8)
+            ax.annotate(
+                f"{x:+.0f}% in {megabytes:.0f} MB",
+                (x, y),
+                (side[1], 0),
+                textcoords="offset points",
+                ha=side[0],
+                va="center",
+                color=colour,
+                fontsize=9,
+            )
+    ax.set_yticks(range(len(rows)), [pair.model for pair in reversed(rows)], color=_INK, fontsize=10)
+    ax.set_xlabel("measured seconds of the gradient step, against plain JAX (%)", color=_INK)
+    reach = 1.6 * max(abs(x) for pair in rows for x in (pair.hand_overhead, pair.plan_overhead))  # room for labels
+    ax.set_xlim(-reach, reach)
+    ax.margins(y=0.12)
+    ax.tick_params(colors=_INK)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.spines["bottom"].set_color(_INK)
+    ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, labelcolor=_INK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None}, transparent=True)
 
 
 def main() -> None:
     """Parse the command line and draw."""
-    about = "Draw the picture of README from the tables."
+    about = "Draw the picture of README from the table of measured seconds."
     parser = argparse.ArgumentParser(prog="python -m benchmarks.picture", description=about)
-    parser.add_argument("--output", type=Path, default=PICTURE, help="file to write (default: docs/images/gpt2.svg)")
+    parser.add_argument(
+        "--output", type=Path, default=PICTURE, help=f"file to write (default: docs/images/{PICTURE.name})"
+    )
     draw(parser.parse_args().output)
 
 
