@@ -60,7 +60,7 @@ def comparison_cells(comparison: Comparison, row: ComparisonRow) -> tuple[str, .
     compiled = "-" if plan.compiled_overhead is None else f"{plan.compiled_overhead:.1%}"
     remark = "left as written" if plan.is_written else ""
     if plan.is_identity:
-        remark = "its own jax.checkpoint left out" if plan.has_own_remat else "left as it is"
+        remark = "its own jax.checkpoint left out" if plan.has_own_remat else "unchanged"
     if row.measurement is not None:
         remark = "; ".join(filter(None, (f"measured {overhead_text(row.measurement)}", remark)))
     return (

@@ -99,16 +99,23 @@ def plan_facts(plan: Plan) -> list[Fact]:
         remark = f"{format_bytes(abs(spare))} {'to spare' if spare >= 0 else 'above the budget'}"
         facts.append(peak("compiled peak", plan.compiled_peak_bytes, remark))
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
-    within = "this peak" if plan.budget_bytes is None else "the budget"
     return [
         *facts,
-        Fact("overhead", "", plan.overhead, "recomputed seconds over seconds of the plain step (predicted)"),
-        *compiled_facts(plan.compiled_overhead, "the same, by the modules that XLA made of both"),
+        Fact("overhead", "", plan.overhead, "predicted: extra seconds over those of the plain step"),
+        *compiled_facts(plan.compiled_overhead, "the same, from the compiled modules of both steps"),
         *_written_facts(plan),
-        Fact("gap", "", plan.gap, f"at most this much above what any schedule within {within} needs"),
+        *_gap_facts(plan),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
         Fact("FLOPs, planned", format_flops(plan.step_flops), flops),
     ]
+
+
+def _gap_facts(plan: Plan) -> list[Fact]:
+    """How far the overhead is above the certified lower bound; nothing where the bound says nothing."""
+    if plan.lower_bound <= 0 or plan.overhead <= 0:
+        return []
+    within = "at this peak" if plan.budget_bytes is None else "within the budget"
+    return [Fact("gap", "", plan.gap, f"no schedule {within} can be faster by more than this")]
 
 
 def compiled_facts(overhead: float | None, remark: str) -> list[Fact]:
@@ -344,6 +351,6 @@ def analysis_facts(analysis: Analysis) -> list[Fact]:
     remark = "values of the program; internals of derivative rules follow from them"
     return [
         Fact("plain JAX saves", format_bytes(saved), 1.0 if saved else None, "beside the arguments"),
-        Fact("really needed", format_bytes(needed), share, remark),
-        Fact("arguments", format_bytes(analysis.argument_bytes), None, "there all the time"),
+        Fact("minimum required", format_bytes(needed), share, remark),
+        Fact("arguments", format_bytes(analysis.argument_bytes), None, "always live"),
     ]

@@ -38,7 +38,7 @@ def step_table(report: StepReport) -> Table:
     lines += [Line((label, *_pair(size, size), "")) for label, size in arguments if size]
     lines[1:] = [Line(line.cells, 2) for line in lines[1:]]
     lines += [
-        Line(("results beside donated memory", *_pair(plain.result_bytes, planned.result_bytes), "")),
+        Line(("outputs (not donated)", *_pair(plain.result_bytes, planned.result_bytes), "")),
         Line(("temporaries", *_pair(plain.temporary_bytes, planned.temporary_bytes), "")),
         Line(("peak", *_pair(plain.peak_bytes, planned.peak_bytes), "the sum of these")),
         Line(
@@ -82,7 +82,7 @@ def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
     bottom = [0, 0]
     parts = [
         ("arguments", OWNED, [s.argument_bytes for s in steps]),
-        ("results beside donated memory", BEFORE, [s.result_bytes for s in steps]),
+        ("outputs (not donated)", BEFORE, [s.result_bytes for s in steps]),
         ("temporaries", AFTER, [s.temporary_bytes for s in steps]),
     ]
     for label, colour, sizes in parts:

@@ -94,7 +94,7 @@ def plan_table(plan: Plan) -> Table:
     left = len(entries) - ENTRIES
     footnotes = [f"... and {left} more rows"] if left > 0 else []
     if not (plan.is_identity or plan.is_written):
-        footnotes.append("Bytes and FLOPs are of one block; what enters a block is saved beside what it saves.")
+        footnotes.append("Bytes and FLOPs are per block; block inputs are saved in addition.")
     if any(d.nested for d in plan.decisions):
         footnotes.append("What blocks below 'checkpoint around' save is there only while that part is recomputed.")
     if any(d.structured for d in plan.decisions):

@@ -188,7 +188,7 @@ def segment_action(checkpointed: bool, nested: bool, values: int, structures: Se
         size: how many equations it has.
 
     >>> segment_action(False, False, 0), segment_action(True, False, 0), segment_action(True, True, 0)
-    ('left as it is', 'recompute all', 'checkpoint around')
+    ('unchanged', 'recompute all', 'checkpoint around')
     >>> segment_action(True, False, 2)
     'save 2 values, recompute the rest'
     >>> segment_action(False, False, 0, ["scan of 12 steps, each recomputed"])
@@ -198,7 +198,7 @@ def segment_action(checkpointed: bool, nested: bool, values: int, structures: Se
     if nested:
         own = "checkpoint around"
     elif not checkpointed:
-        own = "left as it is"
+        own = "unchanged"
     elif not values:
         own = "recompute all"
     else:

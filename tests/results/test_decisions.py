@@ -29,7 +29,7 @@ def graph():
 
 def test_a_segment_left_as_it_is(graph):
     (row,) = decide(graph, (as_is(0, len(graph.ops)),))
-    assert row.action == "left as it is"
+    assert row.action == "unchanged"
     assert (row.checkpointed, row.nested, row.structured) == (False, False, False)
     assert row.saved_bytes is None
     assert row.recomputed_flops == 0
@@ -51,7 +51,7 @@ def test_equal_neighbours_are_one_row(graph):
     n = len(graph.ops)
     rows = decide(graph, (saving(0, 2), saving(2, 4), saving(4, 6), as_is(6, n)))
     assert [(r.count, r.equations, r.action) for r in rows] == [
-        (3, (0, 6), "recompute all"), (1, (6, n), "left as it is"),
+        (3, (0, 6), "recompute all"), (1, (6, n), "unchanged"),
     ]  # fmt: skip
 
 
@@ -60,8 +60,8 @@ def test_nested_segments_stand_below(graph):
     schedule = (around(0, 8, (saving(0, 4), as_is(4, 8))), as_is(8, n))
     rows = decide(graph, schedule)
     assert [(r.depth, r.nested, r.action) for r in rows] == [
-        (0, True, "checkpoint around"), (1, False, "recompute all"), (1, False, "left as it is"),
-        (0, False, "left as it is"),
+        (0, True, "checkpoint around"), (1, False, "recompute all"), (1, False, "unchanged"),
+        (0, False, "unchanged"),
     ]  # fmt: skip
     assert rows[0].saved_bytes is None
     assert rows[0].recomputed_flops == sum(eqn_flops(op.eqn) for op in graph.ops[:8])
@@ -95,6 +95,6 @@ def test_a_function_left_as_written_is_one_row(graph):
 
 def test_structures_are_told_beside_what_the_segment_does():
     assert segment_action(True, False, 0, ["scan of 3 steps"], 9) == "recompute all; scan of 3 steps"
-    assert segment_action(False, False, 0, ["scan of 3 steps"], 9) == "left as it is; scan of 3 steps"
+    assert segment_action(False, False, 0, ["scan of 3 steps"], 9) == "unchanged; scan of 3 steps"
     assert segment_action(False, False, 0, ["scan of 3 steps", "cond"], 1) == "scan of 3 steps; cond"
     assert segment_action(True, False, 1) == "save 1 value, recompute the rest"
