@@ -5,7 +5,7 @@
 ...     for _ in range(8):
 ...         x = jnp.tanh(x @ w)
 ...     return jnp.sum(x)
->>> loss2 = rp.remat(loss, budget="60%")  # same value and gradients, within 60 % of its peak
+>>> loss2 = rp.remat(loss, budget="60%")  # same value and gradients, within 60% of its peak
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from remat_plan.fit import FittedStep, fit
 from remat_plan.functions import Planned, checkpoint, remat
 from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
 from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
+from remat_plan.results.analysis import Analysis
+from remat_plan.results.batch_sizes import BatchSizes
+from remat_plan.results.comparison import Comparison
+from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
+from remat_plan.results.step_report import StepReport
+from remat_plan.results.tradeoff import Tradeoff
 from remat_plan.units import BudgetError
 
 if TYPE_CHECKING:
@@ -33,13 +39,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Analysis",
+    "BatchSizes",
     "Binomial",
     "BudgetError",
     "Collection",
+    "Comparison",
     "FittedStep",
+    "Measurement",
     "Mirror",
     "Plan",
     "Planned",
+    "StepReport",
+    "Tradeoff",
     "accumulate",
     "analyze",
     "checkpoint",
@@ -55,6 +67,11 @@ __all__ = [
     "tradeoff",
     "while_loop",
 ]
+
+
+def __dir__() -> list[str]:
+    """What users may want to complete: the public names, and the modules that are imported when asked for."""
+    return sorted({*__all__, "__version__", "linen", "nnx"})
 
 
 def __getattr__(name: str) -> Any:

@@ -311,6 +311,7 @@ def test_public_names():
     for name in rp.__all__:
         assert getattr(rp, name).__doc__
     assert re.fullmatch(r"\d+\.\d+\.\d+", rp.__version__)
+    assert [name for name in dir(rp) if not name.startswith("_")] == sorted({*rp.__all__, "linen", "nnx"})
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,8 @@ from remat_plan.markup import number, prose
 from remat_plan.report import charts
 from remat_plan.report.palette import AFTER
 from remat_plan.report.points import comparison_cells, comparison_title, free_note, share_header, tradeoff_title
-from remat_plan.report.rows import (
-    Entry,
-    Fact,
-    analysis_facts,
-    analysis_title,
-    number_of,
-    plan_entries,
-    plan_facts,
-    plan_title,
-    residual_groups,
-)
+from remat_plan.report.residuals import analysis_facts, analysis_title, residual_groups
+from remat_plan.report.rows import Entry, Fact, number_of, plan_entries, plan_facts, plan_title
 from remat_plan.report.tables import Table
 from remat_plan.units import format_bytes
 

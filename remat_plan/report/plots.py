@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.palette import AFTER, BEFORE, GREY, PLAIN, PLANNED, Look, point_look
-from remat_plan.report.rows import compiled_peaks, memory_high, residual_groups, shares
+from remat_plan.report.residuals import residual_groups
+from remat_plan.report.rows import compiled_peaks, memory_high, shares
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:

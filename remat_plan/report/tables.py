@@ -12,18 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from remat_plan.report.points import comparison_cells, comparison_title, free_note, share_header, tradeoff_title
-from remat_plan.report.rows import (
-    Entry,
-    Fact,
-    ResidualGroup,
-    analysis_facts,
-    analysis_title,
-    number_of,
-    plan_entries,
-    plan_facts,
-    plan_title,
-    residual_groups,
-)
+from remat_plan.report.residuals import ResidualGroup, analysis_facts, analysis_title, residual_groups
+from remat_plan.report.rows import Entry, Fact, number_of, plan_entries, plan_facts, plan_title
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
