@@ -18,7 +18,7 @@ from remat_plan.accumulate import accumulate
 from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
 from remat_plan.batch import max_batch
 from remat_plan.compare import compare
-from remat_plan.fit import FittedStep, fit
+from remat_plan.fit import FittedStep, fit, mark
 from remat_plan.functions import Planned, checkpoint, remat
 from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
 from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
@@ -58,6 +58,7 @@ __all__ = [
     "compare",
     "compiler_options",
     "fit",
+    "mark",
     "max_batch",
     "plan",
     "register_strategy",

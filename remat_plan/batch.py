@@ -66,7 +66,7 @@ def max_batch(
         ...         x = jnp.tanh(x @ w)
         ...     return jnp.mean(x**2)
         >>> def train_step(w, x):
-        ...     return w - jax.grad(rp.remat(loss_fn))(w, x)
+        ...     return w - jax.grad(rp.mark(loss_fn))(w, x)
         >>> f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
         >>> found = rp.max_batch(train_step, lambda n: (f32(64, 64), f32(n, 64)), budget="1MB", multiple_of=64)
         >>> 0 < found.plain < found.largest

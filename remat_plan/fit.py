@@ -11,11 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from remat_plan.clock.store import check_cost
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
+from remat_plan.functions import Planned, RematOptions, remat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
@@ -32,6 +34,9 @@ from remat_plan.verify.targets import Target, resolve
 from remat_plan.wording import short
 
 _LOG = logging.getLogger("remat_plan")
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
 Fit = tuple[Found, Running]
 """What was found for a step, and the step that runs."""
@@ -106,6 +111,9 @@ class FittedStep:
         call = make_call(self.fn, args, kwargs, self._told)[0]
         return self._fit_of(call)[1].jitted.lower(*call.arrays)
 
+    def __repr__(self) -> str:
+        return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
+
     def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
@@ -149,6 +157,38 @@ class FittedStep:
             return fit
 
 
+def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
+    """Mark a function in a training step: ``rp.fit`` plans what is recomputed in it.
+
+    Anywhere else a marked function is what it was: nothing is planned, nothing recomputed.
+
+    Args:
+        fn: the function whose gradient the step takes, or a layer of it.
+        **options: as in ``rp.remat``, but no budget and no strategy: ``argnums``, ``has_aux``, ``static_argnums``,
+            ``static_argnames``, ``existing``, ``must_save``, ``must_recompute``, ``never_recompute``.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the message names it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> def loss(w, x):
+        ...     for _ in range(8):
+        ...         x = jnp.tanh(x @ w)
+        ...     return jnp.mean(x**2)
+        >>> def step(w, x):
+        ...     return w - jax.grad(rp.mark(loss))(w, x)
+        >>> fitted = rp.fit(step, jnp.ones((64, 64)) / 64, jnp.ones((4096, 64)), budget="70%")
+        >>> fitted.report.planned.peak_bytes <= fitted.report.budget_bytes
+        True
+    """
+    for name in ("budget", "strategy"):
+        if options.get(name) is not None:
+            raise ValueError(f"rp.mark takes no {name}: give the budget to rp.fit, or use rp.remat({name}=...).")
+    planned = remat(fn, **options)
+    return Planned(planned.fn, replace(planned.book.options, plans_alone=False))
+
+
 def fit(
     train_step: Callable[..., Any],
     *args: Any,
@@ -166,7 +206,7 @@ def fit(
 ) -> FittedStep:
     """Fit a whole training step in a number of bytes: parameters, optimizer, batch and all.
 
-    Mark the function whose gradient the step takes by ``rp.remat``, without a budget; there may be several marks. What
+    Mark the function whose gradient the step takes by ``rp.mark``; there may be several marks. What
     is recomputed in them is chosen so that the compiled step is within the budget, with as little recomputation as can
     be had. The step is compiled two to five times for that, seldom seven times; more often only if nothing fits.
 
@@ -198,7 +238,7 @@ def fit(
         ...     return jnp.mean(batch**2)
         >>> adam = optax.adam(1e-3)
         >>> def train_step(params, state, batch):
-        ...     loss, grads = jax.value_and_grad(rp.remat(loss_fn))(params, batch)
+        ...     loss, grads = jax.value_and_grad(rp.mark(loss_fn))(params, batch)
         ...     updates, state = adam.update(grads, state)
         ...     return optax.apply_updates(params, updates), state, loss
         >>> params = [jnp.ones((64, 64)) / 64 for _ in range(8)]

@@ -71,11 +71,9 @@ class RematOptions(Planning, total=False):
 
 
 class Planned(Wrapper[P, R]):
-    """A function that plans itself; made by ``remat`` and ``checkpoint``.
+    """A function (``fn``) that plans itself; made by ``remat`` and ``checkpoint``.
 
-    Attributes:
-        fn: the function.
-        plans: digests of the programs that it was traced as to their plans, of the 512 that were planned last.
+    ``plans`` has digests of the programs that it was traced as with their plans, of the 512 that were planned last.
     """
 
     def __init__(self, fn: Callable[P, R], options: PlanOptions, plans: Mapping[str, Plan] = NO_PLANS):
@@ -85,8 +83,10 @@ class Planned(Wrapper[P, R]):
             self.book.plans.keep(digest, plan)
 
     def made_of(self) -> tuple[Any, ...]:
-        """The function, what plans are asked for, and the plans there are."""
         return self.fn, self.book.options, dict(self.plans)
+
+    def known_plans(self) -> tuple[Plan, ...]:
+        return tuple(self.plans.values())
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -192,8 +192,8 @@ def remat(
         raise ValueError(f"argnums={short(argnums)}: name at least one argument to differentiate.")
     request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
     options = make_options(budget, request, static_argnames, prevent_cse, **planning)
-    is_mark = budget is None and strategy is None
-    return _decorated("rp.remat", fn, replace(options, is_mark=is_mark, any_function=any_function))
+    options = replace(options, is_mark=budget is None and strategy is None, any_function=any_function)
+    return _decorated("rp.remat", fn, options)
 
 
 @overload

@@ -52,6 +52,7 @@ class PlanOptions:
         cost: whose seconds plans go by.
         any_function: whether the function need not be a loss: it is one if it returns a scalar.
         is_mark: whether neither a budget nor a strategy was given, so that a training step around it may plan.
+        plans_alone: whether a mark plans by itself where no such step is around it.
     """
 
     budget: Budget | None
@@ -61,6 +62,7 @@ class PlanOptions:
     prevent_cse: bool = True
     any_function: bool = False
     is_mark: bool = False
+    plans_alone: bool = True
     cost: str = "table"
 
 
@@ -88,6 +90,8 @@ class PlanBook:
             return fn(*args, **kwargs)
         if runner is not None:
             return runner.run_mark(functools.partial(self._trace_mark, fn, args, kwargs), self.options.request)
+        if not self.options.plans_alone:
+            return fn(*args, **kwargs)
         traced = self.trace(fn, args, kwargs)
         if traced.has_gradient:
             try:

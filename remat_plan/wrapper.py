@@ -38,6 +38,14 @@ class Wrapper(ABC, Generic[P, R]):
     def made_of(self) -> tuple[Any, ...]:
         """The arguments that make another one of it."""
 
+    @abstractmethod
+    def known_plans(self) -> tuple[Any, ...]:
+        """The plans that it has."""
+
+    def __repr__(self) -> str:
+        name = getattr(self, "__qualname__", type(self.fn).__name__)
+        return f"<{name}: {'; '.join(map(repr, self.known_plans())) or 'planned when it is first called'}>"
+
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
     @overload

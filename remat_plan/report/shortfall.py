@@ -114,8 +114,8 @@ def own_budget(error: BudgetError) -> BudgetError:
     """The error of a function in a training step that has a budget of its own, which cannot be met."""
     message = (
         "rp.fit: a function in the step has a budget of its own (rp.remat or rp.checkpoint with budget=...). That one "
-        "cannot be met, not the one of rp.fit. Leave it out there: what rp.remat marks without a budget is planned for "
-        f"the budget of the whole step. Of that function by itself: {error}"
+        "cannot be met, not the one of rp.fit. Leave it out there: what rp.mark marks is planned for the "
+        f"budget of the whole step. Of that function by itself: {error}"
     )
     return BudgetError(
         message,

@@ -37,3 +37,7 @@ class Applied(Wrapper[P, R]):
     def made_of(self) -> tuple[Any, ...]:
         """The function and the plan."""
         return self.fn, self.plan
+
+    def known_plans(self) -> tuple[Plan, ...]:
+        """The plan."""
+        return (self.plan,)

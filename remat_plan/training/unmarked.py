@@ -16,7 +16,7 @@ from remat_plan import _compat
 from remat_plan.units import format_bytes
 
 _HOW = (
-    "rp.fit plans what is marked by rp.remat, without a budget: write jax.value_and_grad(rp.remat({name}), ...) "
+    "rp.fit plans what is marked by rp.mark: write jax.value_and_grad(rp.mark({name}), ...) "
     "where the gradient is taken."
 )
 
