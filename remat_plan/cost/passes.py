@@ -6,7 +6,7 @@ forward pass (with residuals and without) and its backward pass, and what is kep
 A unit appends the steps of a piece to a lowered program: ``run`` its forward pass alone, ``linearize`` its forward
 pass and, from what that returns, its backward pass. What a loop keeps for its backward pass follows ``jax.lax.scan``:
 residuals that a step makes and carries are stacked; those made of loop constants alone are made once; rows of inputs
-are read where they are. ``units`` has the units there are.
+and of outputs are read where they are. ``units`` has the units there are.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Passes:
         residual_bytes: sizes of the residuals that are made anew each time it runs, carried inputs among them.
         constant_bytes: sizes of those that depend on constant inputs only.
         reads: positions of the inputs that the backward pass reads where they are.
+        result_reads: positions of the rows of outputs that it reads where they are.
         find_alone: evaluates ``alone``, which not all ask for.
     """
 
@@ -129,6 +130,7 @@ class Passes:
     residual_bytes: tuple[int, ...]
     constant_bytes: tuple[int, ...]
     reads: tuple[int, ...]
+    result_reads: tuple[int, ...]
     find_alone: Callable[[], Pass]
 
     @cached_property
@@ -206,16 +208,19 @@ class _Apart:
         reads = tuple(sorted(position[v] for v in read if v in position and roles.kept[position[v]]))
         fixed = _depends_on(self.before, [v for v, c in zip(self.inputs, roles.constant, strict=True) if c])
         residuals = sorted(v for v in read if v not in position or not roles.kept[position[v]])
-        made = [v for v in residuals if v not in fixed]
+        changing = [v for v in residuals if v not in fixed]
         constants = [v for v in residuals if v in fixed]
-        stacked = made if any(roles.row) or roles.carried else []
-        own = [v for v in made if v not in position and v not in stacked]
+        result = {v: j for j, v in enumerate(self.outputs) if roles.result_row[j]}
+        made = [v for v in changing if v not in result]
+        looped = any(roles.row) or roles.carried
+        own = [] if looped else [v for v in made if v not in position]
         return Passes(
-            forward=self.forward(stacked, own),
-            backward=self.backward(reads, made if stacked or roles.carried else [], [*residuals]),
+            forward=self.forward(made if looped else [], own),
+            backward=self.backward(reads, changing if looped else [], [*residuals]),
             residual_bytes=tuple(state.sizes[v] for v in made),
             constant_bytes=tuple(state.sizes[v] for v in constants),
             reads=reads,
+            result_reads=tuple(result[v] for v in changing if v in result),
             find_alone=partial(self.forward, ()),
         )
 

@@ -107,7 +107,7 @@ class LoopUnit:
         passes = self.passes
         made = self.forward(state, inputs, passes.forward, passes.residual_bytes, passes.constant_bytes)
         outputs, kept = made[: len(self.signature.outputs)], made[len(self.signature.outputs) :]
-        reads = [*(inputs[i] for i in passes.reads), *kept]
+        reads = [*(inputs[i] for i in passes.reads), *(outputs[j] for j in passes.result_reads), *kept]
         return outputs, _pull(state, self, reads, self.backward(state), self.carried)
 
     def backward(self, state: Lowering) -> Pass:
