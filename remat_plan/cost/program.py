@@ -106,10 +106,15 @@ class Lowering(Emitter):
         """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
 
         A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another
-        loop, what it counts the elements with, two words again, is made before that one and is there all the time.
+        loop, what it counts the elements with, two words again, is made before that one and is there all the time. The
+        key is taken apart first, so whatever else is ready runs before the loop.
         """
         eqn, words, inside = facts.eqn, facts.out_bytes, 0
-        if len(words) == 2 or _compat.is_threefry(eqn.invars[0].aval):
+        of_key = len(words) == 1 and _compat.is_threefry(eqn.invars[0].aval)
+        if of_key:
+            key = self.facts.number(("words", *equal_key(eqn)))
+            reads = [self.move(eqn, "slice", tuple(reads), key, self.sizes[reads[0]])]
+        if of_key or len(words) == 2:
             words = (4 * eqn.outvars[0].aval.size,) * 2
             inside = sum(words)
             self.counters[eqn.outvars[0].aval.shape] = inside
