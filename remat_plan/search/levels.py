@@ -269,8 +269,9 @@ class Levels:
         low = max(under, default=0)
         over = {levels[c] for c, memory in self.tried.items() if memory.total_bytes > budget_bytes}
         high = min((level for level in over if level > low), default=None)
-        level = self.aim((1 - _AIM * len(over) ** 2) * budget_bytes)
-        proposed = [level] if high is None or low < level < high else []
+        # Where nothing new leaves that much free, what is expected to fit exactly: a budget may be the peak of a hand.
+        aims = [self.aim((1 - _AIM * len(over) ** 2) * budget_bytes), self.aim(budget_bytes)]
+        proposed = [level for level in aims if high is None or low < level < high]
         if high is not None:
             inside = [high - 1, *(low + (high - low) // 2**power for power in range(1, _BISECTIONS))]
             proposed += [level for level in inside if self.expected(level) <= _BEYOND[0] * budget_bytes]
