@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from remat_plan.training.calls import StepCall
+from remat_plan.training.settings import Settings, parameter_names
 from remat_plan.training.sites import find_sites
-from remat_plan.training.step import Settings, TrainingStep
 
 X, W = jnp.ones((32, 8)), jnp.eye(8) * 0.9
 
@@ -24,7 +25,8 @@ BATCH = {"x": X, "y": 2 * X}
 
 
 def sites_of(step, *args):
-    return find_sites(TrainingStep.of(step, args, Settings()).trace)[0]
+    call = StepCall.of(step, args, parameter_names(step, len(args)), Settings())
+    return find_sites(call.step().trace)[0]
 
 
 def only_parameters(wrap):
