@@ -30,7 +30,7 @@ def checked_in_a_loop(w, x):
 @pytest.mark.parametrize("loss", [checked, checked_in_a_loop])
 @pytest.mark.parametrize("options", [{"budget": "80%"}, {"strategy": "each_block", "verify": False}], ids=str)
 def test_checks_are_reported_from_planned_functions(loss, options):
-    """As from plain ones: of a loop that is differentiated JAX itself reports nothing."""
+    """Of a loop that is differentiated too, where JAX itself reports nothing: what runs the checks is planned around."""
 
     def run(fn, w):
         return checkify.checkify(jax.jit(fn), errors=checkify.user_checks)(w, X)
@@ -40,8 +40,9 @@ def test_checks_are_reported_from_planned_functions(loss, options):
         error, got = run(of(planned), W)
         assert error.get() is None
         assert_trees_close(got, run(of(loss), W)[1], 2e-4, 1e-6)
-        assert str(run(of(planned), W * 100)[0].get()) == str(run(of(loss), W * 100)[0].get())
-    assert "x must be small" in run(planned, W * 100)[0].get()
+        message = str(run(of(planned), W * 100)[0].get())
+        assert "x must be small" in message
+        assert str(run(of(loss), W * 100)[0].get()) in (message, "None")
     assert not any(plan.is_identity for plan in planned.plans.values())
 
 

@@ -28,12 +28,14 @@ class Fingerprint:
         equations: per equation a digest of eight hexadecimal digits.
         labels: per equation what a person can read, for example ``dot_general float32[8,4]``.
         inputs: types of the arguments.
+        differentiated: the numbers of those that gradients are taken of.
     """
 
     digest: str
     equations: tuple[str, ...]
     labels: tuple[str, ...]
     inputs: tuple[str, ...]
+    differentiated: tuple[int, ...]
 
 
 def fingerprint(graph: Graph) -> Fingerprint:
@@ -58,7 +60,9 @@ def fingerprint(graph: Graph) -> Fingerprint:
     ends = ",".join(number[v] if v >= 0 else repr(graph.literals[-1 - v]) for v in graph.outputs)
     moving = ",".join(number[v] for v in graph.differentiated_inputs)
     whole = "\n".join((*inputs, *equations, ends, moving))
-    return Fingerprint(hashlib.sha256(whole.encode()).hexdigest()[:16], tuple(equations), tuple(labels), inputs)
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    differentiated = tuple(graph.inputs.index(v) for v in graph.differentiated_inputs)
+    return Fingerprint(digest, tuple(equations), tuple(labels), inputs, differentiated)
 
 
 def difference(planned: Fingerprint, given: Fingerprint) -> str:
@@ -81,4 +85,6 @@ def difference(planned: Fingerprint, given: Fingerprint) -> str:
             f"{len(planned.equations)} equations were planned, now there are {len(given.equations)}; the first "
             f"one without a counterpart is equation {i} of the {which} program, {longer.labels[i]}"
         )
-    return "the outputs or the differentiated arguments are different"
+    if planned.differentiated != given.differentiated:
+        return f"gradients were of argument leaves {planned.differentiated}, now they are of {given.differentiated}"
+    return "the outputs are different"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from remat_plan.graph.fingerprint import Fingerprint, difference
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FORMAT = 3
+FORMAT = 4
 """Number of the form of stored plans: one more with each change that an older version could not read."""
 
 NO_SEARCH = Search()
@@ -69,7 +69,7 @@ class Plan(Shown):
         decisions: the schedule as rows for people.
         plain_timeline, planned_timeline: live bytes over the step, by the evaluator.
         argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is no
-            loss, whose gradient step is its VJP with respect to every array of floating point.
+            loss, whose gradient step is its VJP with respect to what was differentiated (``program.differentiated``).
         written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
             None where it has no regions of its own.
         planning_seconds: how long it took (not part of the plan's identity).
@@ -191,8 +191,11 @@ class Plan(Shown):
     def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Trace a call as the one was traced that was planned."""
         if self.argnums:
-            return trace_loss(fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums)
-        return trace_function(fn, args, kwargs, self.static_argnums)
+            traced = trace_loss(fn, args, kwargs, self.argnums, self.has_aux, self.static_argnums)
+        else:
+            traced = trace_function(fn, args, kwargs, self.static_argnums)
+        moves = tuple([i in self.program.differentiated for i in range(len(traced.call.leaves))])
+        return replace(traced, call=replace(traced.call, differentiated=moves))
 
     def schedule_of(self, program: Program) -> tuple[Segment, ...]:
         """The schedule, for the program that was planned.

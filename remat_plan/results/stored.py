@@ -62,7 +62,7 @@ def read_fingerprint(fields: Fields) -> Fingerprint:
     equations, labels, inputs = (fields.texts(name) for name in names)
     if len(equations) != len(labels):
         raise ValueError(f"{fields.at('labels')} has {len(labels)} texts for {len(equations)} equations")
-    found = Fingerprint(fields.text("digest"), equations, labels, inputs)
+    found = Fingerprint(fields.text("digest"), equations, labels, inputs, fields.wholes("differentiated"))
     fields.finish()
     return found
 

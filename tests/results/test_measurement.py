@@ -84,6 +84,15 @@ def test_a_plan_of_a_pullback_is_measured_too():
     assert plan.measure(W, X, fn=layer.__wrapped__, rounds=1).planned.seconds > 0
 
 
+def test_a_plan_knows_what_was_differentiated():
+    planned = rp.remat(loss, strategy="dots", verify=False)
+    jax.grad(planned, argnums=1)(W, X)
+    (plan,) = planned.plans.values()
+    assert plan.program.differentiated == (1,)
+    read = rp.Plan.from_json(plan.to_json())
+    assert read.measure(W, X, fn=loss, rounds=1).planned.seconds > 0
+
+
 @pytest.mark.parametrize(
     ("args", "settings", "error", "told"),
     [

@@ -12,6 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import remat_plan as rp
+from remat_plan.results.stored import DIGEST, digest_of
 
 matplotlib.use("Agg")
 
@@ -154,6 +155,7 @@ def test_a_schedule_that_cannot_run_is_refused_when_applied():
     data = json.loads(TEXTS_OF_PLANS[1])
     segment = next(segment for segment in data["schedule"] if segment.get("actions"))
     segment["actions"] = [[10**9, "save"]]
+    data[DIGEST] = digest_of(data)  # as of a plan that another program wrote: the schedule itself is wrong
     plan = rp.Plan.from_json(json.dumps(data))
     start, end = segment["start"], segment["end"]
     with pytest.raises(
