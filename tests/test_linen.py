@@ -24,7 +24,8 @@ DOORS = {
     "policy": functools.partial(rp.linen.remat, policy=jax.checkpoint_policies.dots_saveable, static_argnums=(2,)),
     "nothing": nothing,
     "memory": functools.partial(rp.linen.remat, strategy="memory", verify=False),
-    "budget": functools.partial(rp.linen.remat, budget="95%", verify=False),
+    # The random bits of the dropout are the peak whatever is recomputed, compiled too: there is no less to ask for.
+    "budget": functools.partial(rp.linen.remat, budget="99.9%", verify=False),
 }
 
 
@@ -82,8 +83,12 @@ def test_a_step_is_that_of_the_plain_module(door):
     assert block.__name__ == "Block"
     assert_trees_close(step(block), plain(), 2e-4, 1e-5)
     if door not in ("whole", "policy"):
-        (plan,) = block.remat_plans.values()
-        assert plan.argnums == ()
+        plans = list(block.remat_plans.values())
+        assert [plan.argnums for plan in plans] == [(), ()]
+        assert not any(plan.is_identity for plan in plans) or door == "memory"
+        first, later = (set(plan.program.differentiated) for plan in plans)
+        assert len(later - first) == 1, "no gradient is taken of the first block's input"
+        assert first < later
 
 
 def test_flax_itself_gives_other_names():
@@ -268,10 +273,10 @@ def test_planned_once_for_all_layers_and_steps(monkeypatch):
 
     for n in range(3):
         variables = train(variables, X, jax.random.key(n))
-    assert len(made) == 1, "three layers with dropout masks of their own are one program"
+    assert len(made) == 2, "layers with dropout masks of their own are one program, but the first has a fixed input"
     assert len(traces) == 1
     model.apply(variables, X, train=False)
-    assert len(made) == 2, "evaluation is another program"
+    assert len(made) == 3, "evaluation is another program"
     assert_trees_close(model.apply(variables, X, train=False), stack(Block).apply(variables, X, train=False))
 
 
