@@ -60,8 +60,9 @@ def remat(
     Use it on a module class (as a function, or as a decorator with or without arguments) or on a method. Parameters,
     their names, random numbers and mutable collections are those of the undecorated module. (``flax.linen.remat`` calls
     a module without a name of its own ``CheckpointBlock_0``; here it stays ``Block_0``.) Plans are made when the module
-    is first traced, once for every program it turns out to be (input shapes, training or not, what is differentiated: of
-    the first layer's input nothing is); all modules of the class share them. They are in the attribute ``remat_plans`` of what is returned.
+    is first traced, once for every program it turns out to be (input shapes, training or not, whether a gradient is
+    taken of its input: not in a first layer); all modules of the class share them. They are in the attribute
+    ``remat_plans`` of what is returned.
 
     Args:
         module: a ``Module`` class, or a method (a function whose first argument is a module).
