@@ -61,7 +61,8 @@ def fingerprint(graph: Graph) -> Fingerprint:
     moving = ",".join(number[v] for v in graph.differentiated_inputs)
     whole = "\n".join((*inputs, *equations, ends, moving))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
-    differentiated = tuple(graph.inputs.index(v) for v in graph.differentiated_inputs)
+    moved = set(graph.differentiated_inputs)
+    differentiated = tuple([i for i, v in enumerate(graph.inputs) if v in moved])
     return Fingerprint(digest, tuple(equations), tuple(labels), inputs, differentiated)
 
 
