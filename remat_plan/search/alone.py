@@ -66,7 +66,7 @@ def find_by_levels(
     marks = (Mark(judge, candidates, request),)
     levels = Levels(marks, lambda choice: step.compile(choice, step.fast), memory.argument_bytes, left=compiles)
     levels.rate = min(1.0, rate(marks, (plain,), memory.total_bytes - memory.argument_bytes))
-    known = {(s,): m for s, m in judge.known.items() if _is_candidate(s, judge, candidates, request)}
+    known = {(s,): m for s, m in judge.known.now().items() if _is_candidate(s, judge, candidates, request)}
     found = confirmed(step, levels, budget_bytes, known)
     return found, judge.compiled_peaks(schedule for (schedule,) in levels.tried)
 

@@ -25,7 +25,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
 from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.report.progress import Progress
-from remat_plan.search.known import Known, known_of
+from remat_plan.search.known import KnownProgram
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -91,7 +91,7 @@ class Judge:
         self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
         self.mapped = is_mapped(program.graph)
-        self.known: Known = known_of((self.identity, self.kind, self.structs, target.name, target.platform))
+        self.known = KnownProgram((self.identity, self.kind, self.structs, target.name, target.platform))
 
     def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
@@ -180,7 +180,7 @@ class Judge:
             self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
             self.compiles += 1
             if not fast and schedule and schedule != UNMERGED:  # the same in every program with this identity
-                self.known[schedule] = self._compiled[key]
+                self.known.add(schedule, self._compiled[key])
             self.compile_seconds[key] = time.perf_counter() - started
             told = self.device, self.compile_seconds[key], self._compiled[key].total_bytes
             _LOG.debug("compiled a schedule for %s in %.2f s: %d bytes", *told)

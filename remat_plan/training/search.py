@@ -17,7 +17,7 @@ import jax
 
 from remat_plan.graph.schedule import WRITTEN, is_written
 from remat_plan.report.progress import Progress
-from remat_plan.search.known import Known, known_of
+from remat_plan.search.known import Known, KnownProgram
 from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
 from remat_plan.search.slow import confirmed
@@ -50,7 +50,7 @@ class Measuring:
         leaves, tree = jax.tree.flatten(step.structs)
         programs = tuple(mark.judge.identity for mark in marks)
         told = step.settings.donate_argnums, target.name, target.platform
-        self.known: Known = known_of((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
+        self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
         self.fast = target.platform == "tpu" and not target.attached
         self.compiles = 0
         self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
@@ -70,7 +70,7 @@ class Measuring:
             memory = self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
             self.compiles += 1
             if not fast and not any(map(is_written, choice)):
-                self.known[choice] = replace(memory, executable=None)  # which would be kept as long
+                self.known.add(choice, replace(memory, executable=None))  # which would be kept as long
             _LOG.debug("compiled the step for %s in %.1f s: %d bytes", self.target.name, memory.compile_seconds,
                        memory.total_bytes)  # fmt: skip
         return self._known[key]
@@ -118,7 +118,7 @@ def search_choices(
     compile_step = functools.partial(measuring.compile, fast=measuring.fast)
     held = held_bytes(measuring.as_written) if held is None else held
     levels = Levels(marks, compile_step, held, rate, left=MOST_COMPILES - 1)
-    found = confirmed(measuring, levels, budget_bytes, measuring.known | _plain(measuring, marks))
+    found = confirmed(measuring, levels, budget_bytes, measuring.known.now() | _plain(measuring, marks))
     return found, levels.tried
 
 
