@@ -84,13 +84,14 @@ def _without_effects(graph: Graph) -> str:
 
 
 def all_in_one(
-    eqn: Any, size_bytes: int, budget: str, budget_bytes: int, plain_bytes: int, verified: bool
+    eqn: Any, share: float, has_rule: bool, budget: str, budget_bytes: int, plain_bytes: int, verified: bool
 ) -> BudgetError:
     """The error of a program all whose bytes are in one equation that is not planned inside.
 
     Args:
         eqn: the equation.
-        size_bytes: what it needs beside its arguments and results, as predicted.
+        share: of the plain peak that it needs beside its arguments and results, as predicted.
+        has_rule: whether its gradient has a rule of its own.
         budget: what was asked for, as the user wrote it.
         budget_bytes: the same in bytes.
         plain_bytes: the plain peak, which is the least.
@@ -98,14 +99,20 @@ def all_in_one(
     """
     where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
     word = "compiled" if verified else "predicted"
+    why, rule, without = "", "", ""
+    if has_rule:
+        why = "Its gradient has a rule of its own, which keeps its own residuals: "
+        rule = (
+            "a rule that keeps less (of a differential equation solver, another adjoint or fewer checkpoints; of "
+            "diffrax, adjoint=diffrax.DirectAdjoint() is a loop that can be planned), "
+        )
+        without = ", the function without its custom_vjp"
+    inside = "nothing inside it is planned" if has_rule else "Nothing inside it is planned (of a loop of one step, say)"
     message = (
-        f"budget {budget} cannot be met by recomputing: of the {format_bytes(plain_bytes)} ({word}) that are needed "
-        f"{format_bytes(size_bytes)} (predicted) are one equation's, {where}. Its gradient has a rule of its own, "
-        "which keeps its own residuals: nothing inside it is planned, and all of it is there in its backward pass "
-        "whatever is done around it. Try a rule that keeps less (of a differential equation solver, another adjoint or "
-        "fewer checkpoints; of diffrax, adjoint=diffrax.DirectAdjoint() is a loop that can be planned), "
-        "jax.checkpoint or rp.checkpoint on the functions that it calls, the function without its custom_vjp, or a "
-        "smaller batch."
+        f"budget {budget} cannot be met by recomputing: the minimum is the {format_bytes(plain_bytes)} ({word}) that "
+        f"are needed as it is, of which {share:.0%} (predicted) are one equation's, {where}. {why}{inside}, and all of "
+        f"it is there in its backward pass whatever is done around it. Try {rule}jax.checkpoint or rp.checkpoint on "
+        f"the functions that it calls{without}, or a smaller batch."
     )
     return BudgetError(message, minimum_bytes=plain_bytes, budget_bytes=budget_bytes, where=where, largest=())
 

@@ -77,15 +77,18 @@ def check_opaque(parts: Sequence[Opaque | None], budget: Budget, plain_bytes: in
     plain = largest.plain_bytes if plain_bytes is None else plain_bytes
     share = budget.fraction if budget.size_bytes is None else plain_bytes and budget.size_bytes / plain_bytes
     if share and share < 1 - sum(part.saved_share for part in found):
-        raise all_in_one(
-            largest.eqn, largest.size_bytes, budget.text, int(share * plain), plain, plain_bytes is not None
-        )
+        of_plain, verified = largest.size_bytes / largest.plain_bytes, plain_bytes is not None
+        raise all_in_one(largest.eqn, of_plain, has_rule(largest.eqn), budget.text, int(share * plain), plain, verified)
 
 
 def _is_closed(op: Op) -> bool:
     """Whether equations inside are out of reach: of a rule of the user's own, or of a loop that stays whole."""
-    has_rule = any(map(_compat.is_function, op.eqn.params.values()))
-    return structure_of(op) is None and (has_rule or kind_of(op.eqn) is Kind.REGION)
+    return structure_of(op) is None and (has_rule(op.eqn) or kind_of(op.eqn) is Kind.REGION)
+
+
+def has_rule(eqn: Any) -> bool:
+    """Whether the gradient of an equation has a rule of its own."""
+    return any(map(_compat.is_function, eqn.params.values()))
 
 
 def _kept_bytes(graph: Graph, op: Op) -> int:
