@@ -63,9 +63,7 @@ def test_every_schedule_is_compiled_once(monkeypatch):
     once = len(compiled)
     known.forget()
     rp.compare(loss, *SHAPES, budgets=["70%", "70%", "70%"])
-    assert len(compiled) == 2 * once
-    rp.compare(loss, *SHAPES, budgets=["70%", "70%", "70%"])
-    assert len(compiled) < 3 * once  # what is known is not searched for again
+    assert len(compiled) - once < 2 * once  # a later row goes on where the first one stopped
 
 
 def test_json_has_whole_plans():
