@@ -237,7 +237,7 @@ def test_a_step_without_a_mark_is_told_what_to_mark():
     def my_loss(params, batch):
         return mean_loss(params, batch)
 
-    with pytest.raises(ValueError, match=r"are values of my_loss, called at test_fit\.py:\d+\. .*rp\.remat\(my_loss\)"):
+    with pytest.raises(ValueError, match=r"are values of my_loss, called at test_fit\.py:\d+\. .*rp\.mark\(my_loss\)"):
         rp.fit(step_with(plainly, my_loss), make_state(), make_batch(), budget="50%")
 
 

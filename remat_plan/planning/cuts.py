@@ -70,7 +70,8 @@ def needed_values(graph: Graph) -> frozenset[int]:
 def _streams(graph: Graph, expensive: Sequence[bool], last: list[int]) -> list[int]:
     """Return the inputs that stand where a layer's output would: of the type of a value, read around a product.
 
-    Though they are there anyway, they count in the first layer, so that it is cut where the others are.
+    Though they are there anyway, they count in the first layer, so that it is cut where the others are. What is read
+    again behind most of the products is no stream but what the loss compares with (the images of an autoencoder).
     """
     types = {value.text for value in graph.values if value.producer >= 0}
     first: dict[int, int] = {}
@@ -78,7 +79,7 @@ def _streams(graph: Graph, expensive: Sequence[bool], last: list[int]) -> list[i
         for v in op.reads:
             first.setdefault(v, op.index)
     alike = [v for v in graph.inputs if v in first and graph.values[v].text in types]
-    return [v for v in alike if any(expensive[first[v] : last[v]])]
+    return [v for v in alike if 0 < 2 * sum(expensive[first[v] : last[v]]) <= sum(expensive)]
 
 
 def _worthwhile(graph: Graph, start: int, candidates: list[int], facts: Facts, minor: bool) -> list[int]:

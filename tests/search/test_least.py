@@ -72,7 +72,7 @@ def coder(params, x, key):
 CODER = (f32(784, 500), f32(500, 20), f32(500, 20), f32(20, 500), f32(500, 784)), f32(4096, 784), jax.random.key(0)
 
 
-@pytest.mark.parametrize("shares", [(70, 50, 45), (45, 50, 70)], ids=["falling", "rising"])
+@pytest.mark.parametrize("shares", [(70, 58, 50), (50, 58, 70)], ids=["falling", "rising"])
 def test_a_smaller_budget_gets_no_faster_plan(shares, monkeypatch):
     compiled = []
     original = judging.compile_memory
@@ -83,6 +83,6 @@ def test_a_smaller_budget_gets_no_faster_plan(shares, monkeypatch):
         plans[share] = rp.plan(coder, *CODER, budget=f"{share}%")
         assert len(compiled) <= MOST_COMPILES
         assert plans[share].compiled_peak_bytes <= plans[share].budget_bytes
-    assert plans[45].overhead >= plans[50].overhead >= plans[70].overhead
+    assert plans[50].overhead >= plans[58].overhead >= plans[70].overhead
     named = least(lambda: rp.plan(coder, *CODER, budget=1))
     assert named <= min(row.compiled_peak_bytes for plan in plans.values() for row in plan.search.rows)
