@@ -26,6 +26,7 @@ from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
+from remat_plan.search.known import forget
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
@@ -94,7 +95,7 @@ class Session:
     def plan(self, budget: int | str, verify: bool = True) -> Planned:
         """What ``rp.plan(model.loss, ..., budget=budget)`` returns, and its compiles and seconds."""
         known, begun = dict(self.judge.compile_seconds), len(self.judge.asked)
-        self.judge.known.clear()  # a plan by itself, which does not know of others
+        forget()  # a plan by itself, which does not know of others
         started = time.perf_counter()
         plan = self.make_plan(budget, Request(lookup("auto"), verify, (0,), False, (), "replan"))
         asked = set(self.judge.asked[begun:])
