@@ -241,8 +241,8 @@ class Levels:
     def beyond(self, budget_bytes: int) -> Choice | None:
         """The next choice that is much faster than what fits, and may fit although that is not expected; few are tried.
 
-        First those beside the levels that fit if they are off as little as any that was tried, in the order of their
-        levels; then those that a larger budget would have.
+        First those beside the levels that come near the budget if they are off as little as any that was tried; then
+        those that a larger budget would have.
         """
         best = self.best(budget_bytes, known=True)
         if best is None or not self.doubtful:
@@ -250,7 +250,7 @@ class Levels:
         most = (1 - _GAIN) * price(self.marks, best)
         offsets = (total - self.rate * level for level, total in self.points(plain=True))
         arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
-        room = (_BEYOND[0] * budget_bytes - min([arguments, *offsets])) / self.rate
+        room = (_BEYOND[1] * budget_bytes - min([arguments, *offsets])) / self.rate
         largest, *others = self.marks
         beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]

@@ -86,10 +86,15 @@ class Mark:
         return distinct[min(place, len(distinct) - 1)] if distinct else self.fastest(0)
 
     def beside(self) -> list[Schedule]:
-        """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name."""
+        """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name.
+
+        First the uniform ones: predictions are off in another way there than for what the search is made of.
+        """
         if self.candidates.named(self.request) is not None:
             return []
-        return sorted(known_beside(self.judge, self.candidates, self.request), key=self.judge.cost)
+        uniform = set(self.candidates.uniform(self.request))
+        known = known_beside(self.judge, self.candidates, self.request)
+        return sorted(known, key=lambda s: (s not in uniform, self.judge.cost(s)))
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first.
