@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coming slow lint format types bench docs package clean
+.PHONY: help demo test texts coming slow lint format types bench docs package clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ coming: $(VENV)/.installed-test ## Run the core of the tests with JAX's coming d
 	JAX_REMAT3=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(COMING_TESTS)
 	JAX_REMAT3=1 JAX_REMAT_BARRIER_NO_COTANGENTS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(COMING_TESTS) \
 	  tests/test_transforms.py tests/rewrite/test_pooling.py
+
+texts: $(VENV)/.installed-test ## Run what the documents, notebooks and examples say
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m texts
 
 slow: $(VENV)/.installed-test ## Run the tests that take minutes
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) -m slow

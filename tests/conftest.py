@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from remat_plan.cost import backend
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
-from remat_plan.search import known
+from remat_plan.search import candidates, choose, known
 
 gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
 
@@ -40,3 +40,14 @@ def own_registries(monkeypatch):
 def nothing_known():
     """No test finds what another one compiled."""
     known.forget()
+
+
+@pytest.fixture
+def quick_search(monkeypatch, request):
+    """Programs of any length are searched like long ones: what doors do with a plan does not hang on how good it is.
+
+    Planning the perceptron of ``test_api`` by predictions takes a fifth of the time so.
+    """
+    if request.node.get_closest_marker("full_search") is None:
+        monkeypatch.setattr(choose, "_SHORT_OPS", 0)
+        monkeypatch.setattr(candidates, "is_small", lambda graph: False)

@@ -15,6 +15,8 @@ from remat_plan.results.tradeoff import TradeoffPoint
 from remat_plan.units import format_bytes
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS, BATCH, WIDTH = 8, 512, 32
 
 
@@ -232,6 +234,7 @@ def test_a_large_closed_over_array_counts_once():
     assert_trees_close(jax.jit(jax.grad(plan.apply(fn)))(W, X), jax.grad(fn)(W, X))
 
 
+@pytest.mark.full_search
 def test_tradeoff():
     curve = rp.tradeoff(loss, *SHAPES, points=8)
     peaks = [p.peak_bytes for p in curve.points]
@@ -269,6 +272,7 @@ def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
     assert pickle.loads(pickle.dumps(curve)) == curve
 
 
+@pytest.mark.full_search
 def test_no_row_of_a_curve_looks_beaten():
     curve = rp.tradeoff(loss, *SHAPES)
     assert curve.free is None

@@ -315,8 +315,14 @@ def test_public_names():
     assert [name for name in dir(rp) if not name.startswith("_")] == sorted({*rp.__all__, "linen", "nnx"})
 
 
+EXAMPLES = [path for path in FILES if re.search(r"^ +>>> ", path.read_text(), re.M)]
+LONG = {"batch.py", "fit.py"}
+
+
 @pytest.mark.parametrize(
-    "path", [p for p in FILES if re.search(r"^ +>>> ", p.read_text(), re.M)], ids=lambda p: str(p.relative_to(PACKAGE))
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow, pytest.mark.texts] if p.name in LONG else ()) for p in EXAMPLES],
+    ids=[str(p.relative_to(PACKAGE)) for p in EXAMPLES],
 )
 def test_examples_in_docstrings(path):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

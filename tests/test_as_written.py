@@ -16,6 +16,8 @@ from remat_plan.report.text import summary_line
 from remat_plan.units import format_bytes
 from tests.helpers import assert_trees_close, count_equations
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS = 4
 SHAPES = jax.ShapeDtypeStruct((LAYERS, 32, 32), "float32"), jax.ShapeDtypeStruct((1024, 32), "float32")
 VALUES = jax.random.normal(jax.random.key(0), (LAYERS, 32, 32)) / 6, jnp.ones((1024, 32))

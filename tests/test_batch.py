@@ -15,6 +15,8 @@ from remat_plan.cost.hardware import hardware_for
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 WIDTH, UNIT = 64, 128
 
 
@@ -94,6 +96,7 @@ def test_a_step_that_needs_more_than_is_predicted():
     assert sizes.compiles <= 12
 
 
+@pytest.mark.slow
 def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_path):
     """With arithmetic that takes hardly any time, recomputing saves memory traffic: no limit is in the way."""
     monkeypatch.setenv("REMAT_PLAN_CACHE", str(tmp_path))

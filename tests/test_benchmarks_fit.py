@@ -49,6 +49,7 @@ def results(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_tables_are_written(results):
     text = (results / "fit.md").read_text()
     assert "| mlp | cpu | 60% | " in text
@@ -60,6 +61,7 @@ def test_tables_are_written(results):
     assert "on average" in text
 
 
+@pytest.mark.slow
 def test_rows_that_are_kept_are_not_made_again(results, monkeypatch):
     text = (results / "fit.md").read_text()
     monkeypatch.setattr(fit, "STEPS", {"gpt2": mlp})

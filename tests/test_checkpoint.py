@@ -13,6 +13,8 @@ import remat_plan as rp
 from remat_plan._compat import barriers_hold_cotangents, checkpointed_jaxpr, high_parameters
 from tests.helpers import assert_trees_close, count_equations
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS, BATCH, WIDTH = 8, 256, 16
 
 

@@ -8,6 +8,8 @@ from jax.experimental import checkify
 import remat_plan as rp
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W, X = jnp.eye(16) / 2, jnp.ones((256, 16))
 
 

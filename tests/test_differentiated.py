@@ -11,6 +11,8 @@ import remat_plan as rp
 from remat_plan import _compat
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W, V, X = (
     jnp.asarray(np.random.default_rng(i).normal(size=s) / 4, jnp.float32)
     for i, s in enumerate([(16, 16)] * 2 + [(256, 16)])

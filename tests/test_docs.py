@@ -50,11 +50,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)]
 
 
-QUICK = [pytest.param(p, marks=pytest.mark.slow if p.name == "faq.md" else ()) for p in PAGES]
-"""Of the longer pages guide.md, strategies.md, loops.md and structures.md are there."""
+LONG = {"faq.md", "guide.md", "measuring.md", "strategies.md", "structures.md", "training.md"}
+CASES = [pytest.param(p, marks=[pytest.mark.slow, pytest.mark.texts] if p.name in LONG else ()) for p in PAGES]
 
 
-@pytest.mark.parametrize("page", QUICK, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", CASES, ids=lambda page: page.name)
 def test_blocks_run(page, tmp_path, monkeypatch):
     if is_installed("matplotlib"):
         importlib.import_module("matplotlib").use("Agg")

@@ -17,6 +17,8 @@ def row(name, output):
     return [float(number.replace(",", "")) for number in re.findall(r"[\d,.]+", found)]
 
 
+@pytest.mark.texts
+@pytest.mark.slow
 def test_it_trains_and_compares(tmp_path):
     picture = tmp_path / "memory.png"
     done = run_example("long_rnn.py", *TINY, "--out", str(picture))

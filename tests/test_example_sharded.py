@@ -20,6 +20,8 @@ def train(*layouts):
     return [float(number) for number in re.findall(r"as written.* ([\d.]+) MiB$", done.stdout, re.MULTILINE)]
 
 
+@pytest.mark.texts
+@pytest.mark.slow
 def test_it_trains_within_the_budget():
     assert len(train("fsdp")) == 1
 

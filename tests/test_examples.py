@@ -28,6 +28,8 @@ def fact(name: str, output: str) -> float:
     return mega(found)
 
 
+@pytest.mark.texts
+@pytest.mark.slow
 def test_train_gpt_trains_within_its_budget(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
     done = run_example("train_gpt.py", *TINY, *QUICK, "--layers", "3", "--budget", "50%", "--out", str(picture))

@@ -13,6 +13,8 @@ from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 WIDTH, LAYERS, ROWS = 64, 8, 2048
 ADAM = optax.adamw(1e-2)
 

@@ -12,6 +12,8 @@ import remat_plan as rp
 from tests.compiles import counting_compiles
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 WIDTH, ROWS = 32, 1024
 
 

@@ -14,6 +14,8 @@ from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 from tests.helpers import CUDA, assert_trees_close, has_module
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 OPTION = {"xla_backend_optimization_level": 0}
 HIDES = "xla_gpu_enable_latency_hiding_scheduler"
 
@@ -62,6 +64,7 @@ def test_options_come_by_name(options):
         rp.fit(train_step, *small(256), budget="70%", compiler_options=options)
 
 
+@pytest.mark.slow
 def test_a_batch_is_searched_with_options():
     def make_args(batch):
         return [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6, jax.ShapeDtypeStruct((batch, 32), jnp.float32)

@@ -8,6 +8,8 @@ from jax.test_util import check_grads
 
 from remat_plan import _compat
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 if not hasattr(jax.config, "jax_remat_barrier_no_cotangents"):
     pytest.skip("the barriers of this jax wait for cotangents, whatever is set", allow_module_level=True)
 

@@ -17,6 +17,8 @@ from remat_plan.report import progress
 from remat_plan.report.progress import Progress
 from remat_plan.search import known
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -11,6 +11,8 @@ import remat_plan as rp
 from remat_plan import planbook
 from tests.helpers import assert_trees_close, count_equations
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 nn = pytest.importorskip("flax.linen")
 
 WIDTH, BATCH = 8, 64

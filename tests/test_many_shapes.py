@@ -13,6 +13,8 @@ from remat_plan import _compat
 from remat_plan.cost.layout import dot_operand_order
 from remat_plan.recent import Recent
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 
 def loss(w, x):
     for _ in range(3):

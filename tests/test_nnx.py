@@ -11,6 +11,8 @@ import pytest
 import remat_plan as rp
 from tests.helpers import assert_trees_close, count_equations
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 nnx = pytest.importorskip("flax.nnx")
 
 WIDTH, BATCH = 8, 64

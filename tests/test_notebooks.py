@@ -20,8 +20,10 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.name, marks=[] if p.name in QUICK else pytest.mark.slow) for p in NOTEBOOKS]
+    "path",
+    [pytest.param(p, id=p.name, marks=[pytest.mark.texts] if p.name in QUICK else []) for p in NOTEBOOKS],
 )
 def test_it_runs(path):
     """Any cell that raises fails the test, with the cell and its traceback in the message."""

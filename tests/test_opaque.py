@@ -7,6 +7,8 @@ import pytest
 import remat_plan as rp
 from tests.compiles import counting_compiles
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 
 def f32(*shape):
     return jax.ShapeDtypeStruct(shape, "float32")

@@ -11,6 +11,8 @@ import pytest
 import remat_plan as rp
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 X = jnp.asarray(np.random.default_rng(0).normal(size=(256, 16)), jnp.float32)
 
 

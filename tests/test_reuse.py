@@ -12,6 +12,8 @@ from remat_plan import _compat, planbook, reuse
 from remat_plan.rewrite.emit import Emitter
 from tests.helpers import assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS, BATCH, WIDTH = 6, 128, 8
 W = jnp.asarray(np.random.default_rng(1).normal(size=(LAYERS, WIDTH, WIDTH)), jnp.float32) / 3
 X = jnp.asarray(np.random.default_rng(2).normal(size=(BATCH, WIDTH)), jnp.float32)

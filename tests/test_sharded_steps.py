@@ -18,6 +18,7 @@ def run(*cases):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_data_parallel_and_tensor_parallel():
     assert len(run("fsdp,auto,unset", "tensor,auto,unset", "replicated,explicit,unset").splitlines()) == 3
 
@@ -30,10 +31,12 @@ def test_every_mesh(layout):
     assert len(run(*cases).splitlines()) == len(cases)
 
 
+@pytest.mark.slow
 def test_plans_say_where_bytes_are_of_all_devices():
     run("notes")
 
 
+@pytest.mark.slow
 def test_gradients_outside_of_jit_see_where_arrays_lie():
     run("gradients")
 

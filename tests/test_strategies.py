@@ -14,6 +14,8 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.planning.strategies.records import CHECKED, NEEDED
 from tests.helpers import CPU, assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS = 8
 W = jnp.asarray(np.random.default_rng(0).normal(size=(LAYERS, 16, 16)) / 4, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(2048, 16)), jnp.float32)

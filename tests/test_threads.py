@@ -14,6 +14,8 @@ import remat_plan as rp
 from remat_plan import planbook
 from remat_plan.search import known
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 THREADS = 8
 
 
@@ -69,6 +71,7 @@ def test_each_shape_is_planned_once(sizes, jitted, planned_sizes):
     assert len(planned.plans) == len(set(sizes))
 
 
+@pytest.mark.slow
 def test_plans_of_several_threads_are_those_of_one(monkeypatch):
     """All but what is said of the search: how much is compiled depends on what others have compiled by then."""
 

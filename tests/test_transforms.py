@@ -19,6 +19,8 @@ from jax import lax
 import remat_plan as rp
 from tests.helpers import REMAT3, assert_trees_close
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS, BATCH, WIDTH = 6, 256, 16
 BUDGET = "85%"
 
@@ -307,6 +309,7 @@ DEVICES = """
 """
 
 
+@pytest.mark.slow
 def test_sharded_arguments():
     in_processes_of_many_devices(
         DEVICES

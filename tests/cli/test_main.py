@@ -13,6 +13,8 @@ import pytest
 import remat_plan as rp
 from remat_plan.cli import main as module
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = "--budget", "60%", "--no-verify"
 
@@ -95,7 +97,7 @@ def unmarked():
 """
 
 
-def test_fit_and_max_batch(run, folder):
+def test_fit(run, folder):
     (folder / "step.py").write_text(STEP)
     files = "--json", "step.json", "--html", "step.html", "--plot", "step.png"
     code, out, _ = run("fit", "step.py:step", "--budget", "60%", *files)
@@ -103,6 +105,11 @@ def test_fit_and_max_batch(run, folder):
     report = json.loads((folder / "step.json").read_text())
     assert report["planned"]["peak_bytes"] <= report["budget_bytes"] < report["plain"]["peak_bytes"]
     assert "parameters and state of the model" in out
+
+
+@pytest.mark.slow
+def test_max_batch(run, folder):
+    (folder / "step.py").write_text(STEP)
     code, out, _ = run("max-batch", "step.py:step", "--budget", "2MB", "--multiple-of", "128", "--json", "sizes.json")
     assert code == 0
     batches = [row["batch"] for row in json.loads((folder / "sizes.json").read_text())["rows"]]

@@ -13,6 +13,8 @@ from remat_plan.clock.probes import probes
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 TABLE = hardware_for("cpu", "cpu")
 MEASURED = Hardware(
     "cpu",

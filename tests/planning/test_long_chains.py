@@ -85,6 +85,7 @@ def test_values_and_gradients_of_a_chain_in_groups():
         assert_trees_close(flat_gradient(program, schedule)(*leaves), want)
 
 
+@pytest.mark.slow
 def test_a_plan_within_a_low_budget():
     plan = rp.plan(loss, *arguments(200), budget="30%", target="cpu", verify=False)
     assert plan.predicted_peak_bytes <= plan.budget_bytes

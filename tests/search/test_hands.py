@@ -19,7 +19,7 @@ def test_plans_are_not_behind_hands(structure):
     assert not behind(structure, ("block", "dots"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[1:])])
 def test_plans_of_other_blocks_are_not_behind(kind):
     assert not behind(kind, ("block",), "tiny")
 
