@@ -1,6 +1,6 @@
 # On a machine with Python (3.11 or newer) and make:
 #
-#   make demo     train a small GPT within 40 % of the memory it would need, and draw the memory over time
+#   make demo     train a small GPT within 40% of the memory it would need, and draw the memory over time
 #   make test     run the tests
 #   make docs     build the documentation as a site
 #
