@@ -1,33 +1,64 @@
 """Lays the site out as the repository is, so that relative links lead to the same places in both.
 
-A hook of MkDocs (``mkdocs.yml``). In: the files that it found in ``docs/``. Out: these under ``docs/``, and beside them
-those of the rest of the repository that pages link to; and an index of the tables of measurements.
+A hook of MkDocs (``mkdocs.yml``). In: the files in ``docs/``. Out: these under ``docs/``, and beside them the files of
+the repository that pages link to; an index of the tables of measurements; the notebooks in the menu, by their titles.
+``docs/index.md`` is the home page.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE"),
-    *("benchmarks/results/*.md", "benchmarks/results/*.png", "notebooks/*.ipynb", "tests/house/*.py", "examples/*.py"),
+    *("benchmarks/results/**/*.md", "benchmarks/results/*.png", "notebooks/*.ipynb"),
+    *("tests/house/*.py", "examples/*.py"),
 )
 """What pages link to outside ``docs/``."""
+PLACES = {"docs/index.md": "index.html", "README.md": "readme/index.html"}
+"""Pages that do not lie as in the repository: the home page, and README, which would be the home page otherwise."""
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the notebooks into the menu, under ``Tutorials``."""
+    notebooks = [{_title(path): path.relative_to(ROOT).as_posix()} for path in sorted(ROOT.glob("notebooks/*.ipynb"))]
+    tutorials = next(section["Tutorials"] for section in config.nav or [] if "Tutorials" in section)
+    tutorials.extend(notebooks)
+    return config
+
+
+@event_priority(100)  # before the plugin that renders notebooks looks for them
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Return the files of the site."""
     docs = Path(config.docs_dir)
     of_theme = [file for file in files if file.abs_src_path is None or not Path(file.abs_src_path).is_relative_to(docs)]
     own = [docs / file.src_uri for file in files if file not in of_theme and not file.src_uri.endswith(".py")]
     beside = [path for pattern in BESIDE for path in sorted(ROOT.glob(pattern))]
-    laid = [File.generated(config, p.relative_to(ROOT).as_posix(), abs_src_path=str(p)) for p in (*own, *beside)]
+    laid = [_laid(config, path) for path in (*own, *beside)]
     index = File.generated(config, "benchmarks/results/index.md", content=_index(ROOT / "benchmarks" / "results"))
     return Files([*of_theme, *laid, index])
+
+
+def _laid(config: MkDocsConfig, path: Path) -> File:
+    """A file of the repository as a file of the site."""
+    name = path.relative_to(ROOT).as_posix()
+    file = File.generated(config, name, abs_src_path=str(path))
+    if name in PLACES:
+        file.dest_uri = PLACES[name]
+    return file
+
+
+def _title(notebook: Path) -> str:
+    """The first heading of a notebook."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    lines = [line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"]]
+    return next((line.removeprefix("# ").strip() for line in lines if line.startswith("# ")), notebook.stem)
 
 
 def _index(folder: Path) -> str:
