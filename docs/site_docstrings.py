@@ -1,6 +1,6 @@
 """Reads the docstrings of this package as Griffe reads them.
 
-An extension of mkdocstrings (``mkdocs.yml``). ``Example:`` is its section ``Examples:``; otherwise sessions are taken for
+An extension of mkdocstrings (``mkdocs.yml``). ``Example:`` is its section ``Examples:``; otherwise sessions become
 Markdown. Parameters that share a description (``argnums, has_aux: ...``) are listed one by one; otherwise they have
 neither types nor defaults.
 """
