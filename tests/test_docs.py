@@ -74,6 +74,12 @@ def test_every_block_is_found_and_marked_in_words_that_are_known(page):
         assert re.fullmatch(r"|not run|needs: [\w., ]+", block.mark), block.mark
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_fit_the_site_and_write_shares_as_the_program_does(page):
+    assert [line for block in blocks(page) for line in block.code.splitlines() if len(line) > 88] == []
+    assert re.findall(r"\d %(?![\w(])", page.read_text()) == []
+
+
 def test_few_blocks_are_never_run():
     marks = [block.mark for page in PAGES for block in blocks(page)]
     assert marks.count("not run") <= 2
