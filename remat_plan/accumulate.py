@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,11 @@ from remat_plan.graph.frameworks import check_function
 from remat_plan.modules import Functional, holds_modules
 from remat_plan.wording import short
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
+
+def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P, R]:
     """Return ``value_and_grad`` run on the slices of a batch, its results averaged.
 
     Args:
@@ -50,11 +53,13 @@ def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callabl
     if microbatches < 1:
         raise ValueError(f"microbatches={short(microbatches)}: give a positive integer.")
 
+    call: Callable[..., Any] = value_and_grad
+
     @functools.wraps(value_and_grad, updated=())
     def accumulated(params: Any, *batch: Any) -> Any:
         slices = jax.tree.map(functools.partial(_sliced, count=microbatches), batch)
         if not holds_modules(params):
-            return _run(lambda state, part: ((), value_and_grad(params, *part)), (), slices, microbatches)[1]
+            return _run(lambda state, part: ((), call(params, *part)), (), slices, microbatches)[1]
         first = jax.tree.map(lambda x: x[0], slices)
         function = Functional.of(value_and_grad, (params, *first))
 
@@ -66,7 +71,7 @@ def accumulate(value_and_grad: Callable[..., Any], microbatches: int) -> Callabl
         function.store((state,))
         return result
 
-    return accumulated
+    return cast(Callable[P, R], accumulated)
 
 
 def _sliced(x: Any, count: int) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import collector
+from remat_plan.clock.store import Cost
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
@@ -19,20 +20,18 @@ from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import trace_loss, trace_program
+from remat_plan.program import Existing, trace_loss, trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.reuse import note_options_asked
-from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Request
+from remat_plan.search.candidates import Candidates, Goal, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
 from remat_plan.units import format_bytes, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
-
-_POINTS = CURVE_POINTS + 1  # and the plain one
 
 
 def plan(
@@ -49,9 +48,9 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
-    cost: str = "table",
-    existing: str = "replan",
-    goal: str = MEMORY,
+    cost: Cost = "table",
+    existing: Existing = "replan",
+    goal: Goal = "memory",
     progress: bool | None = None,
 ) -> Plan:
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
@@ -104,10 +103,10 @@ def plan(
     started = time.perf_counter()
     row, settings = resolve_strategy(strategy)
     constraints = make_constraints(must_save, must_recompute, never_recompute)
-    if goal == TIME:
+    if goal == "time":
         check_time(row, budget, verify)
-    elif goal != MEMORY:
-        raise ValueError(f"goal={goal!r}: say {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
+    elif goal != "memory":
+        raise ValueError(f"goal={goal!r}: say 'memory' (the least recomputation within a budget) or 'time'.")
     else:
         check_budget(row, settings, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
@@ -172,9 +171,9 @@ def tradeoff(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
-    cost: str = "table",
-    existing: str = "replan",
-    points: int = _POINTS,
+    cost: Cost = "table",
+    existing: Existing = "replan",
+    points: int = 16,
     progress: bool | None = None,
 ) -> Tradeoff:
     """Return the whole curve of peak bytes against overhead, from one solve.

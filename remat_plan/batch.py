@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import collector
-from remat_plan.clock.store import check_cost
+from remat_plan.clock.store import Cost, check_cost
 from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
 from remat_plan.report.progress import Progress
@@ -36,7 +36,7 @@ def max_batch(
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
     target: str | None = None,
-    cost: str = "table",
+    cost: Cost = "table",
     progress: bool | None = None,
 ) -> BatchSizes:
     """Find the largest batch with which a training step fits in a number of bytes, plain and planned.

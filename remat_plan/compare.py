@@ -16,13 +16,14 @@ from typing import Any
 
 from remat_plan import collector
 from remat_plan.clock.steps import attached, run_of
+from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import trace_program
+from remat_plan.program import Existing, trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.results.comparison import Comparison, ComparisonRow
 from remat_plan.results.measurement import Measurement
@@ -46,8 +47,8 @@ def compare(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
     target: str | None = None,
-    cost: str = "table",
-    existing: str = "replan",
+    cost: Cost = "table",
+    existing: Existing = "replan",
     progress: bool | None = None,
 ) -> Comparison:
     """Plan one function by several strategies for several budgets, and show the plans side by side.

@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from remat_plan.clock.store import check_cost
+from remat_plan.clock.store import Cost, check_cost
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.functions import Planned, RematOptions, remat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
 from remat_plan.reuse import MOST_SHAPES
@@ -42,7 +41,7 @@ Fit = tuple[Found, Running]
 """What was found for a step, and the step that runs."""
 
 
-class FittedStep:
+class FittedStep(Generic[P, R]):
     """A training step that fits in its budget; made by ``fit``.
 
     Call it as the user's function: what was compiled last while it was fitted is what runs. For arguments of other
@@ -57,7 +56,7 @@ class FittedStep:
     """
 
     def __init__(
-        self, fn: Callable[..., Any], budget: Budget, target: Target, told: Settings, progress: bool | None, cost: str
+        self, fn: Callable[P, R], budget: Budget, target: Target, told: Settings, progress: bool | None, cost: str
     ):
         self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, progress
         self._cost = cost
@@ -72,7 +71,7 @@ class FittedStep:
             "step.plans; both can be pickled), and call rp.fit again where the step is to run."
         )
 
-    def __deepcopy__(self, memo: Any) -> FittedStep:
+    def __deepcopy__(self, memo: Any) -> Self:
         return self  # as functions are
 
     def fit(self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -97,7 +96,7 @@ class FittedStep:
         """The plan of the marked program that needs most."""
         return self.plans[0]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         call, function = make_call(self.fn, args, kwargs, self._told)
         result = self._fit_of(call)[1](call)
         if function is None:
@@ -114,7 +113,7 @@ class FittedStep:
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
 
-    def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
+    def measure(self, *args: Any, rounds: int = 15, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
         ``args`` stay as they are: what is donated is copied, while the clock stands. Overheads are of the whole step.
@@ -190,7 +189,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
 
 
 def fit(
-    train_step: Callable[..., Any],
+    train_step: Callable[P, R],
     *args: Any,
     budget: int | str | float,
     kwargs: Mapping[str, Any] | None = None,
@@ -201,9 +200,9 @@ def fit(
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
     target: str | None = None,
-    cost: str = "table",
+    cost: Cost = "table",
     progress: bool | None = None,
-) -> FittedStep:
+) -> FittedStep[P, R]:
     """Fit a whole training step in a number of bytes: parameters, optimizer, batch and all.
 
     Mark the function whose gradient the step takes by ``rp.mark``; there may be several marks. What

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 import jax
 
 from remat_plan import _compat
-from remat_plan.clock.store import check_cost
+from remat_plan.clock.store import Cost, check_cost
 from remat_plan.graph.argnums import fixed_arguments, positions
 from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, is_for_jax, refuse_bound_linen
@@ -27,7 +27,7 @@ from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.policies import guarded
-from remat_plan.program import check_existing
+from remat_plan.program import Existing, check_existing
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Request
 from remat_plan.units import parse_budget
@@ -51,8 +51,8 @@ class Planning(TypedDict, total=False):
 
     verify: bool
     target: str | None
-    cost: str
-    existing: str
+    cost: Cost
+    existing: Existing
     must_save: Sequence[str]
     must_recompute: Sequence[str]
     never_recompute: Sequence[str] | None

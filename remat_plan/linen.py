@@ -28,7 +28,7 @@ from remat_plan import _compat
 from remat_plan.functions import Planning, check_alone, make_options, make_request
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
-from remat_plan.loops.scan import scan
+from remat_plan.loops.scan import ScheduleLike, scan
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
@@ -184,7 +184,7 @@ def remat_scan(
     module: Callable[..., Any],
     length: int,
     *,
-    schedule: str | tuple[str, tuple[int, ...]] = "sqrt",
+    schedule: ScheduleLike = "sqrt",
     slots: int | None = None,
     budget: int | str | float | None = None,
     variable_axes: Mapping[Any, int] | None = None,

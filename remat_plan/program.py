@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -27,7 +27,9 @@ from remat_plan.rewrite.emit import Emitter, as_array
 from remat_plan.structures import registry  # noqa: F401 (its import makes structures known)
 from remat_plan.wording import short
 
-EXISTING = ("replan", "keep")
+Existing = Literal["replan", "keep"]
+EXISTING = get_args(Existing)
+"""What becomes of a function's own ``jax.checkpoint`` regions: planned anew, or kept."""
 
 Runner = Callable[..., list[Any]]
 """Runs a program: flat arguments, and constants in place of those closed over, to flat outputs."""

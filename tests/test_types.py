@@ -5,8 +5,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+import remat_plan as rp
+from remat_plan.planning.strategies.values import StrategyName
 
 ROOT = str(Path(__file__).resolve().parents[1])
 
@@ -34,7 +38,13 @@ class Model:
     def loss(self, w: jax.Array) -> jax.Array:
         return w
 
+def train_step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return w, x
+
 def show(plan: rp.Plan, w: jax.Array) -> None:
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+    rp.plan(loss, w, w, strategy="a_registered_one", goal="time", cost="measured", existing="keep")
+    step = rp.fit(train_step, w, w, budget="60%", cost="table")
     reveal_type(rp.remat(loss, budget="8GiB").__call__)
     reveal_type(decorated.__call__)
     reveal_type(decorated.plans)
@@ -46,7 +56,13 @@ def show(plan: rp.Plan, w: jax.Array) -> None:
     reveal_type(rp.linen.remat)
     reveal_type(rp.nnx.remat)
     reveal_type(rp.scan)
+    reveal_type(step(w, w))
+    reveal_type(rp.accumulate(train_step, 4)(w, w))
     decorated("text")
+    step(w)
+    rp.plan(loss, w, w, goal="tmie")
+    rp.fit(train_step, w, w, budget="60%", cost="tabel")
+    rp.scan(lambda c, x: (c, x), w, w, schedule="sqr")
     rp.remat(loss, bugdet="8GiB")
 """
 
@@ -73,7 +89,14 @@ def test_type_checkers_see_signatures(tmp_path):
     types = [message.partition(" is ")[2].strip('"') for message in shown]
     assert types[: len(WANT)] == WANT
     assert not [t for t in types[len(WANT) :] if "Unknown" in t.split("(")[0]]
-    assert len(types) == len(WANT) + 3
+    assert len(types) == len(WANT) + 5
+    assert types[-2:] == ["tuple[Array, Array]"] * 2
     errors = [d for d in found if d["severity"] == "error"]
     lines = [USER.splitlines()[d["range"]["start"]["line"]].strip() for d in errors]
-    assert lines == ['decorated("text")', 'rp.remat(loss, bugdet="8GiB")'], errors
+    wrong = USER[USER.index('    decorated("text")') :].splitlines()
+    assert lines == [line.strip() for line in wrong if line], errors
+
+
+def test_strategies_are_completed():
+    ours = {row.name for row in rp.strategies() if row.source}
+    assert ours <= set(get_args(StrategyName)) <= {row.name for row in rp.strategies()}

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -35,7 +35,9 @@ _LOG = logging.getLogger("remat_plan")
 FORMAT = 3
 """Number of the form of the file and of the probes: one more with each change after which rates mean something else."""
 
-COSTS = ("table", "measured")
+Cost = Literal["table", "measured"]
+COSTS = get_args(Cost)
+"""By whose rates seconds are predicted: those of data sheets, or of the attached device, measured."""
 
 
 def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] = lambda stage: None) -> Hardware:

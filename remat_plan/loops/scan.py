@@ -8,7 +8,7 @@ The body is traced once, on the way to every schedule, so that bad input gets th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -21,7 +21,11 @@ from remat_plan.loops.taped import make_taped
 from remat_plan.solve.binomial import slots_for
 from remat_plan.units import parse_budget
 
-SCHEDULES = ("plain", "each", "sqrt", "log", "binomial", "auto")
+ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
+ScheduleLike = ScheduleName | tuple[Literal["nested"], tuple[int, ...]]
+"""What ``schedule=`` takes."""
+
+SCHEDULES = get_args(ScheduleName)
 MOST_REPETITIONS = 2
 """Slots that nobody gives are enough for no step to be advanced more often than this."""
 
@@ -34,7 +38,7 @@ def scan(
     xs: Any = None,
     length: int | None = None,
     *,
-    schedule: str | tuple[str, tuple[int, ...]] = "auto",
+    schedule: ScheduleLike = "auto",
     slots: int | None = None,
     budget: int | str | float | None = None,
     reverse: bool = False,

@@ -18,7 +18,7 @@ from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_
 from remat_plan.results.applied import Applied
 from remat_plan.results.decisions import Decision, count_segments
 from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS, measure_plan
+from remat_plan.results.measuring import measure_plan
 from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import DIGEST, check_digest, digest_of, read_fingerprint, read_schedule
@@ -45,6 +45,9 @@ NO_BUDGET = "none"
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What is saved and what is recomputed in one program, to fit one budget.
+
+    What may be None only on request (no budget, ``verify=False``) has the type ``int | Any``, as the result of
+    ``re.Match.group`` has: whoever asked for it need not tell a type checker so.
 
     Attributes:
         strategy: how it was found.
@@ -90,13 +93,13 @@ class Plan(Shown):
     strategy: str
     target: str
     budget: str
-    budget_bytes: int | None
+    budget_bytes: int | Any
     written_peak_bytes: int
     plain_peak_bytes: int
     predicted_peak_bytes: int
-    compiled_peak_bytes: int | None
+    compiled_peak_bytes: int | Any
     overhead: float
-    compiled_overhead: float | None
+    compiled_overhead: float | Any
     lower_bound: float
     program: Fingerprint
     schedule: tuple[Segment, ...]
@@ -159,7 +162,7 @@ class Plan(Shown):
         *args: Any,
         fn: Callable[..., Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        rounds: int = ROUNDS,
+        rounds: int = 15,
     ) -> Measurement:
         """Run the plain and the planned gradient step in turns on the attached device, and return their seconds.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
@@ -52,8 +53,11 @@ predictions in 3.1 s of processor time, and then for another budget in 1.2 s."""
 
 _found: Recent[Hashable, tuple[Schedule, ...]] = Recent(_PROGRAMS)
 
-MEMORY, TIME = "memory", "time"
+Goal = Literal["memory", "time"]
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
+
+MEMORY: Final = "memory"
+TIME: Final = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Request:
     existing: str
     constraints: Constraints = NO_CONSTRAINTS
     settings: Settings = NO_SETTINGS
-    goal: str = MEMORY
+    goal: Goal = MEMORY
 
 
 def with_last_block(graph: Graph, cuts: Cuts, schedule: Schedule) -> Schedule | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from remat_plan.graph.schedule import Schedule, Segment
 from remat_plan.graph.valid import check_schedule
@@ -111,7 +111,15 @@ class Mirror:
         return lookup("mirror"), Settings(counts=tuple(sorted(self.counts.items())))
 
 
-StrategyLike = str | Binomial | Collection | Mirror | Schedule
+# fmt: off
+StrategyName = Literal[
+    "auto", "chain", "memory", "budgeted", "log", "binomial", "speed", "collection", "mirror", "milp",
+    "each_block", "dots", "dots_no_batch", "nothing", "everything",
+]
+# fmt: on
+"""The strategies that are there without ``register_strategy``, for editors to complete."""
+
+StrategyLike = StrategyName | str | Binomial | Collection | Mirror | Schedule
 """What ``strategy=`` takes."""
 
 
