@@ -106,19 +106,19 @@ class Planned(Wrapper[P, R]):
         Of a loss their new state is beside it (``has_aux``).
         """
         options = self.book.options
-        is_loss, has_aux = bool(options.request.argnums), options.request.has_aux
+        is_loss = bool(options.request.argnums)
         book = PlanBook(replace(options, request=replace(options.request, has_aux=is_loss)))
         book.plans = self.book.plans
 
         def run(pure: Callable[..., Any], args: Sequence[Any]) -> Any:
             def loss(*args: Any) -> Any:
                 updates, result = pure(*args)
-                if not has_aux or not isinstance(result, (tuple, list)) or len(result) != 2:
+                if type(result) not in (tuple, list) or len(result) != 2:
                     return result, (updates, ())
                 return result[0], (updates, (result[1],))
 
             value, (updates, aux) = book.run(loss, args, {})
-            return updates, (value, *aux) if has_aux else value
+            return updates, (value, *aux) if aux else value
 
         return lifted(self.fn, run if is_loss else lambda pure, args: book.run(pure, args, {}))
 
@@ -157,7 +157,7 @@ def remat(
             Otherwise any function of arrays: its gradient step is then its VJP, with cotangents for all of its outputs.
         budget: as in ``plan``; for a function that is no loss, as in ``checkpoint``.
         strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
-        argnums, has_aux: as in ``jax.grad``. What a gradient is being taken of is known, and counts; elsewhere (in what
+        argnums, has_aux: as in ``plan``. What a gradient is being taken of is known, and counts; elsewhere (in what
             is jitted inside of ``jax.grad``) it is by default the first argument of a loss, of others every float.
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.

@@ -118,7 +118,7 @@ class PlanBook:
             call = make_call(fn, args, kwargs, r.argnums, r.static_argnums, self.options.static_argnames)
         call, closed, shapes = call.trace()
         if r.argnums and not (self.options.any_function and _returns_array(shapes)):
-            check_loss(shapes, r.has_aux)
+            check_loss(call, shapes, r.has_aux)
             return Traced(call, closed, jax.tree.structure(shapes), True, ())
         if r.argnums and moving is None:
             call = replace(call, differentiated=tuple([_compat.is_float(x) for x in call.structs]))

@@ -108,7 +108,7 @@ def trace_loss(
         TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
     """
     call, closed, shapes = make_call(fn, args, kwargs, argnums, static_argnums).trace()
-    check_loss(shapes, has_aux)
+    check_loss(call, shapes, has_aux)
     return Traced(call, closed, jax.tree.structure(shapes), True, ())
 
 

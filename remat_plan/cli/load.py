@@ -231,6 +231,11 @@ def check(made: Any, label: str, kind: Kind) -> Problem:
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"the third thing that {label} returned is {_tell(options)}.", advice)
     unknown = sorted({str(key) for key in options or ()} - set(known))
+    if kind is LOSS and unknown and unknown[0] in {f.name for f in fields(StepOptions)}:
+        raise InputError(
+            f"{label} returned {unknown[0]!r}, an option of a whole training step.",
+            f"A step is for `remat-plan fit {label}`; here {label} must return {kind.shape}.",
+        )
     if unknown:
         raise InputError(f"the options that {label} returned have an unknown {unknown[0]!r}.", advice)
     return Problem(fn, tuple(args), kind.options(**(options or {})))

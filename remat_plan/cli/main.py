@@ -1,4 +1,4 @@
-"""The command line: ``remat-plan analyze|plan|measure|fit|max-batch|tradeoff|compare PATH.py:FUNCTION``.
+"""The command line: ``remat-plan COMMAND PATH.py:FUNCTION``.
 
 In: arguments. Out: a report on stdout and in files; an exit code:
 
@@ -24,6 +24,8 @@ from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, LossOptions, Problem, l
 from remat_plan.cli.output import Outputs, Report
 from remat_plan.cli.parser import make_parser
 from remat_plan.clock.steps import with_values
+from remat_plan.graph.call import NoLoss
+from remat_plan.report.terminal import show
 from remat_plan.report.text import summary_line
 from remat_plan.results.comparison import Comparison
 from remat_plan.units import BudgetError, parse_budget
@@ -67,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.command == "strategies":
+        print(rp.strategies())
+        return FINE
     outputs = Outputs(options.json, options.html, options.plot)
     outputs.check()
     _check_budgets(options)
@@ -86,12 +91,14 @@ def _check_budgets(options: argparse.Namespace) -> None:
     Raises:
         InputError: with the text of the parser of budgets.
     """
-    if options.command in ("plan", "measure") and options.budget is None and options.strategy == "auto":
+    needs_budget = options.command in ("plan", "measure") and options.strategy == "auto" and options.goal != "time"
+    if needs_budget and options.budget is None:
         raise InputError(
             f"{options.command} needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device."
         )
     if options.command in ("fit", "max-batch") and options.budget is None:
-        raise InputError(f"{options.command} needs a budget.", "Say --budget 24GB, or device.")
+        share = " 60% (of what the step needs as it is)," if options.command == "fit" else ""
+        raise InputError(f"{options.command} needs a budget.", f"Say --budget{share} 24GB, or device.")
     budget = getattr(options, "budget", None)
     for text in budget if isinstance(budget, list) else [budget]:
         try:
@@ -113,6 +120,8 @@ def _guarded(
         return command(problem, options, make)
     except (BudgetError, InputError):
         raise
+    except NoLoss as error:
+        raise InputError(str(error), f"A whole training step is for `remat-plan fit {options.source}`.") from error
     except (TypeError, ValueError, ImportError) as error:
         if not own_frames(error):  # remat_plan's own words about an argument
             raise InputError(str(error)) from error
@@ -135,15 +144,25 @@ def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
 
 
 def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
-    return rp.plan(
+    plan = rp.plan(
         problem.fn,
         *problem.args,
         budget=options.budget,
         strategy=options.strategy,
+        must_save=options.must_save or (),
+        must_recompute=options.must_recompute or (),
+        never_recompute=options.never_recompute,
         verify=options.verify,
         target=options.target,
+        cost=options.cost,
+        existing=options.existing,
+        goal=options.goal,
         **problem.as_arguments(),
     )
+    if options.search:
+        show(plan.search)
+        print()
+    return plan
 
 
 def _measure(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
@@ -159,14 +178,16 @@ def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
         problem.fn,
         *problem.args,
         target=options.target,
+        cost=options.cost,
+        existing=options.existing,
         points=options.points,
         **problem.as_arguments(),
     )
 
 
 def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
-    step = rp.fit(problem.fn, *problem.args, budget=options.budget, target=options.target, **problem.as_arguments())
-    return step.report
+    asked = {"budget": options.budget, "target": options.target, "cost": options.cost}
+    return rp.fit(problem.fn, *problem.args, **asked, **problem.as_arguments()).report
 
 
 def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
@@ -176,6 +197,7 @@ def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Rep
         budget=options.budget,
         multiple_of=options.multiple_of,
         target=options.target,
+        cost=options.cost,
         **problem.as_arguments(),
     )
 
@@ -189,6 +211,8 @@ def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
         strategies=names or ["auto"],
         verify=options.verify,
         target=options.target,
+        cost=options.cost,
+        existing=options.existing,
         **problem.as_arguments(),
     )
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Callable
+from typing import get_args
 
 import remat_plan
+from remat_plan.clock.store import Cost
+from remat_plan.program import Existing
+from remat_plan.search.candidates import Goal
 
 _INTRODUCTION = """\
 Plan gradient checkpointing for a JAX function from the command line.
@@ -45,6 +49,7 @@ examples:
     remat-plan max-batch train.py:step_of --budget 24GB --target gpu:l4
     remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
     remat-plan compare train.py:problem --budget 75%,50%,25%
+    remat-plan strategies                                    what --strategy may be
 
 exit codes:
     0 fine    1 the budget cannot be met    2 bad input    3 remat_plan or the compiler failed
@@ -63,6 +68,8 @@ examples:
     remat-plan plan train.py:problem --strategy memory                  without a budget: about the square root
     remat-plan plan train.py:problem --budget 8GiB --no-verify          predictions only: quick, less sure
     remat-plan plan train.py:problem --budget device --target gpu:a100  what an A100 has
+    remat-plan plan train.py:problem --goal time                        the fastest step, whatever memory it needs
+    remat-plan plan train.py:problem --budget 60% --must-save attention --never-recompute dot_general
 
 exit code 1 says that the budget cannot be met; the message names the least that can."""
 
@@ -112,6 +119,14 @@ examples:
 
 Strategies with one schedule, whatever the budget, have one line."""
 
+_BUDGET = 'bytes (800MB, 8GiB), "device"'
+
+_LIMITS = {
+    "--must-save": "checkpoint_name names of values that are never recomputed",
+    "--must-recompute": "checkpoint_name names of values that are never kept for the backward pass",
+    "--never-recompute": "primitives that are never recomputed, such as dot_general (default: collectives)",
+}
+
 
 def _texts(text: str) -> list[str]:
     """``a,b`` as a list."""
@@ -136,7 +151,7 @@ def _count(least: int) -> Callable[[str], int]:
 def _strategies() -> str:
     """The strategies, one line each."""
     lines = [f"    {row.name:<15}{textwrap.shorten(row.summary, 95)}" for row in remat_plan.strategies()]
-    return "\n".join(["strategies (remat_plan.strategies() tells more):", *lines])
+    return "\n".join(["strategies (`remat-plan strategies` tells more):", *lines])
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -166,15 +181,22 @@ def make_parser() -> argparse.ArgumentParser:
     compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
 
     for command in (plan, measure):
-        told = 'bytes ("800MB", "8GiB"), a share of the present peak, "device"'
-        command.add_argument("--budget", metavar="B", help=told)
+        command.add_argument("--budget", metavar="B", help=f"{_BUDGET}, or a share of the present peak (60%%)")
         command.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto)")
+        command.add_argument(
+            "--goal", choices=get_args(Goal), default="memory",
+            help="the least recomputation within the budget (memory, the default), or the fastest step (time)",
+        )  # fmt: skip
+        for option, told in _LIMITS.items():
+            command.add_argument(option, metavar="NAME,...", type=_texts, action="extend", help=told)
+        command.add_argument("--search", action="store_true", help="show the schedules that were compiled as well")
     measure.add_argument(
         "--rounds", metavar="N", type=_count(1), default=15, help="how often both steps run (default: 15)"
     )
     measure.set_defaults(target=None)  # on what is here
-    for command in (fit, largest):
-        command.add_argument("--budget", metavar="B", help='bytes on one device ("24GB", "8GiB"), or "device"')
+    told = f"{_BUDGET}, or a share of what the step needs as it is (60%%)"
+    fit.add_argument("--budget", metavar="B", help=told)
+    largest.add_argument("--budget", metavar="B", help=f"{_BUDGET}, on one device")
     largest.add_argument(
         "--multiple-of", metavar="N", type=_count(1), default=8, help="what batches are multiples of (default: 8)"
     )
@@ -192,6 +214,16 @@ def make_parser() -> argparse.ArgumentParser:
     tradeoff.add_argument("--points", metavar="N", type=_count(2), default=16, help="how many schedules (default: 16)")
     for command in (plan, fit, largest, tradeoff, compare):
         command.add_argument("--target", metavar="T", help='a device that need not be here: "gpu:h100", "tpu:v5e:1x1"')
+    for command in (plan, measure, fit, largest, tradeoff, compare):
+        command.add_argument(
+            "--cost", choices=get_args(Cost), default="table",
+            help="predict seconds by data sheets (table, the default) or by rates measured on this device, once",
+        )  # fmt: skip
+    for command in (plan, measure, tradeoff, compare):
+        command.add_argument(
+            "--existing", choices=get_args(Existing), default="replan",
+            help="the function's own jax.checkpoint regions: plan them anew (replan, the default) or keep them",
+        )  # fmt: skip
     for command in (plan, measure, compare):
         command.add_argument(
             "--no-verify", dest="verify", action="store_false", help="predict only; do not compile (quick, less sure)"
@@ -200,4 +232,6 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument("--json", metavar="FILE", help="write JSON; - for stdout, instead of the table")
         command.add_argument("--html", metavar="FILE", help="write a page that needs no network")
         command.add_argument("--plot", metavar="FILE", help="write a picture: .png, .svg, .pdf (needs matplotlib)")
+    told = "the strategies: what each does, where it is from, when not to use it"
+    commands.add_parser("strategies", help=told, description=f"{told[0].upper()}{told[1:]}.", allow_abbrev=False)
     return parser

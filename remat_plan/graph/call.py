@@ -191,8 +191,8 @@ def make_call(
                 return False
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
-                f"no gradient; argnums={short(argnums)} must name arguments of floating point only."
-                + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
+                f"no gradient; argnums={short(argnums)} must name arguments of floating point only. Give "
+                "it in another argument, or close over it." + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
             )
         return position in numbers
 
@@ -280,28 +280,50 @@ def _unwrapping(fn: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def check_loss(shapes: Any, has_aux: bool) -> None:
-    """Check that a function returns a scalar loss (with ``has_aux``: a pair of it and anything).
+class NoLoss(TypeError):
+    """A function returns something else than a loss."""
+
+
+def check_loss(call: Call, shapes: Any, has_aux: bool) -> None:
+    """Check that a function returns a scalar loss, or a pair of it and anything.
+
+    A pair is taken for one without ``has_aux`` too, unless a gradient (of ``jax.value_and_grad``) or new parameters may
+    be what is beside the scalar.
+
+    Args:
+        call: of the function.
+        shapes: what it returns.
+        has_aux: whether it was said to return a pair.
 
     Raises:
-        TypeError: what it returns instead.
+        NoLoss: what it returns instead.
     """
-    if has_aux:
-        if not isinstance(shapes, (tuple, list)) or len(shapes) != 2:
-            raise TypeError(f"has_aux=True: the function must return (loss, aux), but it returns {_tell(shapes)}.")
+    is_pair = isinstance(shapes, (tuple, list)) and len(shapes) == 2
+    if has_aux and not is_pair:
+        raise NoLoss(f"has_aux=True: the function must return (loss, aux), but it returns {_tell(shapes)}.")
+    if has_aux or (is_pair and _is_scalar(shapes[0]) and not _is_gradient(call, shapes[1])):
         shapes = shapes[0]
     leaves = jax.tree.leaves(shapes)
     if len(leaves) != 1 or leaves[0] is not shapes:
         hint = "" if has_aux else " If it returns (loss, aux), say has_aux=True."
-        raise TypeError(
-            f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}{_NO_GRADIENT}"
-        )
-    if leaves[0].shape != () or not jax.numpy.issubdtype(leaves[0].dtype, jax.numpy.floating):
-        raise TypeError(
+        raise NoLoss(f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}{_NO_GRADIENT}")
+    if not _is_scalar(shapes):
+        raise NoLoss(
             f"the function must return a real scalar of floating point, but it returns {_tell(shapes)}; "
             "take a sum or a mean (of a complex result, its real part), or use has_aux=True for more outputs."
             + _NO_GRADIENT
         )
+
+
+def _is_scalar(shapes: Any) -> bool:
+    """Tell whether this is one real scalar of floating point."""
+    return getattr(shapes, "shape", None) == () and jax.numpy.issubdtype(shapes.dtype, jax.numpy.floating)
+
+
+def _is_gradient(call: Call, shapes: Any) -> bool:
+    """Tell whether values have the shapes of what is differentiated, as its gradient and its next value have."""
+    moving = [leaf.shape for leaf, moves in zip(call.structs, call.differentiated, strict=True) if moves]
+    return [getattr(leaf, "shape", None) for leaf in jax.tree.leaves(shapes)] == moving
 
 
 def _tell(shapes: Any) -> str:

@@ -94,6 +94,9 @@ def step(batch=4096):
 
 def unmarked():
     return (lambda w, x: w - jax.grad(loss_fn)(w, x)), step()[1]
+
+def bare_step():
+    return (lambda w, x: (loss_fn(w, x), train_step(w, x))), step()[1]
 """
 
 
@@ -291,3 +294,54 @@ def test_as_a_module_and_into_a_reader_that_stops(folder):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_strategies_are_listed(run):
+    code, out, err = run("strategies")
+    assert (code, err) == (0, "")
+    assert all(row.name in out for row in rp.strategies())
+
+
+def test_what_is_kept_and_what_is_not_recomputed_can_be_said(run, folder):
+    limits = "--never-recompute", "tanh,dot_general", "--must-save", "nothing_of_that_name"
+    code, _, err = run("plan", "train.py:problem", *QUICK, *limits)
+    assert code == 2
+    assert "nothing_of_that_name" in err
+    code, _, err = run("plan", "train.py:problem", *QUICK, "--never-recompute", "tanh,dot_general")
+    assert code == 1, "all that there is to recompute"
+
+
+def test_the_fastest_step_needs_no_budget_and_tells_what_was_tried(run):
+    code, out, err = run("plan", "train.py:problem", "--goal", "time", "--search")
+    assert (code, err) == (0, "")
+    assert "the fastest of" in out
+    assert "as written" in out or "segments run again" in out
+    code, _, err = run("plan", "train.py:problem", "--goal", "tiem")
+    assert code == 2
+    assert "--goal" in err
+
+
+def test_costs_and_own_regions_are_handed_on(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module.rp, "tradeoff", lambda *args, **options: asked.append(options) or run_out())
+
+    def run_out():
+        raise module.InputError("far enough")
+
+    run("tradeoff", "train.py:problem", "--cost", "measured", "--existing", "keep")
+    assert (asked[0]["cost"], asked[0]["existing"]) == ("measured", "keep")
+
+
+def test_help_says_that_a_share_will_do(run):
+    for command in ("plan", "fit"):
+        assert "a share of" in run(command, "--help")[1].partition("options:")[2]
+    assert "60%" in run("fit", "train.py:problem")[2]
+
+
+def test_a_training_step_given_to_plan_is_sent_to_fit(run, folder):
+    (folder / "steps.py").write_text(STEP)
+    for command in ("plan", "measure"):
+        code, _, err = run(command, "steps.py:step", "--budget", "60%")
+        assert code == 2
+        assert "remat-plan fit steps.py:step" in err
+    assert "remat-plan fit steps.py:bare_step" in run("plan", "steps.py:bare_step", "--budget", "60%")[2]
