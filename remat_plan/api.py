@@ -18,6 +18,7 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.planner import spread_points
+from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import Existing, trace_loss, trace_program
@@ -29,9 +30,10 @@ from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import Candidates, Goal, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
-from remat_plan.units import format_bytes, parse_budget
+from remat_plan.units import format_bytes, is_budget, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
+from remat_plan.wording import short
 
 
 def plan(
@@ -56,7 +58,7 @@ def plan(
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
 
     Args:
-        fn: a loss function: returns a scalar, or ``(scalar, anything)`` with ``has_aux``.
+        fn: a loss function: returns a scalar, or ``(scalar, anything)``.
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is computed).
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
             an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as it is
@@ -68,7 +70,8 @@ def plan(
         never_recompute: names of primitives that are never recomputed, such as ``"psum"`` or ``"dot_general"``. By
             default the collectives of the program, where ``"auto"`` or ``"chain"`` searches; ``()`` allows it.
         verify: compile and correct until the compiled peak is within the budget; else trust the prediction.
-        argnums, has_aux: as in ``jax.grad``.
+        argnums, has_aux: as in ``jax.grad``; a pair that starts with a scalar is taken for one of a loss and more
+            without ``has_aux`` too, unless the rest may be a gradient or new parameters.
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
@@ -102,6 +105,7 @@ def plan(
     """
     started = time.perf_counter()
     row, settings = resolve_strategy(strategy)
+    _check_keyword(budget, row, goal, args)
     constraints = make_constraints(must_save, must_recompute, never_recompute)
     if goal == "time":
         check_time(row, budget, verify)
@@ -118,6 +122,17 @@ def plan(
         judge = Judge(program, device, shown, cost)
         made = make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
     return dataclasses.replace(made, function=fn)
+
+
+def _check_keyword(budget: Any, row: Strategy, goal: Goal, args: Sequence[Any]) -> None:
+    """Raise ``TypeError`` where a budget that is needed stands among the arguments of the function."""
+    if budget is None and row.budget == NEEDED and goal != "time":
+        text = next((arg for arg in args if isinstance(arg, str) and is_budget(arg)), None)
+        if text is not None:
+            raise TypeError(
+                f"{short(text)} stands among the arguments of the function. The budget is given by keyword: "
+                f"budget={short(text)}."
+            )
 
 
 def strategies() -> Strategies:

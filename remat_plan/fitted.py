@@ -59,6 +59,7 @@ _MOST_SLICES = 16
 _SAME_PEAK = 1e-3
 """Peaks that differ by no more than this share are the same: the marks have no part in them."""
 
+_LARGER_MARKS = "marking the loss whose gradient the step takes in place of parts of it (rp.mark(loss_fn)), "
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
 _OUTSIDE_ADVICE = "doing what is there in slices (jax.lax.map) or in a step of its own, "
 _TRACED_ADVICE = (
@@ -304,10 +305,18 @@ def _below(marked: Marked, found: Fitted, budget_bytes: int) -> BudgetError:
     held = f"From beginning to end the step holds {format_bytes(held_bytes(found.memory))}"
     where = _outside(measuring, found)
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
+    if not any(_is_loss(mark) for mark in marked.marks):
+        advice = _LARGER_MARKS + advice
     if measuring.step.is_traced and len(measuring.target.devices) > 1:
         advice = _TRACED_ADVICE + advice
     least, present = found.memory.total_bytes, measuring.as_written.total_bytes
     return below_minimum(graph, timeline, least, budget_bytes, present, True, mark.judge.device, advice, held, where)
+
+
+def _is_loss(mark: Mark) -> bool:
+    """Whether what is marked returns scalars only, so that all of a forward pass may be in it."""
+    program = mark.judge.program
+    return program.is_loss or all(struct.shape == () for struct in program.cotangents)
 
 
 def _outside(measuring: Measuring, found: Fitted) -> str | None:

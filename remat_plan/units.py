@@ -122,6 +122,18 @@ def parse_budget(budget: Any, few: bool = False) -> Budget:
     return Budget(str(int(number)), size_bytes=int(number))
 
 
+def is_budget(text: str) -> bool:
+    """Tell whether a string would do as a budget.
+
+    >>> is_budget("60%"), is_budget("relu")
+    (True, False)
+    """
+    try:
+        return bool(parse_budget(text))
+    except ValueError:
+        return False
+
+
 def _check_bytes(number: float, text: str) -> None:
     """Raise ``ValueError`` for a number without a unit that must be a share."""
     if 1 < number <= _MOST_PER_CENT:

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "clock": {"collector", "cost", "verify"},
     "program": {"_compat", "wording", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
-    "results": {"_compat", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
+    "results": {"_compat", "wording", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
     "report": {"units", "markup", "graph", "cost", "results"},
     "search": {"_compat", "units", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
     "planned": {"units", "collector", "graph", "planning", "clock", "results", "search"},

@@ -85,9 +85,9 @@ def test_budgets_that_are_understood(budget, size):
         (lambda w, x: jnp.sum(x @ w) * 1j, False, r"returns complex64\[\].*real part"),
         (lambda w, x: None, False, "must return one scalar loss, but it returns a NoneType of nothing"),
         (
-            lambda w, x: (jnp.sum(w), x),
+            lambda w, x: (jnp.sum(w), w),
             False,
-            r"a tuple of float32\[\], float32\[256, 16\]\. If it returns \(loss, aux\)",
+            r"a tuple of float32\[\], float32\[16, 16\]\. If it returns \(loss, aux\)",
         ),
         (lambda w, x: {"loss": jnp.sum(w)}, False, "a dict of"),
         (loss, True, r"has_aux=True: the function must return \(loss, aux\), but it returns float32\[\]"),
@@ -102,6 +102,60 @@ def test_functions_that_are_no_losses(fn, has_aux, text):
         rp.plan(fn, W, X, budget=MUCH, has_aux=has_aux)
     with pytest.raises(TypeError, match=text):
         rp.remat(fn, budget=MUCH, has_aux=has_aux, argnums=0)(W, X)
+
+
+def test_what_is_beside_a_loss_need_not_be_said():
+    def pair(w, x):
+        return loss(w, x), {"x": x}
+
+    planned = rp.remat(pair, budget=MUCH, verify=False)
+    (value, aux), gradient = jax.value_and_grad(planned, has_aux=True)(W, X)
+    assert value == pair(W, X)[0]
+    np.testing.assert_array_equal(aux["x"], X)
+    np.testing.assert_allclose(gradient, jax.grad(loss)(W, X), rtol=1e-5)
+    both = [jax.grad(lambda w, f=f: f(w, X)[0] + jnp.sum(f(w, w @ w)[1]["x"] ** 2))(W) for f in (pair, planned)]
+    np.testing.assert_allclose(*both, rtol=1e-5)
+    assert rp.plan(pair, W, X, budget=MUCH, verify=False).apply(pair)(W, X)[1]["x"].shape == X.shape
+    with pytest.raises(TypeError, match="If it is a gradient already"):
+        rp.plan(jax.value_and_grad(loss), W, X, budget=MUCH)
+
+
+def test_what_is_in_the_wrong_place_is_told_where_it_belongs():
+    for args in ((W, X, "60%"), ("8GiB", W, X)):
+        with pytest.raises(TypeError, match=f"by keyword: budget='{[a for a in args if isinstance(a, str)][0]}'"):
+            rp.plan(loss, *args)
+    with pytest.raises(TypeError, match=r"policy of jax.checkpoint is given to rp.checkpoint or rp.remat as policy="):
+        rp.remat(loss, strategy=jax.checkpoint_policies.dots_saveable)
+    with pytest.raises(ValueError, match="If 'plan.json' is a path"):
+        rp.Plan.from_json("plan.json")
+    with pytest.raises(ValueError, match=r"Did you mean 'gpu'\?"):
+        rp.plan(loss, W, X, budget=MUCH, target="cuda")
+    with pytest.raises(TypeError, match="Give it in another argument, or close over it"):
+        rp.plan(lambda p, x: loss(p["w"], x), {"w": W, "n": 3}, X, budget=MUCH)
+
+    async def later(w, x):
+        return loss(w, x)
+
+    with pytest.raises(TypeError, match="an async one returns a coroutine"):
+        rp.remat(later, budget=MUCH)
+
+
+def test_marks_of_parts_are_told_to_be_small():
+    def step(w, x, mark_layer=lambda f: f, mark_loss=lambda f: f):
+        layer = mark_layer(lambda w, x: jnp.tanh(x @ w))
+
+        def small(w, x):
+            for _ in range(4):
+                x = layer(w, x)
+            return jnp.sum(x)
+
+        return jax.grad(mark_loss(small))(w, x)
+
+    with pytest.raises(rp.BudgetError, match=r"Try .*marking the loss .* \(rp.mark\(loss_fn\)\)"):
+        rp.fit(lambda w, x: step(w, x, mark_layer=rp.mark), W, X, budget="5%")
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.fit(lambda w, x: step(w, x, mark_loss=rp.mark), W, X, budget="5%")
+    assert "marking the loss" not in str(caught.value)
 
 
 def test_a_function_that_returns_no_scalar_need_be_no_loss_for_remat():

@@ -7,6 +7,7 @@ are a part of it); ``check_function``, which refuses what is no function and say
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -82,6 +83,8 @@ def check_function(fn: Any, need: str) -> None:
         return check_function(fn.func, need)
     if not callable(fn):
         raise TypeError(f"{need} a function, not {type(fn).__name__}.")
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(f"{need} a function that returns arrays, and an async one returns a coroutine.")
     owner = fn.__self__ if isinstance(fn, types.MethodType) else fn
     kind, is_class = (owner, True) if isinstance(owner, type) else (type(owner), False)
     what = f"the class {kind.__name__}" if is_class else f"a module ({kind.__name__})"

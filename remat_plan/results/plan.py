@@ -25,6 +25,7 @@ from remat_plan.results.stored import DIGEST, check_digest, digest_of, read_fing
 from remat_plan.results.trace import MemoryTrace
 from remat_plan.results.tried import Search, Tried
 from remat_plan.reuse import warn_where_undone
+from remat_plan.wording import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -259,7 +260,11 @@ class Plan(Shown):
         except RecursionError:
             raise ValueError("Plan.from_json: the text is nested too deeply to be a plan.") from None
         except ValueError as error:
-            raise ValueError(f"Plan.from_json: this is not JSON ({error}).") from None
+            if "{" not in source and "\n" not in source:
+                hint = f" If {short(source)} is a path, give what is in the file: Path(...).read_text()."
+            else:
+                hint = ""
+            raise ValueError(f"Plan.from_json: this is not JSON ({error}).{hint}") from None
         try:
             fields = Fields.of(data, "the text")
             return _read(Fields(fields.data))

@@ -127,10 +127,14 @@ def resolve(target: str | None) -> Target:
     return _attached(target, devices[0])
 
 
+_FAMILIES = {"cuda": "gpu", "rocm": "gpu", "nvidia": "gpu"}
+"""What else the devices of a family are called."""
+
+
 def _unknown(name: str, complaint: str = "") -> str:
     known = ["default", "cpu", "gpu", "tpu", *(f"gpu:{gpu}" for gpu in GPUS), *(f"tpu:{tpu}" for tpu in KNOWN_TPUS)]
     said = f": {complaint.rstrip('.')}" if complaint else ""
-    return f"Unknown target {short(name)}{said}.{did_you_mean(name, known)} {_known()}"
+    return f"Unknown target {short(name)}{said}.{did_you_mean(_FAMILIES.get(name, name), known)} {_known()}"
 
 
 def _known() -> str:

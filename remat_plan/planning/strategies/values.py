@@ -153,6 +153,11 @@ def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
     if isinstance(strategy, tuple) and strategy and all(isinstance(s, Segment) for s in strategy):
         own = Strategy("explicit", "given by hand", "the schedule that was given", "", CHECKED, find=_Fixed(strategy))
         return own, NO_SETTINGS
+    if callable(strategy):
+        raise TypeError(
+            f"strategy={short(strategy)} is a function. A policy of jax.checkpoint is given to rp.checkpoint or rp.remat "
+            "as policy=; a strategy of your own is made known by rp.register_strategy, and given by its name."
+        )
     raise TypeError(
         f"strategy={short(strategy)}: give a name of rp.strategies(), rp.Binomial(slots=...), "
         "rp.Collection(names=...), rp.Mirror(counts=...), or a schedule such as plan.schedule."
