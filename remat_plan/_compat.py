@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax._src import config, source_info_util
+from jax._src import config, source_info_util, traceback_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
@@ -76,6 +76,11 @@ from remat_plan._values import (  # noqa: F401 (used as _compat.name)
 )
 
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
+traceback_util.register_exclusion(os.path.dirname(__file__))
+
+door = traceback_util.api_boundary
+"""Decorates a function that users call: tracebacks show their own frames below it, as those of JAX's functions do, and
+all frames under ``JAX_TRACEBACK_FILTERING=off``."""
 
 Jaxpr = Any
 """An open jaxpr: ``eqns``, ``invars``, ``constvars``, ``outvars``. (One class with the closed one in jax >= 0.12.)"""

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@_compat.door
 def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P, R]:
     """Return ``value_and_grad`` run on the slices of a batch, its results averaged.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import collector
+from remat_plan import _compat, collector
 from remat_plan.clock.store import Cost
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
@@ -36,6 +36,7 @@ from remat_plan.verify.targets import resolve
 from remat_plan.wording import short
 
 
+@_compat.door
 def plan(
     fn: Callable[..., Any],
     *args: Any,
@@ -151,6 +152,7 @@ def strategies() -> Strategies:
     return Strategies()
 
 
+@_compat.door
 def analyze(
     fn: Callable[..., Any],
     *args: Any,
@@ -177,7 +179,8 @@ def analyze(
     return analyze_graph(graph)
 
 
-@collector.seldom()
+@_compat.door
+@collector.seldom_in
 def tradeoff(
     fn: Callable[..., Any],
     *args: Any,

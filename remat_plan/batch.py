@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import collector
+from remat_plan import _compat, collector
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
@@ -22,7 +22,8 @@ from remat_plan.verify.targets import resolve
 from remat_plan.wording import short
 
 
-@collector.seldom()
+@_compat.door
+@collector.seldom_in
 def max_batch(
     train_step: Callable[..., Any],
     make_args: Callable[[int], Sequence[Any]],

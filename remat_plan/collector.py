@@ -9,10 +9,15 @@ they leave in cycles is collected later, not never. Threads that plan at once sh
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _SELDOM = 500_000
 """New objects from one collection to the next. Planning a chain of 1000 layers (``benchmarks.planning_time``, Python
@@ -32,6 +37,17 @@ def seldom() -> Iterator[None]:
         yield
     finally:
         _leave(one)
+
+
+def seldom_in(fn: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that runs inside ``seldom``; as a frame of this package, it is hidden in tracebacks."""
+
+    @functools.wraps(fn)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with seldom():
+            return fn(*args, **kwargs)
+
+    return inside
 
 
 def _enter(one: object) -> None:

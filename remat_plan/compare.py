@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from remat_plan import collector
+from remat_plan import _compat, collector
 from remat_plan.clock.steps import attached, run_of
 from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
@@ -34,7 +34,8 @@ from remat_plan.units import Budget, BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
 
 
-@collector.seldom()
+@_compat.door
+@collector.seldom_in
 def compare(
     fn: Callable[..., Any],
     *args: Any,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from remat_plan import _compat
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.functions import Planned, RematOptions, remat
@@ -96,6 +97,7 @@ class FittedStep(Generic[P, R]):
         """The plan of the marked program that needs most."""
         return self.plans[0]
 
+    @_compat.door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         call, function = make_call(self.fn, args, kwargs, self._told)
         result = self._fit_of(call)[1](call)
@@ -105,6 +107,7 @@ class FittedStep(Generic[P, R]):
         function.store(states)
         return result
 
+    @_compat.door
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
         call = make_call(self.fn, args, kwargs, self._told)[0]
@@ -113,6 +116,7 @@ class FittedStep(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
 
+    @_compat.door
     def measure(self, *args: Any, rounds: int = 15, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
@@ -156,6 +160,7 @@ class FittedStep(Generic[P, R]):
             return fit
 
 
+@_compat.door
 def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     """Mark a function in a training step: ``rp.fit`` plans what is recomputed in it.
 
@@ -188,6 +193,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     return Planned(planned.fn, replace(planned.book.options, plans_alone=False))
 
 
+@_compat.door
 def fit(
     train_step: Callable[P, R],
     *args: Any,

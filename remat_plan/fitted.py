@@ -147,7 +147,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
     return Marked(marks, Measuring(step, [site for _, site in pairs], marks, target, progress), trace)
 
 
-@collector.seldom()
+@collector.seldom_in
 def fit_step(
     step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str = "table"
 ) -> Found:

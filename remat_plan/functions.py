@@ -93,6 +93,7 @@ class Planned(Wrapper[P, R]):
         """The plans made so far, by digest of the program."""
         return self.book.plans
 
+    @_compat.door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if holds_modules((args, kwargs)):
             return self._of_modules(*args, **kwargs)
@@ -105,17 +106,15 @@ class Planned(Wrapper[P, R]):
 
         Of a loss their new state is beside it (``has_aux``).
         """
-        options = self.book.options
-        is_loss = bool(options.request.argnums)
+        options, is_loss = self.book.options, bool(self.book.options.request.argnums)
         book = PlanBook(replace(options, request=replace(options.request, has_aux=is_loss)))
         book.plans = self.book.plans
 
         def run(pure: Callable[..., Any], args: Sequence[Any]) -> Any:
             def loss(*args: Any) -> Any:
                 updates, result = pure(*args)
-                if type(result) not in (tuple, list) or len(result) != 2:
-                    return result, (updates, ())
-                return result[0], (updates, (result[1],))
+                is_pair = type(result) in (tuple, list) and len(result) == 2
+                return (result[0], (updates, (result[1],))) if is_pair else (result, (updates, ()))
 
             value, (updates, aux) = book.run(loss, args, {})
             return updates, (value, *aux) if aux else value
@@ -133,6 +132,7 @@ def remat(fn: F, *, policy: Callable[..., Any] | None, **options: Unpack[RematOp
 def remat(
     fn: None = None, *, policy: Callable[..., Any] | None, **options: Unpack[RematOptions]
 ) -> Callable[[F], F]: ...
+@_compat.door
 def remat(
     fn: Callable[..., Any] | None = None,
     *,
@@ -162,8 +162,7 @@ def remat(
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
-            ``must_recompute``, ``never_recompute``, as in ``plan``.
+        **planning: ``verify``, ``target``, ``cost``, ``existing`` and what to save or recompute, as in ``plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -200,6 +199,7 @@ def remat(
 def checkpoint(fun: F, **options: Any) -> F: ...
 @overload
 def checkpoint(fun: None = None, **options: Any) -> Callable[[F], F]: ...
+@_compat.door
 def checkpoint(
     fun: Callable[..., Any] | None = None,
     *,
@@ -323,8 +323,8 @@ def make_request(
     constraints = make_constraints(
         planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute")
     )
-    static = positions(static_argnums, "static_argnums")
-    return Request(row, planning.get("verify", True), argnums, has_aux, static, existing, constraints, settings)
+    verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
+    return Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
 
 
 def make_options(
@@ -337,8 +337,8 @@ def make_options(
     """Put together what a self-planning function must know."""
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     parsed = None if budget is None else parse_budget(budget)
-    cost = check_cost(planning.get("cost", "table"))
-    return PlanOptions(parsed, request, planning.get("target"), names, prevent_cse, cost=cost)
+    target, cost = planning.get("target"), check_cost(planning.get("cost", "table"))
+    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost)
 
 
 def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:

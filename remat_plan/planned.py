@@ -54,7 +54,7 @@ _LEFT_AS_WRITTEN = (
 )
 
 
-@collector.seldom()
+@collector.seldom_in
 def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, request: Request, started: float) -> Plan:
     """Plan for a budget, or without one; see ``api.plan``.
 

@@ -134,7 +134,7 @@ def traced_function(call: Call, closed: Any, shapes: Any) -> Traced:
     return Traced(call, closed, jax.tree.structure(shapes), False, cotangents)
 
 
-@collector.seldom()
+@collector.seldom_in
 def make_program(traced: Traced, existing: str) -> Program:
     """Build the graph of a traced call.
 

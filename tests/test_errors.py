@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import traceback
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ def loss(w, x):
 
 W, X = jnp.ones((16, 16)) / 16, jnp.ones((256, 16))
 MUCH = 10**9
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_what_is_beside_a_loss_need_not_be_said():
 
 def test_what_is_in_the_wrong_place_is_told_where_it_belongs():
     for args in ((W, X, "60%"), ("8GiB", W, X)):
-        with pytest.raises(TypeError, match=f"by keyword: budget='{[a for a in args if isinstance(a, str)][0]}'"):
+        with pytest.raises(TypeError, match=f"by keyword: budget='{next(a for a in args if isinstance(a, str))}'"):
             rp.plan(loss, *args)
     with pytest.raises(TypeError, match=r"policy of jax.checkpoint is given to rp.checkpoint or rp.remat as policy="):
         rp.remat(loss, strategy=jax.checkpoint_policies.dots_saveable)
@@ -454,3 +457,37 @@ def test_one_budget_and_one_strategy_are_compared_as_such():
     assert [row.budget for row in rp.compare(loss, W, X, budgets=MUCH, verify=False).rows] == [str(MUCH)]
     schedule = rp.plan(loss, W, X, strategy="each_block", verify=False).schedule
     assert len(rp.compare(loss, W, X, budgets=[MUCH], strategies=schedule, verify=False).rows) == 1
+
+
+@pytest.mark.parametrize("filtering", ["quiet_remove_frames", "off"])
+def test_tracebacks_show_the_users_frames(filtering):
+    def grad(w, x):
+        return jax.grad(rp.remat(loss, budget="1%"))(w, x)
+
+    def wrong(w, x):
+        return loss(w, x.reshape(7, 3))
+
+    def step(w, x):
+        return jax.grad(rp.mark(loss))(w, x)
+
+    tries = [
+        lambda: rp.plan(loss, W, X, budget="1%"),
+        lambda: rp.compare(wrong, W, X, budgets="50%"),
+        lambda: jax.jit(grad)(W, X),
+        lambda: rp.fit(step, W, X, budget="1%"),
+        lambda: rp.remat(loss, budget="60"),
+        lambda: rp.plan(loss, W, X, budget="100%").apply(loss)(W, X[:1]),
+    ]
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", filtering)
+    try:
+        for attempt in tries:
+            with pytest.raises((ValueError, TypeError)) as caught:
+                attempt()
+            files = [entry.filename for entry in traceback.extract_tb(caught.value.__traceback__)]
+            ours = [file for file in files if "/remat_plan/" in file.removeprefix(str(ROOT))]
+            assert bool(ours) == (filtering == "off"), ours
+            assert not [file for file in files if file.endswith("contextlib.py")]
+            assert files.count(__file__) >= 2
+    finally:
+        jax.config.update("jax_traceback_filtering", before)

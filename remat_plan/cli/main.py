@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 import remat_plan as rp
 from remat_plan.cli.errors import InputError, own_frames, user_error
 from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, LossOptions, Problem, load
@@ -44,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what stands after ``remat-plan``; by default those of this process.
     """
     options = make_parser().parse_args(arguments)
+    filtering = jax.config.jax_traceback_filtering
     try:
+        jax.config.update("jax_traceback_filtering", "off")  # of a failure all is shown
         return _run(options)
     except BudgetError as error:
         print(f"remat-plan: {error}", file=sys.stderr)
@@ -66,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return FAILED
+    finally:
+        jax.config.update("jax_traceback_filtering", filtering)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from remat_plan import _compat
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
@@ -158,6 +159,7 @@ class Plan(Shown):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
         return Applied(fn, self)
 
+    @_compat.door
     def measure(
         self,
         *args: Any,

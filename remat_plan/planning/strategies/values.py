@@ -155,8 +155,8 @@ def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
         return own, NO_SETTINGS
     if callable(strategy):
         raise TypeError(
-            f"strategy={short(strategy)} is a function. A policy of jax.checkpoint is given to rp.checkpoint or rp.remat "
-            "as policy=; a strategy of your own is made known by rp.register_strategy, and given by its name."
+            f"strategy={short(strategy)} is a function. A policy of jax.checkpoint is given to rp.checkpoint or "
+            "rp.remat as policy=; a strategy of your own is made known by rp.register_strategy, and given by its name."
         )
     raise TypeError(
         f"strategy={short(strategy)}: give a name of rp.strategies(), rp.Binomial(slots=...), "
