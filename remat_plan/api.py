@@ -23,6 +23,7 @@ from remat_plan.planning.strategies.registry import Strategies, check_budget, lo
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import Existing, trace_loss, trace_program
 from remat_plan.report.progress import Progress
+from remat_plan.report.text import plan_status
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
@@ -83,7 +84,8 @@ def plan(
         goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever it
             needs: by the clock where ``args`` are arrays and the device is attached, else by what the compiler says of
             its kernels. It takes no budget, and the function stays as it is unless another schedule is surely faster.
-        progress: show what is going on after two seconds; by default when stderr is a terminal.
+        progress: show what is going on after two seconds and, on a terminal, in one line what came out; by default
+            when stderr is a terminal.
 
     Returns:
         The plan: ``print`` it, ``plan.apply(fn)`` it.
@@ -122,6 +124,7 @@ def plan(
         request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
         judge = Judge(program, device, shown, cost)
         made = make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
+    shown.conclude(plan_status(made, fn, judge.compiles))
     return dataclasses.replace(made, function=fn)
 
 

@@ -22,6 +22,7 @@ from remat_plan.functions import Planned, RematOptions, remat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
+from remat_plan.report.text import status_line
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
@@ -150,8 +151,12 @@ class FittedStep(Generic[P, R]):
                 _LOG.info("fitting again: %s", changes(last[1].kind, last[1].placed, call))
                 found = fit_again(last[0], step, call, self._target)
             if found is None:
+                started = time.perf_counter()
                 with Progress("remat_plan", self._progress) as shown:
-                    found = fit_step(step, self._budget, self._target, shown, time.perf_counter(), self._cost)
+                    found = fit_step(step, self._budget, self._target, shown, started, self._cost)
+                report, seconds = found.report, time.perf_counter() - started
+                peaks = report.plain.peak_bytes, report.planned.peak_bytes
+                shown.conclude(status_line(self.fn, *peaks, report.overhead, report.compiles, seconds))
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
@@ -225,7 +230,7 @@ def fit(
             plans need (``rp.compiler_options``) are set by themselves.
         target: a device that need not be here, such as ``"gpu:h100"``.
         cost: whose seconds to go by, as in ``plan``.
-        progress: show what is going on after two seconds; by default when stderr is a terminal.
+        progress: as in ``plan``.
 
     Returns:
         The jitted step: call it as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.

@@ -40,9 +40,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
 
-_ALONE = "memory"
-"""The strategy where neither a budget nor a strategy is given."""
-
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
@@ -56,6 +53,7 @@ class Planning(TypedDict, total=False):
     must_save: Sequence[str]
     must_recompute: Sequence[str]
     never_recompute: Sequence[str] | None
+    progress: bool | None
 
 
 class RematOptions(Planning, total=False):
@@ -162,7 +160,7 @@ def remat(
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``cost``, ``existing`` and what to save or recompute, as in ``plan``.
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, limits on what is saved: as in ``plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -316,7 +314,7 @@ def make_request(
             f"{unknown[0]!r} is not an argument here; besides budget and strategy there are "
             f"{', '.join(Planning.__annotations__)}."
         )
-    row, settings = resolve_strategy(strategy or (_ALONE if budget is None else "auto"))
+    row, settings = resolve_strategy(strategy or ("memory" if budget is None else "auto"))
     check_budget(row, settings, budget is not None)
     existing = planning.get("existing", "replan")
     check_existing(existing)
@@ -338,7 +336,7 @@ def make_options(
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     parsed = None if budget is None else parse_budget(budget)
     target, cost = planning.get("target"), check_cost(planning.get("cost", "table"))
-    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost)
+    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost, progress=planning.get("progress"))
 
 
 def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:

@@ -25,6 +25,7 @@ from remat_plan.planned import make_plan
 from remat_plan.program import Program, Traced, traced_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
+from remat_plan.report.text import plan_status
 from remat_plan.results.plan import Plan
 from remat_plan.reuse import Emissions, warn_where_undone
 from remat_plan.rewrite.emit import as_array
@@ -64,6 +65,7 @@ class PlanOptions:
     is_mark: bool = False
     plans_alone: bool = True
     cost: str = "table"
+    progress: bool | None = None
 
 
 class PlanBook:
@@ -146,10 +148,12 @@ class PlanBook:
 
     def _make_plan(self, program: Program) -> Plan:
         started = time.perf_counter()
-        with Progress("remat_plan", None) as shown:
+        with Progress("remat_plan", self.options.progress) as shown:
             judge = Judge(program, resolve(self.options.target), shown, self.options.cost)
             candidates = Candidates(judge.rules, shown)
-            return make_plan(judge, candidates, self.options.budget, self.options.request, started)
+            plan = make_plan(judge, candidates, self.options.budget, self.options.request, started)
+        shown.conclude(plan_status(plan, program.call.fn, judge.compiles))
+        return plan
 
 
 def _digest(program: Program) -> str:

@@ -1,9 +1,13 @@
 """What is logged: nothing by default, what was compiled and chosen to who asks."""
 
+import io
 import logging
+import re
+import sys
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import remat_plan as rp
 
@@ -42,3 +46,21 @@ def test_what_a_fitted_step_came_to(caplog):
 def test_silent_by_default(capfd):
     rp.plan(loss, *ARGS, budget="90%")
     assert capfd.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_a_terminal_is_told_in_one_line_what_came_out(monkeypatch, progress):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    rp.plan(loss, *ARGS, budget="90%", progress=progress)
+    jax.grad(rp.remat(loss, budget="90%", progress=progress))(*ARGS)
+    rp.fit(lambda w, x: jax.grad(rp.mark(loss))(w, x), *ARGS, budget="90%", progress=progress)
+    lines = [line for line in sys.stderr.getvalue().splitlines() if " -> " in line]
+    assert len(lines) == (0 if progress is False else 3), lines
+    for name, line in zip(("loss", "loss", "<lambda>"), lines, strict=False):
+        figures = r"[\d.]+ kB -> [\d.]+ kB \(\d+% of .*\), [+-][\d.]+% predicted, \d+ compiles?, [\d.]+ s"
+        assert re.search(rf"remat_plan: {name} {figures}$", line), line

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 2.0
 class Progress:
     """A context manager, to be entered again if need be; ``say`` names the stage that begins.
 
-    It is silent for the first two seconds, and outside ``with``.
+    It is silent for the first two seconds, and outside ``with``; ``conclude`` says in one line what came out.
 
     Args:
         title: what is being done.
@@ -70,6 +70,11 @@ class Progress:
             self._stage = stage, done, total
             if time.perf_counter() - self.started >= PATIENCE_SECONDS:
                 self._show()
+
+    def conclude(self, line: str) -> None:
+        """Print what came out, on a terminal only: logs are told by the logger."""
+        if self.enabled and sys.stderr.isatty():
+            print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
     def _begin(self) -> None:
         """Show the stage that is on when patience ends; runs in the timer's thread."""
