@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.rows import Fact, number_of
-from remat_plan.results.places import file_label
+from remat_plan.results.places import file_label, is_cell
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ResidualGroup:
     @property
     def hint(self) -> str:
         """The same, with folders and the function; a cell of a notebook has no folder."""
-        source = self.place if self.place.startswith("cell:") else self.row.source
+        source = self.place if is_cell(self.row.source.rpartition(":")[0]) else self.row.source
         return f"{source} {self.row.function}".strip()
 
 

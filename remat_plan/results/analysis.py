@@ -10,8 +10,10 @@ backward pass can be run without recomputing anything but internals.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph
@@ -29,7 +31,7 @@ class Residual:
     Attributes:
         size_bytes, shape, dtype: of the value.
         primitive: what makes it; ``"argument"`` for inputs, ``"constant"`` for closed-over arrays.
-        source: ``file.py:line`` of the user's code.
+        source: ``file.py:line`` of the user's code; of internals of a loop the lines of its body.
         function: the user's function there.
         name: the user's ``checkpoint_name``, or ``""``.
         why: ``"value"`` (a value of the program) or ``"internal"`` (made by a derivative rule).
@@ -108,6 +110,24 @@ def _place(eqn: object) -> tuple[str, str]:
     return (f"{file}:{line}" if file else ""), function
 
 
+def _place_inside(eqn: Any) -> tuple[str, str]:
+    """Where what an equation runs inside stands: the lines of a scanned layer, say, not the line of the scan."""
+    inside = [place for place in _places_inside(eqn) if place[0]]
+    if not inside:
+        return _place(eqn)
+    (file, function), _ = Counter((file, function) for file, _, function in inside).most_common(1)[0]
+    lines = [line for f, line, name in inside if (f, name) == (file, function)]
+    first, last = min(lines), max(lines)
+    return f"{file}:{first}" + (f"-{last}" if last > first else ""), function
+
+
+def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:
+    for jaxpr in _compat.sub_jaxprs(eqn.params):
+        for inner in _compat.open_jaxpr(jaxpr)[0].eqns:
+            yield _compat.source_line(inner)
+            yield from _places_inside(inner)
+
+
 def analyze_graph(graph: Graph) -> Analysis:
     """Return the analysis of a graph."""
     needed = needed_values(graph)
@@ -124,7 +144,7 @@ def analyze_graph(graph: Graph) -> Analysis:
                 saved.setdefault(v, op.primitive)
         for v in [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]:
             readers.setdefault(v, op.primitive)
-        source, function = _place(op.eqn)
+        source, function = _place_inside(op.eqn)
         for aval in need.internal_avals:
             internals.append(
                 Residual(

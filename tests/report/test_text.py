@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import random
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
@@ -291,3 +293,30 @@ def test_cells_of_a_notebook_have_no_path(analysis):
         assert "cell:8" in shown
         assert "cell:7" in shown
         assert "ipy" not in shown
+
+
+def test_cells_have_the_number_that_stands_beside_them(analysis, monkeypatch):
+    interactiveshell = pytest.importorskip("IPython.core.interactiveshell")
+    shell = interactiveshell.InteractiveShell()
+    name = shell.compile.cache("x = 1", number=7)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    cells = dataclasses.replace(analysis, residuals=(_residual(8, source=f"{name}:8"),))
+    for shown in (str(cells), cells._repr_html_()):
+        assert "In[7]:8" in shown
+        assert "ipy" not in shown
+
+
+def test_of_a_scan_the_lines_of_its_body_are_shown():
+    def layer(x, w):
+        h = jnp.sin(x @ w)
+        return jnp.tanh(h), None
+
+    def loss(ws, x):
+        return jnp.mean(jax.lax.scan(layer, x, ws)[0])
+
+    rows = rp.analyze(loss, jnp.ones((6, 8, 8)), jnp.ones((4, 8))).residuals
+    first = layer.__code__.co_firstlineno
+    internal = [row for row in rows if row.why == "internal"]
+    assert internal
+    assert all(row.source.endswith(f"test_text.py:{first + 1}-{first + 2}") for row in internal)
+    assert {row.function.rpartition(".")[2] for row in internal} == {"layer"}
