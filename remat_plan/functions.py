@@ -160,7 +160,8 @@ def remat(
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, limits on what is saved: as in ``plan``.
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, and limits on what is saved, as in
+            ``plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

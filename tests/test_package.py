@@ -20,11 +20,12 @@ print(build_wheel(sys.argv[1]), build_sdist(sys.argv[1]), sep="\\n")
 """
 
 
-def test_the_version_is_said_once():
+def test_the_version_is_one():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" not in project
     assert "version" in project["dynamic"]
     assert f"## {rp.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {rp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.slow

@@ -150,8 +150,10 @@ def _count(least: int) -> Callable[[str], int]:
 
 def _strategies() -> str:
     """The strategies, one line each."""
-    lines = [f"    {row.name:<15}{textwrap.shorten(row.summary, 95)}" for row in remat_plan.strategies()]
-    return "\n".join(["strategies (`remat-plan strategies` tells more):", *lines])
+    lines = ["strategies (`remat-plan strategies` tells more):"]
+    for row in remat_plan.strategies():
+        lines.append(textwrap.fill(row.summary, 110, initial_indent=f"    {row.name:<15}", subsequent_indent=19 * " "))
+    return "\n".join(lines)
 
 
 def make_parser() -> argparse.ArgumentParser:

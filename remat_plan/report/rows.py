@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.folding import fold
@@ -99,13 +99,26 @@ def plan_facts(plan: Plan) -> list[Fact]:
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
     return [
         *facts,
-        Fact("overhead", "", plan.overhead, "predicted: extra seconds over those of the plain step"),
+        Fact("overhead", "", plan.overhead, _FREE if is_free(plan) else _OVERHEAD),
         *compiled_facts(plan.compiled_overhead, "the same, from the compiled modules of both steps"),
         *_written_facts(plan),
         *_gap_facts(plan),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
         Fact("FLOPs, planned", format_flops(plan.step_flops), flops),
     ]
+
+
+_OVERHEAD = "predicted: extra seconds over those of the plain step"
+_FREE = "predicted; free here: what is not written and read saves the time that recomputing takes"
+
+
+def is_free(plan: Plan) -> bool:
+    """Whether recomputing is predicted to take no time, so that one wonders at the figure."""
+    return plan.step_flops > plan.plain_flops and plan.overhead < _NOTHING
+
+
+_NOTHING = 0.0005
+"""Overheads below this are shown as 0.0%."""
 
 
 def _gap_facts(plan: Plan) -> list[Fact]:
@@ -150,6 +163,17 @@ class Entry:
     end: int
     decision: Decision | None
     opens: bool
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing is done here: no checkpoint, nothing planned inside."""
+        d = self.decision
+        return d is not None and not (self.opens or d.checkpointed or d.structured) and d.saved_bytes is None
+
+    @property
+    def source(self) -> str:
+        """The lines of one of them."""
+        return "" if self.decision is None else self.decision.source
 
     def action(self, room: int = 0) -> str:
         """What is done, in words; a single saved value is named where there is room."""
@@ -223,7 +247,33 @@ def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     nodes = _nodes(plan.schedule, each, {})
     if plan.is_written:
         nodes = tuple(_Node(d.equations, d, (), 0) for d in each)
-    return tuple(_entries(nodes, 0))
+    return tuple(_joined(_entries(nodes, 0)))
+
+
+def _joined(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Make one line of neighbours that stay as they are: where one of them ends says nothing."""
+    last: Entry | None = None
+    for entry in entries:
+        if last is not None and last.is_unchanged and entry.is_unchanged and last.indent == entry.indent:
+            decision = replace(last.decision, source=_both_sources(last, entry))
+            last = Entry(entry.indent, 1, last.start, entry.end, decision, False)
+            continue
+        if last is not None:
+            yield last
+        last = entry
+    if last is not None:
+        yield last
+
+
+def _both_sources(one: Entry, other: Entry) -> str:
+    """The lines of two entries that are in one file; else those of the one with more equations."""
+    file, _, lines = one.source.rpartition(":")
+    other_file, _, other_lines = other.source.rpartition(":")
+    numbers = [int(n) for n in (*lines.split("-"), *other_lines.split("-")) if n]
+    if file != other_file or not numbers:
+        return max(one, other, key=lambda entry: entry.end - entry.start).source
+    first, last = min(numbers), max(numbers)
+    return f"{file}:{first}-{last}" if last > first else f"{file}:{first}"
 
 
 def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: dict[Any, int]) -> tuple[_Node, ...]:

@@ -109,8 +109,7 @@ def plan_table(plan: Plan) -> Table:
 def _entry_line(entry: Entry) -> Line:
     room = _ACTION - 2 * entry.indent
     count = f"{entry.count} x" if entry.count > 1 and entry.decision is not None else ""
-    source = entry.decision.source if entry.decision is not None else ""
-    cells = (count, entry.equations, entry.action(room), entry.saved, entry.recomputed, source)
+    cells = (count, entry.equations, entry.action(room), entry.saved, entry.recomputed, entry.source)
     below = None if entry.names_value(room) else functools.partial(Entry.saved_values, entry)
     return Line(cells, 2 * entry.indent, below)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from remat_plan.graph.schedule import as_is
 from remat_plan.report import tables, text
 from remat_plan.report.rows import format_flops, plan_entries
 from remat_plan.results.analysis import Residual
@@ -320,3 +321,26 @@ def test_of_a_scan_the_lines_of_its_body_are_shown():
     assert internal
     assert all(row.source.endswith(f"test_text.py:{first + 1}-{first + 2}") for row in internal)
     assert {row.function.rpartition(".")[2] for row in internal} == {"layer"}
+
+
+def test_neighbours_that_stay_as_they_are_are_one_line():
+    def loss(w, x):
+        for _ in range(3):
+            x = jnp.sin(x @ w)
+            x = jnp.tanh(x)
+        return jnp.mean(x)
+
+    made = rp.plan(loss, jnp.ones((8, 8)), jnp.ones((64, 8)), strategy="everything", verify=False)
+    size = made.schedule[-1].end
+    schedule = tuple(as_is(start, min(start + 2, size)) for start in range(0, size, 2))
+    plan = rp.plan(loss, jnp.ones((8, 8)), jnp.ones((64, 8)), strategy=schedule, verify=False)
+    (entry,) = plan_entries(plan)
+    assert (entry.start, entry.end, entry.count) == (0, size, 1)
+    first = loss.__code__.co_firstlineno
+    assert entry.source == f"test_text.py:{first + 2}-{first + 4}"
+
+
+def test_recomputing_that_takes_no_time_is_said_to_be_free(plan):
+    assert "free here" not in str(plan)
+    assert "free here" in str(dataclasses.replace(plan, overhead=-0.01))
+    assert "free here" not in str(dataclasses.replace(plan, overhead=0.0, step_flops=plan.plain_flops))
