@@ -254,8 +254,9 @@ def _joined(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Make one line of neighbours that stay as they are: where one of them ends says nothing."""
     last: Entry | None = None
     for entry in entries:
-        if last is not None and last.is_unchanged and entry.is_unchanged and last.indent == entry.indent:
-            decision = replace(last.decision, source=_both_sources(last, entry))
+        decision = None if last is None or last.indent != entry.indent else last.decision
+        if last is not None and decision is not None and last.is_unchanged and entry.is_unchanged:
+            decision = replace(decision, source=_both_sources(last, entry))
             last = Entry(entry.indent, 1, last.start, entry.end, decision, False)
             continue
         if last is not None:
