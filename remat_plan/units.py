@@ -130,7 +130,7 @@ def is_budget(text: str) -> bool:
     """
     try:
         return bool(parse_budget(text))
-    except ValueError:
+    except ValueError:  # it is the answer
         return False
 
 
