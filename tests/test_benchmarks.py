@@ -7,7 +7,8 @@ import pytest
 from benchmarks.__main__ import main
 
 
-@pytest.mark.parametrize("name", [pytest.param("budgets", marks=pytest.mark.slow), "gradients"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["budgets", "gradients"])
 def test_quick_writes_its_table(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([name, "--quick", "--models", "mlp", "--results", str(tmp_path)])
     text = (tmp_path / f"{name}.md").read_text()

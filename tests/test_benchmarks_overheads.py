@@ -46,6 +46,7 @@ def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["cpu"])
+@pytest.mark.slow
 def test_a_tiny_model_is_compiled(target):
     options = Options(quick=True)
     steps = steps_of("vit", options, overheads.SIZES)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.common import RESULTS, Options
 from benchmarks.peaks import ranges, run
 
@@ -23,6 +25,7 @@ def test_ranges_are_least_and_most_and_nothing_where_there_is_no_row(tmp_path):
     assert table[2] == "| gpu:h100, float32 |  |  |  |  | 0.90 - 1.02 |  |  |"
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_the_same_is_not_compiled_again(tmp_path):
     options = Options(quick=True, models=("mlp",), targets=("cpu",), results=tmp_path)
     first = run(options)

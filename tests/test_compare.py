@@ -10,6 +10,8 @@ import pytest
 import remat_plan as rp
 from remat_plan.search import known
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 SHAPES = jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((2048, 32), "float32")
 
 

@@ -187,6 +187,7 @@ def test_schedules_that_no_longer_fit_are_searched_anew(said):
     assert len(said()) == 1
 
 
+@pytest.mark.slow
 def test_other_precision_is_another_program():
     args = start()
     step = fit(*args)

@@ -8,6 +8,8 @@ import pytest
 
 import remat_plan as rp
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 
 def f32(*shape):
     return jax.ShapeDtypeStruct(shape, "float32")

@@ -68,7 +68,7 @@ def stages(monkeypatch):
     return said, counted
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", [pytest.param(d, marks=pytest.mark.slow if d == "fit" else ()) for d in DOORS])
 def test_interrupted_at_every_stage(door, stages, capsys):
     said, counted = stages
     want = DOORS[door]()

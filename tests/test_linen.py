@@ -300,6 +300,7 @@ def test_whole_model_in_a_loss():
     assert plan.predicted_peak_bytes <= plan.budget_bytes
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks():
     model = stack(nothing(Block))
     variables = model.init(KEYS, X)

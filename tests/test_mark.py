@@ -6,6 +6,8 @@ import pytest
 
 import remat_plan as rp
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W, X = jnp.eye(32) / 2, jnp.ones((1024, 32))
 
 

@@ -99,6 +99,7 @@ def test_closed_over_values_may_change_between_calls(made):
     assert made["plans"] == 3, "another table is the same program"
 
 
+@pytest.mark.slow
 def test_closed_over_tracers_do_not_leak():
     kept = rp.remat(lambda scale, w, x: loss(w * scale, x), strategy="each_block", verify=False)
 

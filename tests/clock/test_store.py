@@ -138,6 +138,7 @@ def loss(w, x):
 ARGS = jnp.ones((16, 16)) / 16, jnp.ones((512, 16))
 
 
+@pytest.mark.slow
 def test_every_door_takes_measured_rates_also_while_jax_traces(measured, monkeypatch):
     def eager(target, table, say):
         measured.append(float(jnp.sum(jnp.ones(3)) + jax.jit(lambda x: x + 1)(1.0)))  # a tracer would not do

@@ -51,7 +51,8 @@ def ours(**options):
 
 
 @pytest.mark.parametrize(
-    ("length", "reverse"), [(13, False), (13, True), (1, False), pytest.param(1, True, marks=pytest.mark.slow)]
+    ("length", "reverse"),
+    [(13, True), (1, False), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((13, False), (1, True)))],
 )
 def test_every_schedule_has_the_gradients_of_lax_scan(length, reverse):
     """Under one jit for all: value, and gradients of weights, first carry and inputs."""

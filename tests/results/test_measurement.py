@@ -11,8 +11,6 @@ import pytest
 import remat_plan as rp
 from remat_plan.results.measurement import Measurement
 
-pytestmark = pytest.mark.usefixtures("quick_search")
-
 W, X = jnp.ones((16, 16)) / 16, jnp.ones((512, 16))
 
 

@@ -155,7 +155,8 @@ def planned_groups(w):
     return make_emitter(program.graph, with_loop(program, plan))((w,))[0]
 
 
-@pytest.mark.parametrize("length", [61, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [61, 64])
 def test_a_budget_is_met_whatever_the_length(length):
     """61 is prime: groups leave a shorter one."""
     w = jax.ShapeDtypeStruct((length, 64, 64), jnp.float32)

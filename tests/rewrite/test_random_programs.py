@@ -56,7 +56,7 @@ def check(program, seed):
             assert_trees_close(tangent(under(traced_program, schedule)), slope, 1e-6, 1e-6)
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(programs(), st.integers(0, 10**6))
 def test_random_programs(program, seed):
     check(program, seed)

@@ -116,6 +116,7 @@ def test_what_contradicts_the_goal(more, text):
         rp.plan(loss, W, X, **more)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_search():
     plan = rp.plan(loss, W, X, budget="60%")
     chosen = [row for row in plan.search.rows if row.chosen]

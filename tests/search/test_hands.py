@@ -15,6 +15,7 @@ def behind(structure, hands, size="small"):
 
 
 @pytest.mark.parametrize("structure", QUICK)
+@pytest.mark.slow
 def test_plans_are_not_behind_hands(structure):
     assert not behind(structure, ("block", "dots"))
 

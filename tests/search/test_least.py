@@ -72,7 +72,9 @@ def coder(params, x, key):
 CODER = (f32(784, 500), f32(500, 20), f32(500, 20), f32(20, 500), f32(500, 784)), f32(4096, 784), jax.random.key(0)
 
 
-@pytest.mark.parametrize("shares", [(70, 58, 50), (50, 58, 70)], ids=["falling", "rising"])
+@pytest.mark.parametrize(
+    "shares", [(70, 58, 50), pytest.param((50, 58, 70), marks=pytest.mark.slow)], ids=["falling", "rising"]
+)
 def test_a_smaller_budget_gets_no_faster_plan(shares, monkeypatch):
     compiled = []
     original = judging.compile_memory

@@ -113,7 +113,7 @@ def reachable():
     return told.value.minimum_bytes
 
 
-@pytest.mark.parametrize("share", [1.02, 1.1, pytest.param(1.6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [1.02, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.1, 1.6))])
 @pytest.mark.parametrize("factor", [0.8, pytest.param(1.0, marks=pytest.mark.slow), 1.25])
 def test_few_compiles_find_a_budget_though_fast_ones_are_far_off(reachable, factor, share):
     budget, judge = int(share * reachable), FastJudge(factor)
@@ -121,7 +121,7 @@ def test_few_compiles_find_a_budget_though_fast_ones_are_far_off(reachable, fact
     assert judge.count() <= 8
 
 
-@pytest.mark.parametrize("factor", [*(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0)), 1.25])
+@pytest.mark.parametrize("factor", [1.25, *(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0))])
 def test_the_least_peak_reported_can_be_planned(factor):
     judge = FastJudge(factor)
     with pytest.raises(BudgetError) as told:
@@ -176,7 +176,9 @@ def compiles(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize(("budget", "tried"), [pytest.param("75%", 2, marks=pytest.mark.slow), ("50%", 2), ("30%", 1)])
+@pytest.mark.parametrize(
+    ("budget", "tried"), [*(pytest.param(*c, marks=pytest.mark.slow) for c in (("75%", 2), ("50%", 2))), ("30%", 1)]
+)
 def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     """The next point of the curve needs a third more, as the evaluator knows; one between the two may be tried."""
     judge = judge_of(scanned_rnn, *RNN)
@@ -187,6 +189,7 @@ def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     assert plan.compiled_peak_bytes <= plan.budget_bytes
 
 
+@pytest.mark.slow
 def test_the_way_to_the_steepest_neighbour_is_tried_too():
     """Groups of steps need 1 GB and steps that save their products 8: in between, some of both are best."""
     model = lstm(4096, 1, 1024, 64, 50, 2000)
