@@ -54,5 +54,5 @@ def test_a_new_strategy_plans_layers_and_scans(toy, fn):
 def test_the_table_shows_it_as_long_as_it_is_there(toy):
     assert toy in list(rp.strategies())
     assert "keeps products" in str(rp.strategies())
-    with pytest.raises(ValueError, match="strategy 'toy' is there already"):
+    with pytest.raises(ValueError, match="strategy 'toy' exists already"):
         rp.register_strategy("toy", products)

@@ -28,22 +28,22 @@ _ROWS = (
     Strategy(
         "auto",
         "Beaumont 2019, Rockmate 2023, and the policies below",
-        "the chain's dynamic program with options for every block, beside the uniform policies; the best that fits",
-        "there is no budget, or you want to know beforehand what is kept",
+        "dynamic programming with options for each block, and the uniform policies below; the fastest that fits",
+        "you have no budget, or want to fix in advance what is saved",
         NEEDED,
     ),
     Strategy(
         "chain",
         "Beaumont et al. 2019, arXiv 1911.13214, Theorem 1",
-        "the dynamic program alone",
-        "always: auto has its schedules too; it is there for comparison",
+        "dynamic programming alone",
+        "always: auto includes its schedules; for comparison",
         NEEDED,
     ),
     Strategy(
         "memory",
         f"{_CHEN}, Algorithm 1; {_OPENAI}, 'memory'",
-        "keeps about sqrt(n) frontiers and computes the rest again once",
-        "less would do: give auto a budget",
+        "saves about sqrt(n) block inputs and recomputes the rest once",
+        "you have a budget: auto recomputes less",
         SEARCHED,
         "",
         Finder("sublinear", "find_memory"),
@@ -53,7 +53,7 @@ _ROWS = (
     Strategy(
         "budgeted",
         f"{_CHEN}, Algorithm 3",
-        "one greedy walk that keeps a frontier whenever b bytes have gathered, for a spread of b",
+        "one greedy pass that saves a block input whenever b bytes have accumulated, for several b",
         "planning time does not matter: memory and auto do better",
         SEARCHED,
         "",
@@ -64,8 +64,8 @@ _ROWS = (
     Strategy(
         "log",
         f"{_CHEN}, section 4.4",
-        "recursive halving: about log2(n) frontiers, up to n log2(n) blocks run",
-        "layers are many and not a lax.scan (code grows to n log2(n) blocks), or memory is enough",
+        "recursive halving: saves about log2(n) block inputs, runs up to n log2(n) blocks",
+        "there are many layers outside a lax.scan (code grows to n log2(n) blocks), or memory is not tight",
         CHECKED,
         "",
         Finder("sublinear", "find_log"),
@@ -75,8 +75,8 @@ _ROWS = (
     Strategy(
         "binomial",
         "Griewank & Walther 2000, Algorithm 799 (revolve)",
-        "the fewest blocks run for a number of slots, for equal blocks",
-        "blocks differ in cost, or derivatives in forward mode are wanted of scanned layers",
+        "the fewest block runs for a given number of slots, if blocks are equal",
+        "blocks differ in cost, or you need forward-mode derivatives of scanned layers",
         SEARCHED,
         "Binomial",
         Finder("binomial", "find_binomial"),
@@ -85,8 +85,8 @@ _ROWS = (
     Strategy(
         "speed",
         f"{_OPENAI}, 'speed'",
-        "keeps the outputs of matrix products and convolutions, computes the rest again",
-        "memory is short: most of it is in those outputs",
+        "saves the outputs of matrix products and convolutions, recomputes the rest",
+        "memory is tight: those outputs are most of it",
         CHECKED,
         "",
         Finder("uniform", "find_speed"),
@@ -96,8 +96,8 @@ _ROWS = (
     Strategy(
         "collection",
         f"{_OPENAI}, 'collection'",
-        "keeps exactly the values named with checkpoint_name",
-        "you do not know which values: the names must separate the layers",
+        "saves exactly the values named with checkpoint_name",
+        "you do not know which values to save: the names must separate the layers",
         CHECKED,
         "Collection",
         Finder("named", "find_collection"),
@@ -106,7 +106,7 @@ _ROWS = (
     Strategy(
         "mirror",
         f"{_CHEN}, Algorithm 2",
-        "how often named values may be computed again, by counts given by hand (0: kept)",
+        "how often named values may be recomputed, by counts you give (0: saved)",
         "you do not have a schedule in mind",
         CHECKED,
         "Mirror",
@@ -116,7 +116,7 @@ _ROWS = (
     Strategy(
         "milp",
         "Checkmate, Jain et al. 2020, arXiv 1910.02653",
-        "which values to keep, as integer programs solved exactly",
+        "chooses the values to save by exact integer programming",
         f"the program has more than {MILP_MOST_OPS} equations, or planning must be quick",
         NEEDED,
         "",
@@ -137,8 +137,8 @@ _ROWS = (
     Strategy(
         "dots",
         f"{_STOCK} on each block, dots_saveable",
-        "keeps matrix products and convolutions, on every block",
-        "attention scores are large: they are products",
+        "saves matrix products and convolutions, on every block",
+        "attention scores are large: they are products, too",
         CHECKED,
         "",
         Finder("uniform", "find_dots"),
@@ -148,8 +148,8 @@ _ROWS = (
     Strategy(
         "dots_no_batch",
         f"{_STOCK} on each block, dots_with_no_batch_dims_saveable",
-        "keeps matrix products without batch dimensions, on every block",
-        "the work is in convolutions: they are computed again",
+        "saves matrix products without batch dimensions, on every block",
+        "most of the work is in convolutions: they are recomputed",
         CHECKED,
         "",
         Finder("uniform", "find_dots_no_batch"),
@@ -159,8 +159,8 @@ _ROWS = (
     Strategy(
         "nothing",
         f"{_STOCK} on the function, nothing_saveable",
-        "one jax.checkpoint around everything that keeps nothing",
-        "always: one more forward pass, and the peak hardly falls; for comparison",
+        "one jax.checkpoint around everything, saving nothing",
+        "always: it costs a forward pass and hardly lowers the peak; for comparison",
         CHECKED,
         "",
         Finder("uniform", "find_nothing"),
@@ -168,8 +168,8 @@ _ROWS = (
     Strategy(
         "everything",
         f"{_STOCK} on the function, everything_saveable",
-        "keeps every value, which is what JAX does by itself",
-        "memory is short; it is the other end of the scale",
+        "saves every value, as JAX does by itself",
+        "memory is tight; it is the other end of the scale",
         CHECKED,
         "",
         Finder("uniform", "find_everything"),
@@ -201,7 +201,7 @@ def register(strategy: Strategy) -> None:
         ValueError: there is one of that name.
     """
     if strategy.name in _BY_NAME:
-        raise ValueError(f"strategy {strategy.name!r} is there already; give yours another name.")
+        raise ValueError(f"strategy {strategy.name!r} exists already; give yours another name.")
     _BY_NAME[strategy.name] = strategy
 
 
@@ -212,7 +212,7 @@ def check_budget(strategy: Strategy, settings: Settings, has_budget: bool) -> No
     if strategy.budget == NEEDED:
         raise ValueError(
             f"strategy={strategy.name!r} needs a budget, such as budget='8GiB' or budget='60%'. Without one, use "
-            "strategy='memory', which keeps about the square root of what plain JAX keeps."
+            "strategy='memory', which saves about the square root of what plain JAX saves."
         )
     if strategy.settings == "Binomial" and settings.slots is None:
         raise ValueError(
