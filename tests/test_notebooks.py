@@ -1,18 +1,19 @@
 """The notebooks run as they are; what they show is kept in the files, and small."""
 
-import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from remat_plan.report.palette import AFTER, BEFORE
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = {"01_quickstart.ipynb"}
 MOST_BYTES = 300_000
 
 
@@ -21,10 +22,8 @@ def code_cells(notebook):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, id=p.name, marks=[pytest.mark.texts] if p.name in QUICK else []) for p in NOTEBOOKS],
-)
+@pytest.mark.texts
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_it_runs(path):
     """Any cell that raises fails the test, with the cell and its traceback in the message."""
     notebook = nbformat.read(path, as_version=4)
@@ -38,8 +37,11 @@ def test_it_runs(path):
 
 
 def test_all_are_there():
-    assert [p.name[:3] for p in NOTEBOOKS] == ["01_", "02_", "03_", "04_", "05_"]
-    assert {p.name for p in NOTEBOOKS} >= QUICK
+    assert [p.name for p in NOTEBOOKS] == [
+        "01_fit_a_model.ipynb",
+        "02_long_sequences.ipynb",
+        "03_which_batch_fits.ipynb",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
@@ -59,28 +61,31 @@ def test_outputs_are_kept_and_small(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_it_installs_from_a_clone_a_wheel_or_the_index(path, tmp_path, monkeypatch):
-    """The first cell as it is, but for the command that installs, which is taken down."""
+def test_its_charts_have_the_colours_of_those_of_plans(path):
+    sources = "\n".join(cell.source for cell in code_cells(nbformat.read(path, as_version=4)))
+    assert f'PLAIN, PLANNED, OTHER = "{BEFORE}", "{AFTER}"' in sources
+
+
+@pytest.mark.parametrize("gpu", [None, "/usr/bin/nvidia-smi"], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_it_installs_from_a_clone_only(path, gpu, tmp_path, monkeypatch):
+    """The first cell as it is, but for the command that installs: a name of the index would be anybody's package."""
     first = code_cells(nbformat.read(path, as_version=4))[0].source
-    code, commands = re.subn(r"%pip install -q (.*)", r"asked.append(f\1)", first)
+    code, commands = re.subn(r"%pip install -q (.*)", r"asked.append(f'\1')", first)
     assert commands == 1
+    asked = []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-
-    def asked_in(folder):
-        monkeypatch.chdir(folder)
-        namespace = {"asked": []}
-        exec(code, namespace)
-        return namespace["asked"][0].partition("[")[0]
-
-    clone, alone = tmp_path / "clone" / "notebooks", tmp_path / "alone"
-    clone.mkdir(parents=True)
-    alone.mkdir()
-    assert asked_in(alone) == "remat_plan"
-    wheel = alone / "remat_plan-0.1.0-py3-none-any.whl"
-    wheel.touch()
-    assert asked_in(alone) == str(wheel)
-    (tmp_path / "clone" / "pyproject.toml").touch()
-    assert asked_in(clone) == str(tmp_path / "clone")
+    monkeypatch.setattr("shutil.which", lambda name: gpu)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    with pytest.raises(RuntimeError, match=r"\['remat_plan', .* not installed. Clone remat_plan"):
+        exec(code, {"asked": asked})
+    assert not asked
+    (tmp_path / "pyproject.toml").touch()
+    exec(code, {"asked": asked})
+    package, *more = shlex.split(asked[0])
+    assert re.fullmatch(r"\.\.\[(plot|examples)\]", package)
+    assert more == (["jax[cuda12]"] if gpu else []), "a CUDA plugin of the version of jax that is installed"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
@@ -90,8 +95,10 @@ def test_nothing_is_installed_where_all_is_there(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_links_lead_somewhere(path):
-    for cell in json.loads(path.read_text())["cells"]:
-        for target in re.findall(r"\]\((?!https?:|#|attachment:)([^)#]+)", "".join(cell["source"])):
-            if cell["cell_type"] == "markdown":
-                assert (FOLDER / target).exists(), target
+def test_links_lead_to_notebooks_or_the_web(path):
+    """Other files of the repository are not beside a notebook everywhere."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\((?!https?:)([^)]+)", cell.source):
+                assert (FOLDER / target).is_file(), target
+                assert "/" not in target, target

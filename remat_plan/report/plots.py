@@ -93,7 +93,8 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
     if curve.written is not None:
         label = f"as written: {format_bytes(curve.written.peak_bytes)}"
         ax.plot(curve.written.peak_bytes, curve.written.overhead, "s", color=OWNED, clip_on=False, label=label)
-    ax.set_ylim(bottom=0)
+    if min(overheads, default=0.0) >= 0:  # below 0: it saves time
+        ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     ax.set_xlabel("peak memory of the gradient step (predicted)")
     ax.set_ylabel("overhead (% of plain seconds, predicted)")
@@ -151,7 +152,7 @@ def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
 
     groups = residual_groups(analysis)[0][:_BARS]
     places = range(len(groups))
-    colours = [BEFORE if g.row.why == "internal" else AFTER for g in groups]
+    colours = [OWNED if g.row.why == "internal" else BEFORE for g in groups]
     ax.barh(places, [g.size_bytes for g in groups], color=colours)
     counts = [f"{g.count} x " if g.count > 1 else "" for g in groups]
     texts = [f"{count}{g.label} {g.type}  {g.place}" for count, g in zip(counts, groups, strict=True)]
@@ -160,7 +161,7 @@ def plot_analysis(analysis: Analysis, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("bytes between forward and backward pass, without rematerialisation")
     ax.set_title(f"Plain JAX saves {format_bytes(analysis.saved_bytes)} beside the arguments")
     finish(ax, ax.xaxis)
-    kinds = (AFTER, "a value of the program"), (BEFORE, "internal of a derivative rule")
+    kinds = (BEFORE, "a value of the program"), (OWNED, "internal of a derivative rule")
     ax.legend(handles=[Patch(color=colour, label=word) for colour, word in kinds], loc="lower right", fontsize="small")
     return ax
 

@@ -164,6 +164,11 @@ def test_an_analysis_is_a_bar_for_each_group(analysis):
     picture(dataclasses.replace(analysis, residuals=()).plot())
 
 
+def test_a_curve_shows_what_saves_time():
+    ax = Tradeoff((TradeoffPoint(1000, 0.2), TradeoffPoint(2000, -0.1)), "cpu", lambda budget, verify: None).plot()
+    assert ax.get_ylim()[0] <= -0.1
+
+
 def test_curves_of_few_points():
     for points in [(), (TradeoffPoint(1000, 0.0),)]:
         picture(Tradeoff(points, "cpu", lambda budget, verify: None).plot())
