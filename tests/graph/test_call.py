@@ -87,10 +87,12 @@ def test_argnums(given, found):
 
 
 def test_losses_that_are_fine():
-    check_loss(S((), "float32"), False)
-    check_loss(S((), "bfloat16"), False)
-    check_loss((S((), "float32"), None), True)
-    check_loss([S((), "float32"), {"a": S((3,), "int32")}], True)
+    call = make_call(jnp.sum, (W,), {}, 0)
+    check_loss(call, S((), "float32"), False)
+    check_loss(call, S((), "bfloat16"), False)
+    check_loss(call, (S((), "float32"), None), True)
+    check_loss(call, [S((), "float32"), {"a": S((3,), "int32")}], True)
+    check_loss(call, (S((), "float32"), S((3,), "int32")), False)
 
 
 def flagged(x, flag=False, *, power=1):
