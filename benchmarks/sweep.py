@@ -172,15 +172,15 @@ class _Search:
     compiles: int
 
     @staticmethod
-    def of(session: Session, budget_bytes: int) -> _Search:
-        """Plan for a budget."""
-        begun = len(session.judge.asked)
+    def of(model: Model, budget_bytes: int) -> _Search:
+        """Plan for a budget, as the first search of the program."""
+        session = Session(model)
         planned, least = None, 0
         try:
             planned = session.plan(budget_bytes)
         except BudgetError as error:
             least = error.minimum_bytes
-        return _Search(planned, least, len(set(session.judge.asked[begun:])))
+        return _Search(planned, least, session.judge.compiles)
 
 
 def _of_names(session: Session) -> tuple[int, str]:
@@ -198,7 +198,7 @@ def compare(make: Function) -> tuple[tuple[str, ...], str]:
     model = make(lambda f: f)
     session = Session(model)
     plain, theirs = their_step(model, session), their_step(make(jax.checkpoint), session)
-    lowest, at_hand = _Search.of(session, 1), _Search.of(session, theirs.peak_bytes + _SCALARS_BYTES)
+    lowest, at_hand = _Search.of(model, 1), _Search.of(model, theirs.peak_bytes + _SCALARS_BYTES)
     of_name, name = _of_names(session)
     behind = ["refused above a name"] if lowest.least_bytes > of_name + _SCALARS_BYTES else []
     cells = [mb(plain.peak_bytes), mb(lowest.least_bytes), mb(of_name), name, lowest.compiles, mb(theirs.peak_bytes)]

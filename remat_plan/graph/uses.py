@@ -1,9 +1,12 @@
 """Where values are used.
 
-In: ``Graph``. Out: the operations that depend on nothing, those that nobody reads, and the last use of every value.
+In: ``Graph``. Out: the operations that depend on nothing, those that hang on keys and integers alone, those that nobody
+reads, and the last use of every value.
 """
 
 from __future__ import annotations
+
+import jax
 
 from remat_plan.graph.records import Graph
 
@@ -16,6 +19,21 @@ def free_ops(graph: Graph) -> frozenset[int]:
         if op.outputs and not op.effectful and all(p in free for p in producers):
             free.add(op.index)
     return frozenset(free)
+
+
+def drawn_ops(graph: Graph) -> frozenset[int]:
+    """Return the operations that hang on keys and integers alone: masks of dropout, one-hot labels.
+
+    Whatever is saved, they can be made again beside their readers.
+    """
+    given = [v for v in graph.values if v.producer < 0]
+    floating = {v.index for v in given if jax.dtypes.issubdtype(v.aval.dtype, jax.numpy.inexact)}
+    drawn: set[int] = set()
+    for op in graph.ops:
+        makers = [(v, graph.values[v].producer) for v in op.reads]
+        if op.outputs and not op.effectful and all(v not in floating and (p < 0 or p in drawn) for v, p in makers):
+            drawn.add(op.index)
+    return frozenset(drawn)
 
 
 def told_ops(graph: Graph) -> frozenset[int]:

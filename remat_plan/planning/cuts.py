@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from remat_plan.graph.records import Graph
 from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.graph.uses import drawn_ops, free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.plateaus import PLATEAU, Facts, bytes_alive, is_better, is_one_place, largest_alive, plateaus
 from remat_plan.planning.stretches import Stretches, is_expensive, residuals
@@ -139,7 +139,7 @@ def _facts_of(graph: Graph) -> Facts:
     heights = bytes_alive(graph, [*made, *streams], last)
     stored = bytes_alive(graph, [v for v in made if v.index in needed], last)
     largest = largest_alive(graph, made, last)
-    stretches = Stretches(graph, expensive, last, needed, passive)
+    stretches = Stretches(graph, expensive, last, needed, passive | drawn_ops(graph))
     return Facts(free, needed, last, heights, stored, largest, expensive, views, stretches)
 
 

@@ -45,7 +45,7 @@ class Stretches:
         expensive: per operation, whether it is a product, a loop, ...
         last: per value, its last use.
         needed: values that the backward pass reads.
-        passive: operations whose results no cut is made for: of literals, or of one argument.
+        passive: operations whose results no cut is made for: of literals, of one argument, of keys.
     """
 
     def __init__(

@@ -164,3 +164,28 @@ def test_a_cut_behind_the_last_layer_is_for_the_search():
     graph = traced(loss, *args).graph
     last = max(op.index for op in graph.ops if op.primitive == "dot_general")
     assert any(last < p < len(graph.ops) for p in find_cuts(graph).positions)
+
+
+def attention(x, p, key):
+    """Attention with dropout on what it adds."""
+    y = layer_norm(x)
+    q, k, v = (y @ p[n] for n in "qkv")
+    added = jax.nn.softmax(q @ k.swapaxes(1, 2)) @ v @ p["o"]
+    return x + jnp.where(jax.random.bernoulli(key, 0.9, added.shape), added / 0.9, 0.0)
+
+
+def test_masks_of_dropout_are_no_reason_to_end_a_block_before_them():
+    """Behind the last product of a block nothing is read but a mask, which hangs on its key alone."""
+
+    def loss(params, x, key):
+        for p, own in zip(params, jax.random.split(key, LAYERS), strict=True):
+            x = attention(x, p, own)
+        return jnp.mean(x**2)
+
+    square = S((WIDTH, WIDTH), "float32")
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    graph = traced(loss, [dict.fromkeys("qkvo", square)] * LAYERS, S((2, ROWS, WIDTH), "float32"), key).graph
+    cuts = find_cuts(graph)
+    activations = [[v for v in f if graph.values[v].text == f"float32[2,{ROWS},{WIDTH}]"] for f in cuts.frontiers]
+    makers = [[graph.ops[graph.values[v].producer].primitive for v in values] for values in activations]
+    assert [names for names in makers if names][: LAYERS - 1] == [["add"]] * (LAYERS - 1)
