@@ -14,6 +14,8 @@ from jax.experimental import io_callback
 import remat_plan as rp
 from remat_plan.units import format_bytes
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 LAYERS = 8
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -72,7 +72,10 @@ TIMES = {scanned: STEPS, branches: 2, nested: STEPS * INNER, called: 2, mapped: 
 """How often the sine is run in the forward pass."""
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")
+pytestmark = [
+    pytest.mark.usefixtures("quick_search"),
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive"),
+]
 
 
 @functools.cache

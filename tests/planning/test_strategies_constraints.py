@@ -26,6 +26,8 @@ from remat_plan.verify.targets import resolve as place
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
 from tests.strategies import chain_judge, found, named_chain, runs
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 SETTINGS = {
     "collection": {"names": ("pillar", "state")},
     "mirror": {"counts": {"pillar": 0, "state": 1}},

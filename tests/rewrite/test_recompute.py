@@ -39,7 +39,10 @@ from tests.helpers import (
 )
 from tests.zoo import ZOO, V, W, X, array
 
-pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive")
+pytestmark = [
+    pytest.mark.usefixtures("quick_search"),
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive"),
+]
 
 COUNTED = ("dot_general", "tanh", "exp", "logistic", "rsqrt", "erf", "reduce_max", "cumsum", "gather")
 """Primitives that the derivatives of others do not use (of dot_general, always the same number)."""

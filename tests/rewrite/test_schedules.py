@@ -8,6 +8,7 @@ from tests.helpers import assert_trees_close, check_schedules, halved, random_sc
 from tests.zoo import LARGE, ZOO
 
 pytestmark = [
+    pytest.mark.usefixtures("quick_search"),
     pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive"),  # tests/cost looks after these two
     pytest.mark.filterwarnings("ignore:remat_plan. a while loop"),
 ]

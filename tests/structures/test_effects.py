@@ -21,7 +21,10 @@ from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.planner import solve_region
 from tests.helpers import CPU, assert_trees_close, flat_gradient, traced
 
-pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'")
+pytestmark = [
+    pytest.mark.usefixtures("quick_search"),
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'"),
+]
 
 STEPS = 4
 W = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, 8, 8)) / 3, jnp.float32)
