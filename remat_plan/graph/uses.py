@@ -27,7 +27,7 @@ def drawn_ops(graph: Graph) -> frozenset[int]:
     Whatever is saved, they can be made again beside their readers.
     """
     given = [v for v in graph.values if v.producer < 0]
-    floating = {v.index for v in given if jax.dtypes.issubdtype(v.aval.dtype, jax.numpy.inexact)}
+    floating = {v.index for v in given if jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact)}
     drawn: set[int] = set()
     for op in graph.ops:
         makers = [(v, graph.values[v].producer) for v in op.reads]
