@@ -1,6 +1,6 @@
 """Train a small GPT within a memory budget.
 
-    python examples/train_gpt.py                        # within 40 % of what plain JAX needs
+    python examples/train_gpt.py                        # within 40% of what plain JAX needs
     python examples/train_gpt.py --budget 300MiB        # within a number of bytes
     python examples/train_gpt.py --scan --layers 24     # layers under one scan: compiling takes no longer
     python examples/train_gpt.py --help                 # what else there is
@@ -386,9 +386,9 @@ def change(ratio: float) -> str:
     """Write a ratio as a change in per cent.
 
     >>> change(0.412), change(1.03)
-    ('-58.8 %', '+3.0 %')
+    ('-58.8%', '+3.0%')
     """
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{100 * (ratio - 1):+.1f}%"
 
 
 def draw(plan: rp.Plan, path: str) -> None:
