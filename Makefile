@@ -9,7 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_FLAGS ?=
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 BENCH_FLAGS ?=
 
 BIN := $(VENV)/bin

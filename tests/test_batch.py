@@ -46,6 +46,7 @@ def found(budget="8MB", **changes):
     return rp.max_batch(step_with(rp.remat), make_args, budget=budget, multiple_of=UNIT, donate_argnums=0, **changes)
 
 
+@pytest.mark.slow
 def test_every_batch_fits_and_is_as_large_as_its_limit_allows():
     sizes = found()
     assert [row.limit for row in sizes.rows] == [0.0, 0.1, 0.3, None]

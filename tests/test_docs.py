@@ -50,7 +50,17 @@ def blocks(page: Path) -> list[Block]:
     return [Block(m["code"], text.count("\n", 0, m.start("code")), m["mark"] or "") for m in _BLOCK.finditer(text)]
 
 
-LONG = {"faq.md", "guide.md", "loops.md", "measuring.md", "strategies.md", "structures.md", "training.md"}
+LONG = {
+    "README.md",
+    "faq.md",
+    "index.md",
+    "guide.md",
+    "loops.md",
+    "measuring.md",
+    "strategies.md",
+    "structures.md",
+    "training.md",
+}
 CASES = [pytest.param(p, marks=[pytest.mark.slow, pytest.mark.texts] if p.name in LONG else ()) for p in PAGES]
 
 

@@ -95,6 +95,7 @@ def test_arguments_are_told_apart():
     assert planned.peak_bytes == planned.argument_bytes + planned.result_bytes + planned.temporary_bytes
 
 
+@pytest.mark.slow
 def test_more_memory_costs_no_more():
     steps = [fitted(budget) for budget in ("90%", "70%", "50%")]
     overheads = [step.report.overhead for step in steps]
@@ -109,6 +110,7 @@ def test_a_budget_above_the_peak_leaves_the_step_as_it_is():
     assert "as it is" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_accumulation_is_told_of_where_it_would_be_cheaper():
     assert not any("rp.accumulate" in note for note in fitted("80%").report.notes)
     report = fitted("40%").report
@@ -152,6 +154,7 @@ def test_other_shapes_are_fitted_anew():
     assert step.report is first
 
 
+@pytest.mark.slow
 def test_a_step_that_is_jitted_and_one_that_accumulates():
     def accumulating(wrap):
         @jax.jit

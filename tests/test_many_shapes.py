@@ -76,7 +76,8 @@ def allocated():
     return sum(trace.size for trace in ours.traces)
 
 
-@pytest.mark.parametrize("door", [pytest.param(d, marks=pytest.mark.slow if d == "remat" else ()) for d in PLANNED])
+@pytest.mark.parametrize("door", PLANNED)
+@pytest.mark.slow
 def test_memory_is_flat(door, monkeypatch):
     """What is left of fifteen shapes is there no more after fifteen others."""
     monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 6)

@@ -57,7 +57,11 @@ def planned_sizes(monkeypatch):
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("sizes", [(64,) * THREADS, tuple(range(32, 32 + 4 * THREADS, 4))], ids=["same", "different"])
+@pytest.mark.parametrize(
+    "sizes",
+    [(64,) * THREADS, pytest.param(tuple(range(32, 32 + 4 * THREADS, 4)), marks=pytest.mark.slow)],
+    ids=["same", "different"],
+)
 def test_each_shape_is_planned_once(sizes, jitted, planned_sizes):
     planned = rp.remat(loss, strategy="each_block", verify=False)
     step = jax.value_and_grad(planned)

@@ -228,6 +228,7 @@ def test_custom_vjp_that_closes_over_a_tracer():
 
 
 @pytest.mark.skipif(REMAT3, reason="JAX's own checkpoints with names keep tracers then, for a while")
+@pytest.mark.slow
 def test_no_tracer_is_kept():
     def short(w, x):
         for _ in range(8):

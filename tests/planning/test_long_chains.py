@@ -100,6 +100,7 @@ def test_long_chains_compile_within_their_budget(count, budget):
     assert plan.overhead < 0.2
 
 
+@pytest.mark.slow
 def test_no_schedule_nests_deeper_than_python_calls():
     """Differentiating a checkpoint in a checkpoint calls deeper at each level; the least memory of all nests 99 deep."""
     with pytest.raises(rp.BudgetError) as refused:

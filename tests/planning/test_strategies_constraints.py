@@ -85,6 +85,7 @@ def test_what_must_be_recomputed_is_never_kept(name):
         assert runs(judge(), schedule, "tanh") >= 2 * LAYERS
 
 
+@pytest.mark.slow
 def test_gradients_under_constraints():
     on = small_judge()
     values = [jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) / 4 for x in on.structs]

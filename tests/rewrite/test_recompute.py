@@ -245,6 +245,7 @@ def test_callbacks_in_the_users_own_checkpoint_run_once():
         assert len(calls) == 3
 
 
+@pytest.mark.slow
 def test_print_runs_once_under_a_real_plan(capfd):
     def loss(w, x):
         for i in range(8):

@@ -122,6 +122,7 @@ def test_few_compiles_find_a_budget_though_fast_ones_are_far_off(reachable, fact
 
 
 @pytest.mark.parametrize("factor", [1.25, *(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0))])
+@pytest.mark.slow
 def test_the_least_peak_reported_can_be_planned(factor):
     judge = FastJudge(factor)
     with pytest.raises(BudgetError) as told:

@@ -65,6 +65,7 @@ def test_layers_in_a_branch_are_segments_of_their_own(by_hand):
     assert plan.step_flops <= 1.02 * by_hand.step_flops
 
 
+@pytest.mark.slow
 def test_a_part_of_the_steps_is_recomputed_where_a_step_has_nothing_to_trade():
     """Recurrent nets side by side: between all of them again and none."""
 
