@@ -28,13 +28,15 @@ from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.plan import Plan
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.reuse import note_options_asked
-from remat_plan.search.candidates import Candidates, Goal, Request
+from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
 from remat_plan.units import format_bytes, is_budget, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
 from remat_plan.wording import short
+
+_POINTS = CURVE_POINTS + 1  # and the plain one
 
 
 @_compat.door
@@ -54,7 +56,7 @@ def plan(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
-    goal: Goal = "memory",
+    goal: Goal = MEMORY,
     progress: bool | None = None,
 ) -> Plan:
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
@@ -110,10 +112,10 @@ def plan(
     row, settings = resolve_strategy(strategy)
     _check_keyword(budget, row, goal, args)
     constraints = make_constraints(must_save, must_recompute, never_recompute)
-    if goal == "time":
+    if goal == TIME:
         check_time(row, budget, verify)
-    elif goal != "memory":
-        raise ValueError(f"goal={goal!r}: say 'memory' (the least recomputation within a budget) or 'time'.")
+    elif goal != MEMORY:
+        raise ValueError(f"goal={goal!r}: say {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
     else:
         check_budget(row, settings, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
@@ -130,7 +132,7 @@ def plan(
 
 def _check_keyword(budget: Any, row: Strategy, goal: Goal, args: Sequence[Any]) -> None:
     """Raise ``TypeError`` where a budget that is needed stands among the arguments of the function."""
-    if budget is None and row.budget == NEEDED and goal != "time":
+    if budget is None and row.budget == NEEDED and goal != TIME:
         text = next((arg for arg in args if isinstance(arg, str) and is_budget(arg)), None)
         if text is not None:
             raise TypeError(
@@ -194,7 +196,7 @@ def tradeoff(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
-    points: int = 16,
+    points: int = _POINTS,
     progress: bool | None = None,
 ) -> Tradeoff:
     """Return the whole curve of peak bytes against overhead, from one solve.

@@ -24,6 +24,7 @@ from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.report.text import status_line
 from remat_plan.results.measurement import Measurement
+from remat_plan.results.measuring import ROUNDS
 from remat_plan.results.plan import Plan
 from remat_plan.results.step_report import StepReport
 from remat_plan.reuse import MOST_SHAPES
@@ -118,7 +119,7 @@ class FittedStep(Generic[P, R]):
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
 
     @_compat.door
-    def measure(self, *args: Any, rounds: int = 15, **kwargs: Any) -> Measurement:
+    def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
         ``args`` stay as they are: what is donated is copied, while the clock stands. Overheads are of the whole step.

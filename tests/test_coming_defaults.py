@@ -39,12 +39,13 @@ def peak(fn, ps):
 
 @pytest.mark.parametrize("activation", [jnp.tanh, jax.nn.silu, jnp.exp], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("case", CASES)
-def test_a_budget_is_used_and_the_compiler_agrees(case, activation):
+def test_a_budget_is_used_and_the_compiler_agrees(case, activation, request):
     fn, ps = CASES[case]
     plan = rp.plan(lambda ps, x: fn(ps, x, lambda p, x: block(p, x, activation)), ps, X, budget="60%")
     assert 0.5 * plan.plain_peak_bytes < plan.compiled_peak_bytes <= plan.budget_bytes
     if jax.config.jax_remat3 and (case, activation) == ("scanned", jnp.tanh):
-        pytest.xfail("what a step saves and hands on is stacked twice, by its name and as a residual of its reader")
+        twice = "what a step saves and hands on is stacked twice, by its name and as a residual of its reader"
+        request.applymarker(pytest.mark.xfail(reason=twice))  # strictly: it fails once this is mended
     assert plan.compiled_overhead < plan.overhead + 0.08
 
 

@@ -19,7 +19,7 @@ from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_
 from remat_plan.results.applied import Applied
 from remat_plan.results.decisions import Decision, count_segments
 from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import measure_plan
+from remat_plan.results.measuring import ROUNDS, measure_plan
 from remat_plan.results.reading import Fields, read_objects
 from remat_plan.results.shown import Shown, renderer_of
 from remat_plan.results.stored import DIGEST, check_digest, digest_of, read_fingerprint, read_schedule
@@ -165,7 +165,7 @@ class Plan(Shown):
         *args: Any,
         fn: Callable[..., Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        rounds: int = 15,
+        rounds: int = ROUNDS,
     ) -> Measurement:
         """Run the plain and the planned gradient step in turns on the attached device, and return their seconds.
 
