@@ -22,6 +22,7 @@ from remat_plan.functions import Planned, RematOptions, remat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
+from remat_plan.report.rows import best_overhead
 from remat_plan.report.text import status_line
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import ROUNDS
@@ -157,7 +158,7 @@ class FittedStep(Generic[P, R]):
                     found = fit_step(step, self._budget, self._target, shown, started, self._cost)
                 report, seconds = found.report, time.perf_counter() - started
                 peaks = report.plain.peak_bytes, report.planned.peak_bytes
-                shown.conclude(status_line(self.fn, *peaks, report.overhead, report.compiles, seconds))
+                shown.conclude(status_line(self.fn, *peaks, best_overhead(report), report.compiles, seconds))
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)

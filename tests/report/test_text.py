@@ -12,8 +12,10 @@ import remat_plan as rp
 from remat_plan.graph.schedule import as_is
 from remat_plan.report import tables, text
 from remat_plan.report.rows import format_flops, plan_entries
+from remat_plan.report.text import plan_status
 from remat_plan.results.analysis import Residual
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.tried import Search
 from remat_plan.units import format_bytes
 
 
@@ -60,11 +62,34 @@ def test_the_compiled_peak_is_shown_when_it_was_compiled(plan, verified):
     assert "5 kB above the budget" in line_of(str(over), "compiled peak")
 
 
-def test_the_compiled_overhead_is_shown_where_there_is_one(plan, verified):
-    assert "compiled overhead" not in str(plan)
-    assert f"{verified.compiled_overhead:.1%}" in line_of(str(verified), "compiled overhead")
-    faster = dataclasses.replace(verified, compiled_overhead=-0.125)
-    assert "-12.5%" in line_of(str(faster), "compiled overhead")
+def test_the_overhead_is_one_figure_the_best_known_and_says_whose(plan, verified):
+    chosen = dataclasses.replace(verified.search.rows[0], chosen=True, measured_overhead=0.042)
+    measured = dataclasses.replace(verified, search=Search((chosen,)))
+    for shown, overhead, source in (
+        (plan, plan.overhead, "predicted"),
+        (verified, verified.compiled_overhead, "compiled"),
+        (measured, 0.042, "measured"),
+    ):
+        (line,) = [line for line in str(shown).splitlines() if line.strip().startswith("overhead")]
+        assert f"{overhead:.1%}  {source}: extra seconds over those of the plain step" in line
+        assert f"overhead {overhead:.1%} {source}" in repr(shown)
+        assert f"{overhead:+.1%} {source}," in plan_status(shown, len, 2)
+        html = shown._repr_html_()
+        assert html.count(">overhead</td>") == 1
+        assert f">{overhead:.1%}<" in html
+        assert f"{source}: extra seconds" in html
+
+
+def test_one_sentence_says_why_recomputing_takes_no_time(verified):
+    def said(overhead, **others):
+        changed = dataclasses.replace(verified, compiled_overhead=overhead, **others)
+        return line_of(str(changed), "overhead")
+
+    assert verified.step_flops > verified.plain_flops
+    assert "0.0%  compiled: recomputing is free here, since it saves memory traffic" in said(0.0004)
+    assert "-12.5%  compiled: faster than plain, as recomputing saves memory traffic" in said(-0.125)
+    assert "0.1%  compiled: extra seconds" in said(0.0006)
+    assert "extra seconds" in said(0.0, step_flops=verified.plain_flops), "nothing is recomputed"
 
 
 def test_seconds_are_shown_where_they_are_known(plan):
@@ -338,9 +363,3 @@ def test_neighbours_that_stay_as_they_are_are_one_line():
     assert (entry.start, entry.end, entry.count) == (0, size, 1)
     first = loss.__code__.co_firstlineno
     assert entry.source == f"test_text.py:{first + 2}-{first + 4}"
-
-
-def test_recomputing_that_takes_no_time_is_said_to_be_free(plan):
-    assert "free here" not in str(plan)
-    assert "free here" in str(dataclasses.replace(plan, overhead=-0.01))
-    assert "free here" not in str(dataclasses.replace(plan, overhead=0.0, step_flops=plan.plain_flops))
