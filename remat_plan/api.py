@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import _compat, collector
+from remat_plan import collector
 from remat_plan.clock.store import Cost
+from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
@@ -39,7 +40,7 @@ from remat_plan.wording import short
 _POINTS = CURVE_POINTS + 1  # and the plain one
 
 
-@_compat.door
+@door
 def plan(
     fn: Callable[..., Any],
     *args: Any,
@@ -157,7 +158,7 @@ def strategies() -> Strategies:
     return Strategies()
 
 
-@_compat.door
+@door
 def analyze(
     fn: Callable[..., Any],
     *args: Any,
@@ -184,7 +185,7 @@ def analyze(
     return analyze_graph(graph)
 
 
-@_compat.door
+@door
 @collector.seldom_in
 def tradeoff(
     fn: Callable[..., Any],

@@ -15,11 +15,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from remat_plan import _compat
 from remat_plan.clock.store import Cost, check_cost
+from remat_plan.doors import door
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
-from remat_plan.functions import Planned, RematOptions, remat
+from remat_plan.functions import Planned, remat
 from remat_plan.graph.frameworks import check_function
+from remat_plan.options import RematOptions
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 from remat_plan.report.rows import best_overhead
@@ -100,7 +101,7 @@ class FittedStep(Generic[P, R]):
         """The plan of the marked program that needs most."""
         return self.plans[0]
 
-    @_compat.door
+    @door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         call, function = make_call(self.fn, args, kwargs, self._told)
         result = self._fit_of(call)[1](call)
@@ -110,7 +111,7 @@ class FittedStep(Generic[P, R]):
         function.store(states)
         return result
 
-    @_compat.door
+    @door
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
         call = make_call(self.fn, args, kwargs, self._told)[0]
@@ -119,7 +120,7 @@ class FittedStep(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
 
-    @_compat.door
+    @door
     def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
@@ -167,7 +168,7 @@ class FittedStep(Generic[P, R]):
             return fit
 
 
-@_compat.door
+@door
 def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     """Mark a function in a training step: ``rp.fit`` plans what is recomputed in it.
 
@@ -200,7 +201,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     return Planned(planned.fn, replace(planned.book.options, plans_alone=False))
 
 
-@_compat.door
+@door
 def fit(
     train_step: Callable[P, R],
     *args: Any,

@@ -15,8 +15,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from remat_plan.functions import Planning, check_alone, make_options, make_request
 from remat_plan.modules import lifted
+from remat_plan.options import Planning, check_alone, make_options, make_request
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
