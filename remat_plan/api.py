@@ -79,7 +79,7 @@ def plan(
             without ``has_aux`` too, unless the rest may be a gradient or new parameters.
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
-        target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
+        target: the device to plan for, attached or not, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
         cost: which rates predict seconds: ``"table"``, those of data sheets, or ``"measured"``: rates of the attached
             device, measured once (some 20 seconds) and kept in the user's cache folder; plans then depend on that file.
         existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as

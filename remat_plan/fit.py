@@ -231,7 +231,7 @@ def fit(
         donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
         static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that
             plans need (``rp.compiler_options``) are set by themselves.
-        target: a device that need not be here, such as ``"gpu:h100"``.
+        target: the device to plan for, attached or not, such as ``"gpu:h100"``.
         cost: whose seconds to go by, as in ``plan``.
         progress: as in ``plan``.
 

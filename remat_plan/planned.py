@@ -139,7 +139,7 @@ _NO_CERTIFICATE = (
     "the gap is no certificate where time saved counts: the lower bound counts recomputation only, and a plan that "
     "writes less may save more than it recomputes"
 )
-"""What is said of a plan by measured rates, and of any whose overhead is below 0."""
+"""What is said of a gap by measured rates."""
 
 
 def _in_words(judge: Judge, schedule: Schedule) -> str:
@@ -149,7 +149,7 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
     if schedule in (judge.unplanned, judge.program.plain):
         return "plain"
     again = sum(segment.checkpointed for segment in schedule)
-    return f"{again} of {len(schedule)} segments run again" if again else "structures planned inside"
+    return f"{again} of {len(schedule)} segments recomputed" if again else "structures planned inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def describe(
         has_aux=request.has_aux,
         static_argnums=request.static_argnums,
         existing=request.existing,
-        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured or overhead < 0 else tuple(notes),
+        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured and overhead > 0 else tuple(notes),
         planning_seconds=time.perf_counter() - started,
         search=search,
     )

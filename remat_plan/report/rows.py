@@ -53,8 +53,8 @@ class Fact:
 
 def plan_title(plan: Plan) -> str:
     """What the plan is for."""
-    made = f", made in {plan.planning_seconds:.1f} s" if plan.planning_seconds else ""
-    return f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{made}"
+    seconds = f", planned in {plan.planning_seconds:.1f} s" if plan.planning_seconds else ""
+    return f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{seconds}"
 
 
 def _budget_fact(plan: Plan) -> Fact:

@@ -93,8 +93,8 @@ def test_one_sentence_says_why_recomputing_takes_no_time(verified):
 
 
 def test_seconds_are_shown_where_they_are_known(plan):
-    assert f"made in {plan.planning_seconds:.1f} s" in str(plan)
-    assert "made in" not in str(rp.Plan.from_json(plan.to_json()))
+    assert f"planned in {plan.planning_seconds:.1f} s" in str(plan)
+    assert "planned in" not in str(rp.Plan.from_json(plan.to_json()))
 
 
 def test_text_is_the_same_each_time_and_after_json(plan):
