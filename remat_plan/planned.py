@@ -294,10 +294,8 @@ def _unborne_notes(figures: Figures) -> list[str]:
     compiled, plain, predicted = figures.compiled_peak_bytes, figures.plain_peak_bytes, figures.predicted_peak_bytes
     if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
         return []
-    return [
-        f"the compiler does not bear the prediction out: {format_bytes(predicted)} of {format_bytes(plain)} were "
-        f"predicted to be needed, and compiled it is {format_bytes(compiled)}, which is what counts"
-    ]
+    hoped, needed, before = map(format_bytes, (predicted, compiled, plain))
+    return [f"compiled, the step needs {needed} of {before}; {hoped} were predicted"] * (hoped != before)
 
 
 def _spread_notes(judge: Judge) -> list[str]:

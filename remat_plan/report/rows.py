@@ -59,7 +59,7 @@ def plan_title(plan: Plan) -> str:
 
 def _budget_fact(plan: Plan) -> Fact:
     if plan.budget_bytes is None:
-        return Fact("budget", "none", None, "the strategy was taken as it is")
+        return Fact("budget", "none", None)
     share = plan.budget_bytes / max(plan.written_peak_bytes, 1)
     return Fact("budget", format_bytes(plan.budget_bytes), share, f"asked for: {plan.budget}")
 
@@ -110,7 +110,7 @@ def plan_facts(plan: Plan) -> list[Fact]:
 
 def best_overhead(result: Plan | StepReport) -> tuple[float, str]:
     """The overhead that is known best, and whose it is: the clock's, the compiler's, or else the evaluator's."""
-    rows = result.search.rows if isinstance(result, Plan) else ()
+    rows = result.search.rows if isinstance(result, Plan) and not result.is_identity else ()  # else it is noise
     measured = next((row.measured_overhead for row in rows if row.chosen), None)
     known = ((measured, "measured"), (result.compiled_overhead, "compiled"), (result.overhead, "predicted"))
     return next((overhead, source) for overhead, source in known if overhead is not None)
