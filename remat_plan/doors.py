@@ -58,7 +58,9 @@ def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:  # what it says is the answer
-        name = fn.__qualname__ if "." in fn.__qualname__ else f"rp.{fn.__qualname__}"
+        place = fn.__module__.rpartition(".")[2]
+        name = f"{place}.{fn.__qualname__}" if place in ("linen", "nnx") else fn.__qualname__
+        name = name if "." in fn.__qualname__ else f"rp.{name}"
         takes = signature.parameters.values()
         options = [p.name for p in takes if p.kind is p.KEYWORD_ONLY]
         unknown = [key for key in kwargs if key not in signature.parameters]

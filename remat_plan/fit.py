@@ -194,6 +194,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
         >>> fitted.report.planned.peak_bytes <= fitted.report.budget_bytes
         True
     """
+    check_function(fn, "rp.mark needs")
     for name in ("budget", "strategy"):
         if options.get(name) is not None:
             raise ValueError(f"rp.mark takes no {name}: give the budget to rp.fit, or use rp.remat({name}=...).")

@@ -1,5 +1,6 @@
 """Calls that do not fit a public function say how it is called; what has no gradient names what has one."""
 
+import importlib
 import inspect
 import re
 
@@ -51,6 +52,16 @@ def test_a_call_that_does_not_fit_says_how_to_call(call, texts):
     for text in texts:
         assert text in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_doors_of_flax_have_their_own_names():
+    pytest.importorskip("flax")
+    with pytest.raises(TypeError, match=re.escape("Write rp.linen.remat(module, budget=...).")):
+        rp.linen.remat(loss, "60%")
+    with pytest.raises(TypeError, match=re.escape("Write rp.nnx.remat(f, budget=...).")):
+        rp.nnx.remat(loss, "60%")
+    with pytest.raises(TypeError, match="rp.mark needs a function, not a module"):
+        rp.mark(importlib.import_module("flax.linen").Dense(3))
 
 
 def test_type_errors_from_inside_stay_what_they_are():

@@ -120,9 +120,9 @@ def overhead_fact(overhead: float, source: str, recomputes: bool, of: str = "the
     """The one figure for time; where recomputing costs none, in words why that may be."""
     remark = f"{source}: extra seconds over those of {of}"
     if recomputes and f"{abs(overhead):.1%}" == "0.0%":
-        remark = f"{source}: recomputing is free here, since it saves memory traffic"
+        remark = f"{source}: recomputing is free here: it saves memory traffic"
     elif recomputes and overhead < 0:
-        remark = f"{source}: faster than plain, as recomputing saves memory traffic"
+        remark = f"{source}: faster than plain: it moves less memory"
     return Fact("overhead", "", overhead, remark)
 
 
