@@ -118,12 +118,12 @@ def best_overhead(result: Plan | StepReport) -> tuple[float, str]:
 
 def overhead_fact(overhead: float, source: str, recomputes: bool, of: str = "the plain step") -> Fact:
     """The one figure for time; where recomputing costs none, in words why that may be."""
-    remark = f"{source}: extra seconds over those of {of}"
-    if recomputes and f"{abs(overhead):.1%}" == "0.0%":
-        remark = f"{source}: recomputing is free here: it saves memory traffic"
-    elif recomputes and overhead < 0:
-        remark = f"{source}: faster than plain: it moves less memory"
-    return Fact("overhead", "", overhead, remark)
+    words = f"extra seconds over those of {of}"
+    if f"{abs(overhead):.1%}" == "0.0%":
+        words = "recomputing is free here, with less memory traffic" if recomputes else words
+    elif overhead < 0:
+        words = f"faster than {of}, with less memory traffic"
+    return Fact("overhead", "", overhead, f"{source}: {words}")
 
 
 def _gap_facts(plan: Plan) -> list[Fact]:
