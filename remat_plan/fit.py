@@ -132,7 +132,8 @@ class FittedStep(Generic[P, R]):
         """
         call = make_call(self.fn, args, kwargs, self._told)[0]
         found, running = self._fit_of(call)
-        return measure_step(found, running.jitted, call.arrays, rounds)
+        running.compile(call)
+        return measure_step(found, running.executable or running.jitted, call.arrays, rounds)
 
     def _fit_of(self, call: StepCall) -> Fit:
         """What was fitted for a call; it is fitted first if nothing was."""
