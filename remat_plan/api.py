@@ -57,7 +57,7 @@ def plan(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
-    goal: Goal = MEMORY,
+    goal: Goal = "memory",
     progress: bool | None = None,
 ) -> Plan:
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
@@ -91,7 +91,7 @@ def plan(
             when stderr is a terminal.
 
     Returns:
-        The plan: ``print`` it, ``plan.apply(fn)`` it.
+        The plan, to print and to apply (``plan.apply(fn)``).
 
     Raises:
         BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` is the smallest achievable budget
@@ -205,7 +205,7 @@ def tradeoff(
     Args: as in ``plan``; ``points`` is how many schedules are evaluated.
 
     Returns:
-        The curve: ``.points``, ``.plot()``, ``.plan(budget)``.
+        The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
     """
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)

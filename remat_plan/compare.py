@@ -64,7 +64,7 @@ def compare(
         fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, cost, existing, progress: as in ``plan``.
 
     Returns:
-        One row per strategy and budget: the plan, or the least that was reached where none fits, or why the
+        One row per strategy and budget, with the plan, or the least that was reached where none fits, or why the
         strategy cannot plan this program. ``print`` it, ``.plot()`` it; ``.rows[i].plan`` is a plan like any other.
 
     Raises:

@@ -238,7 +238,7 @@ def fit(
         progress: as in ``plan``.
 
     Returns:
-        The jitted step: call it as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
+        The jitted step, to call as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
 
     Raises:
         BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` says what can be had.

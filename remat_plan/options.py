@@ -34,28 +34,27 @@ class Planning(TypedDict, total=False):
     progress: bool | None
 
 
-class RematOptions(Planning, total=False):
-    """What ``remat`` takes where there is no policy."""
-
+class _Options(Planning, total=False):
     budget: int | str | float | None
     strategy: StrategyLike | None
-    argnums: int | Sequence[int] | None
-    has_aux: bool
     static_argnums: int | Sequence[int]
     static_argnames: str | Sequence[str]
+
+
+class RematOptions(_Options, total=False):
+    """What ``remat`` takes where there is no policy."""
+
+    argnums: int | Sequence[int] | None
+    has_aux: bool
     prevent_cse: bool
 
 
-class CheckpointOptions(Planning, total=False):
+class CheckpointOptions(_Options, total=False):
     """What ``checkpoint`` takes: the arguments of ``jax.checkpoint``, and those of planning."""
 
     policy: Callable[..., Any] | None
     prevent_cse: bool | Sequence[bool]
-    static_argnums: int | Sequence[int]
-    static_argnames: str | Sequence[str]
     concrete: bool
-    budget: int | str | float | None
-    strategy: StrategyLike | None
 
 
 def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> None:
