@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.palette import AFTER
 from remat_plan.report.plots import OWNED, RULE, finish, ink, new_axes
 from remat_plan.report.rows import Fact, best_overhead, number_of, overhead_fact
 from remat_plan.report.tables import Column, Line, Table
@@ -83,8 +83,7 @@ def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
     steps = [report.plain, report.planned]
     bottom = [0, 0]
     parts = [
-        ("arguments", OWNED, [s.argument_bytes for s in steps]),
-        ("outputs (not donated)", BEFORE, [s.result_bytes for s in steps]),
+        ("arguments and outputs (not donated)", OWNED, [s.argument_bytes + s.result_bytes for s in steps]),
         ("temporaries", AFTER, [s.temporary_bytes for s in steps]),
     ]
     for label, colour, sizes in parts:
