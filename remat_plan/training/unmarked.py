@@ -43,7 +43,7 @@ def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
 def _calls_mark(jaxpr: Any) -> bool:
     """Whether a mark runs in a step, at any depth: its inputs have a name."""
     inner = (_compat.open_jaxpr(sub)[0] for eqn in jaxpr.eqns for sub in _compat.sub_jaxprs(eqn.params))
-    return any(eqn.params.get("name") == MARKED for eqn in jaxpr.eqns) or any(map(_calls_mark, inner))
+    return any(_compat.name_of(eqn) == MARKED for eqn in jaxpr.eqns) or any(map(_calls_mark, inner))
 
 
 def _largest_call(jaxpr: Any, own: str) -> tuple[tuple[str, str], int, int] | None:
