@@ -7,11 +7,15 @@ In: the table ``timing`` in ``results``. Out: ``docs/images/measured.svg``. Run 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.common import RESULTS
 from remat_plan.report.palette import AFTER, BEFORE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURE = Path(__file__).parent.parent / "docs/images/measured.svg"
 TITLES = {
@@ -26,6 +30,8 @@ HANDS = ("nothing_saveable", "full")
 """The names under which ``jax.checkpoint`` on every block stands in the table."""
 _INK = "#7d8590"
 """Text and axes: readable on white and on a dark page, since the background is transparent."""
+_GAP = 0.22
+"""Half of what the line of plain JAX leaves out at each row, in rows: a little more than a label is high."""
 
 
 class Pair(NamedTuple):
@@ -58,19 +64,17 @@ def pairs(results: Path = RESULTS) -> list[Pair]:
     return sorted(found, key=lambda pair: pair.plan_overhead - pair.hand_overhead)
 
 
-def draw(path: Path, results: Path = RESULTS) -> None:
-    """Draw the picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "measured"  # the same file from the same table
+def picture(rows: Sequence[Pair]) -> Figure:
+    """The picture of some models."""
     from matplotlib.figure import Figure
 
-    rows = pairs(results)
     figure = Figure(figsize=(7.6, 0.55 * len(rows) + 1.3), layout="constrained", facecolor="none")
     ax = figure.subplots()
     ax.set_facecolor("none")
-    ax.axvline(0, color=_INK, linewidth=1.0)
+    # The line of plain JAX ends above and below each row: labels of marks near it cross the place.
+    gaps = [y + half for y in range(len(rows)) for half in (-_GAP, _GAP)]
+    ends = [-0.5, *gaps, len(rows) - 0.5]
+    ax.vlines([0] * (len(rows) + 1), ends[::2], ends[1::2], color=_INK, linewidth=1.0)
     for y, pair in enumerate(reversed(rows)):
         ax.plot([pair.hand_overhead, pair.plan_overhead], [y, y], color=_INK, linewidth=1.2, zorder=1)
         ax.scatter(
@@ -106,12 +110,22 @@ def draw(path: Path, results: Path = RESULTS) -> None:
     ax.set_xlabel("measured seconds of the gradient step, against plain JAX (%)", color=_INK)
     reach = 1.6 * max(abs(x) for pair in rows for x in (pair.hand_overhead, pair.plan_overhead))  # room for labels
     ax.set_xlim(-reach, reach)
-    ax.margins(y=0.12)
+    ax.set_ylim(ends[0], ends[-1])
     ax.tick_params(colors=_INK)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(_INK)
     ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, labelcolor=_INK)
+    return figure
+
+
+def draw(path: Path, results: Path = RESULTS) -> None:
+    """Draw the picture into a file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "measured"  # the same file from the same table
+    figure = picture(pairs(results))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None}, transparent=True)
 

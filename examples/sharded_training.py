@@ -144,7 +144,7 @@ def compare(name: str, options: argparse.Namespace) -> bool:
         return batches(text, options.batch, options.seq, options.seed)
 
     example = jax.device_put(next(data()), spread)
-    fitted = rp.fit(make_step(adam, rp.remat(loss_fn)), start(), example, budget=options.budget, donate_argnums=0)
+    fitted = rp.fit(make_step(adam, rp.mark(loss_fn)), start(), example, budget=options.budget, donate_argnums=0)
     report = fitted.report
     print(f"\n{name}: mesh of {shape[0]} x {shape[1]}, bytes on one device", flush=True)
     for label, needs in (("as written", report.plain), ("fitted", report.planned)):

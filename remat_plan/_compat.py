@@ -78,9 +78,14 @@ from remat_plan._values import (  # noqa: F401 (used as _compat.name)
 source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
 traceback_util.register_exclusion(os.path.dirname(__file__))
 
-door = traceback_util.api_boundary
-"""Decorates a function that users call: tracebacks show their own frames below it, as those of JAX's functions do, and
-all frames under ``JAX_TRACEBACK_FILTERING=off``."""
+api_boundary = traceback_util.api_boundary
+"""Decorates a function below which tracebacks show the frames of users only."""
+
+
+def is_of_while_loop(error: ValueError) -> bool:
+    """Tell whether an error says that a ``while_loop`` has no gradient."""
+    return "Reverse-mode differentiation does not work for lax.while_loop" in str(error)
+
 
 Jaxpr = Any
 """An open jaxpr: ``eqns``, ``invars``, ``constvars``, ``outvars``. (One class with the closed one in jax >= 0.12.)"""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from remat_plan import _compat
+from remat_plan.doors import door
 from remat_plan.graph.frameworks import check_function
 from remat_plan.modules import Functional, holds_modules
 from remat_plan.wording import short
@@ -23,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@_compat.door
+@door
 def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P, R]:
     """Return ``value_and_grad`` run on the slices of a batch, its results averaged.
 

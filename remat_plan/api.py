@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import _compat, collector
+from remat_plan import collector
 from remat_plan.clock.store import Cost
+from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
@@ -39,7 +40,7 @@ from remat_plan.wording import short
 _POINTS = CURVE_POINTS + 1  # and the plain one
 
 
-@_compat.door
+@door
 def plan(
     fn: Callable[..., Any],
     *args: Any,
@@ -56,7 +57,7 @@ def plan(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
-    goal: Goal = MEMORY,
+    goal: Goal = "memory",
     progress: bool | None = None,
 ) -> Plan:
     """Plan what to save and what to recompute so that the gradient step of ``fn`` fits in ``budget``.
@@ -78,7 +79,7 @@ def plan(
             without ``has_aux`` too, unless the rest may be a gradient or new parameters.
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
-        target: a device that need not be here, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
+        target: the device to plan for, attached or not, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
         cost: which rates predict seconds: ``"table"``, those of data sheets, or ``"measured"``: rates of the attached
             device, measured once (some 20 seconds) and kept in the user's cache folder; plans then depend on that file.
         existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
@@ -90,7 +91,7 @@ def plan(
             when stderr is a terminal.
 
     Returns:
-        The plan: ``print`` it, ``plan.apply(fn)`` it.
+        The plan, to print and to apply (``plan.apply(fn)``).
 
     Raises:
         BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` is the smallest achievable budget
@@ -157,7 +158,7 @@ def strategies() -> Strategies:
     return Strategies()
 
 
-@_compat.door
+@door
 def analyze(
     fn: Callable[..., Any],
     *args: Any,
@@ -184,7 +185,7 @@ def analyze(
     return analyze_graph(graph)
 
 
-@_compat.door
+@door
 @collector.seldom_in
 def tradeoff(
     fn: Callable[..., Any],
@@ -204,7 +205,7 @@ def tradeoff(
     Args: as in ``plan``; ``points`` is how many schedules are evaluated.
 
     Returns:
-        The curve: ``.points``, ``.plot()``, ``.plan(budget)``.
+        The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
     """
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import _compat, collector
+from remat_plan import collector
 from remat_plan.clock.store import Cost, check_cost
+from remat_plan.doors import door
 from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
 from remat_plan.report.progress import Progress
@@ -22,7 +23,7 @@ from remat_plan.verify.targets import resolve
 from remat_plan.wording import short
 
 
-@_compat.door
+@door
 @collector.seldom_in
 def max_batch(
     train_step: Callable[..., Any],

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from remat_plan import _compat, collector
+from remat_plan import collector
 from remat_plan.clock.steps import attached, run_of
 from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
+from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
 from remat_plan.planned import make_plan
@@ -34,7 +35,7 @@ from remat_plan.units import Budget, BudgetError, parse_budget
 from remat_plan.verify.targets import resolve
 
 
-@_compat.door
+@door
 @collector.seldom_in
 def compare(
     fn: Callable[..., Any],
@@ -63,7 +64,7 @@ def compare(
         fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, cost, existing, progress: as in ``plan``.
 
     Returns:
-        One row per strategy and budget: the plan, or the least that was reached where none fits, or why the
+        One row per strategy and budget, with the plan, or the least that was reached where none fits, or why the
         strategy cannot plan this program. ``print`` it, ``.plot()`` it; ``.rows[i].plan`` is a plan like any other.
 
     Raises:

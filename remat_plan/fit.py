@@ -15,13 +15,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from remat_plan import _compat
 from remat_plan.clock.store import Cost, check_cost
+from remat_plan.doors import door
 from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
-from remat_plan.functions import Planned, RematOptions, remat
+from remat_plan.functions import Planned, remat
 from remat_plan.graph.frameworks import check_function
+from remat_plan.options import RematOptions
 from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
+from remat_plan.report.rows import best_overhead
 from remat_plan.report.text import status_line
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.measuring import ROUNDS
@@ -99,7 +101,7 @@ class FittedStep(Generic[P, R]):
         """The plan of the marked program that needs most."""
         return self.plans[0]
 
-    @_compat.door
+    @door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         call, function = make_call(self.fn, args, kwargs, self._told)
         result = self._fit_of(call)[1](call)
@@ -109,7 +111,7 @@ class FittedStep(Generic[P, R]):
         function.store(states)
         return result
 
-    @_compat.door
+    @door
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
         call = make_call(self.fn, args, kwargs, self._told)[0]
@@ -118,7 +120,7 @@ class FittedStep(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
 
-    @_compat.door
+    @door
     def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
@@ -130,7 +132,8 @@ class FittedStep(Generic[P, R]):
         """
         call = make_call(self.fn, args, kwargs, self._told)[0]
         found, running = self._fit_of(call)
-        return measure_step(found, running.jitted, call.arrays, rounds)
+        running.compile(call)
+        return measure_step(found, running.executable or running.jitted, call.arrays, rounds)
 
     def _fit_of(self, call: StepCall) -> Fit:
         """What was fitted for a call; it is fitted first if nothing was."""
@@ -157,7 +160,7 @@ class FittedStep(Generic[P, R]):
                     found = fit_step(step, self._budget, self._target, shown, started, self._cost)
                 report, seconds = found.report, time.perf_counter() - started
                 peaks = report.plain.peak_bytes, report.planned.peak_bytes
-                shown.conclude(status_line(self.fn, *peaks, report.overhead, report.compiles, seconds))
+                shown.conclude(status_line(self.fn, *peaks, best_overhead(report), report.compiles, seconds))
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
@@ -166,7 +169,7 @@ class FittedStep(Generic[P, R]):
             return fit
 
 
-@_compat.door
+@door
 def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     """Mark a function in a training step: ``rp.fit`` plans what is recomputed in it.
 
@@ -192,6 +195,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
         >>> fitted.report.planned.peak_bytes <= fitted.report.budget_bytes
         True
     """
+    check_function(fn, "rp.mark needs")
     for name in ("budget", "strategy"):
         if options.get(name) is not None:
             raise ValueError(f"rp.mark takes no {name}: give the budget to rp.fit, or use rp.remat({name}=...).")
@@ -199,7 +203,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     return Planned(planned.fn, replace(planned.book.options, plans_alone=False))
 
 
-@_compat.door
+@door
 def fit(
     train_step: Callable[P, R],
     *args: Any,
@@ -229,12 +233,12 @@ def fit(
         donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
         static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that
             plans need (``rp.compiler_options``) are set by themselves.
-        target: a device that need not be here, such as ``"gpu:h100"``.
+        target: the device to plan for, attached or not, such as ``"gpu:h100"``.
         cost: whose seconds to go by, as in ``plan``.
         progress: as in ``plan``.
 
     Returns:
-        The jitted step: call it as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
+        The jitted step, to call as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
 
     Raises:
         BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` says what can be had.

@@ -292,8 +292,10 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
         compiled_overhead=report.compiled_overhead,
         within_bytes=judge.predicted_bytes(schedule),
     )
-    whole = f"peaks, budget and compiled overhead are of the whole step {report.name}"
-    notes = [f"{whole}, overhead and FLOPs of what is marked in it"]
+    whole, part = ("peaks and budget", "overhead and FLOPs")
+    if report.compiled_overhead is not None:
+        whole, part = ("peaks, budget and overhead", "FLOPs")
+    notes = [f"{whole} are of the whole step {report.name}, {part} of what is marked in it"]
     return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 

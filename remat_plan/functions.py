@@ -12,25 +12,28 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
 from remat_plan import _compat
-from remat_plan.clock.store import Cost, check_cost
+from remat_plan.doors import door, unknown_argument
 from remat_plan.graph.argnums import fixed_arguments, positions
 from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, is_for_jax, refuse_bound_linen
 from remat_plan.modules import holds_modules, lifted
+from remat_plan.options import (
+    CheckpointOptions,
+    Planning,
+    RematOptions,
+    check_alone,
+    make_options,
+    make_request,
+)
 from remat_plan.planbook import PlanBook, PlanOptions
-from remat_plan.planning.limits import make_constraints
-from remat_plan.planning.strategies.registry import check_budget
-from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
+from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
-from remat_plan.program import Existing, check_existing
 from remat_plan.results.plan import Plan
-from remat_plan.search.candidates import Request
-from remat_plan.units import parse_budget
 from remat_plan.wording import short
 from remat_plan.wrapper import Wrapper
 
@@ -41,31 +44,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours in its place
 
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
-
-
-class Planning(TypedDict, total=False):
-    """What every door takes beside a budget and a strategy; ``plan`` explains them."""
-
-    verify: bool
-    target: str | None
-    cost: Cost
-    existing: Existing
-    must_save: Sequence[str]
-    must_recompute: Sequence[str]
-    never_recompute: Sequence[str] | None
-    progress: bool | None
-
-
-class RematOptions(Planning, total=False):
-    """What ``remat`` takes where there is no policy."""
-
-    budget: int | str | float | None
-    strategy: StrategyLike | None
-    argnums: int | Sequence[int] | None
-    has_aux: bool
-    static_argnums: int | Sequence[int]
-    static_argnames: str | Sequence[str]
-    prevent_cse: bool
 
 
 class Planned(Wrapper[P, R]):
@@ -91,7 +69,7 @@ class Planned(Wrapper[P, R]):
         """The plans made so far, by digest of the program."""
         return self.book.plans
 
-    @_compat.door
+    @door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if holds_modules((args, kwargs)):
             return self._of_modules(*args, **kwargs)
@@ -130,7 +108,7 @@ def remat(fn: F, *, policy: Callable[..., Any] | None, **options: Unpack[RematOp
 def remat(
     fn: None = None, *, policy: Callable[..., Any] | None, **options: Unpack[RematOptions]
 ) -> Callable[[F], F]: ...
-@_compat.door
+@door
 def remat(
     fn: Callable[..., Any] | None = None,
     *,
@@ -195,10 +173,10 @@ def remat(
 
 
 @overload
-def checkpoint(fun: F, **options: Any) -> F: ...
+def checkpoint(fun: F, **options: Unpack[CheckpointOptions]) -> F: ...
 @overload
-def checkpoint(fun: None = None, **options: Any) -> Callable[[F], F]: ...
-@_compat.door
+def checkpoint(fun: None = None, **options: Unpack[CheckpointOptions]) -> Callable[[F], F]: ...
+@door
 def checkpoint(
     fun: Callable[..., Any] | None = None,
     *,
@@ -221,9 +199,9 @@ def checkpoint(
         budget: bytes for forward and backward pass of ``fun`` by itself, as in ``plan``: arguments, cotangents of its
             outputs, outputs, gradients with respect to every array of floating point, temporaries.
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
-        **others: with a budget or a strategy ``verify``, ``target``, ``cost``, ``existing``, ``names``, ``counts``,
-            ``slots``, ``must_save``, ``must_recompute``, ``never_recompute``, as in ``plan``; without, whatever else
-            the installed ``jax.checkpoint`` takes (``concrete``, up to 0.10).
+        **others: with a budget or a strategy ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
+            ``must_recompute``, ``never_recompute``, ``progress``, as in ``plan``; without, ``concrete`` where the
+            installed ``jax.checkpoint`` takes it.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -244,6 +222,8 @@ def checkpoint(
     """
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, others)
+        if unknown := sorted(set(others) - set(CheckpointOptions.__annotations__)):
+            raise unknown_argument(unknown[0], CheckpointOptions.__annotations__, "of rp.checkpoint")
         others.update(policy=guarded(policy), prevent_cse=prevent_cse)
         make = functools.partial(_whole, static_argnums=static_argnums, static_argnames=static_argnames, others=others)
         return make if fun is None else make(fun)
@@ -282,62 +262,6 @@ def _whole(
         return _jax_checkpoint(call.flat_fn, **{**others, "prevent_cse": barriers})(*call.leaves)
 
     return checkpointed
-
-
-def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a policy where something is planned, options of planning where nothing is."""
-    if policy is not None and (budget is not None or strategy is not None):
-        other = "budget" if budget is not None else "strategy"
-        raise ValueError(f"policy and {other} are both given: a policy says what is saved, a {other} has it planned.")
-    useless = sorted(set(planning) & set(Planning.__annotations__))
-    if useless:
-        raise ValueError(f"{useless[0]} is for planning: give a budget or a strategy too.")
-
-
-def make_request(
-    budget: Any,
-    strategy: StrategyLike | None,
-    argnums: tuple[int, ...],
-    has_aux: bool,
-    static_argnums: int | Sequence[int],
-    **planning: Unpack[Planning],
-) -> Request:
-    """Check what a door was given, before anything is traced, and return what plans are asked for.
-
-    Args:
-        argnums: empty for a function that is no loss.
-
-    Raises:
-        TypeError, ValueError: an argument is wrong; the message names it.
-    """
-    if unknown := sorted(set(planning) - set(Planning.__annotations__)):
-        raise TypeError(
-            f"{unknown[0]!r} is not an argument here; besides budget and strategy there are "
-            f"{', '.join(Planning.__annotations__)}."
-        )
-    row, settings = resolve_strategy(strategy or ("memory" if budget is None else "auto"))
-    check_budget(row, settings, budget is not None)
-    existing = planning.get("existing", "replan")
-    check_existing(existing)
-    constraints = make_constraints(
-        planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute")
-    )
-    verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
-    return Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
-
-
-def make_options(
-    budget: int | str | float | None,
-    request: Request,
-    static_argnames: str | Sequence[str],
-    prevent_cse: bool,
-    **planning: Unpack[Planning],
-) -> PlanOptions:
-    """Put together what a self-planning function must know."""
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    parsed = None if budget is None else parse_budget(budget)
-    target, cost = planning.get("target"), check_cost(planning.get("cost", "table"))
-    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost, progress=planning.get("progress"))
 
 
 def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:

@@ -25,10 +25,11 @@ from typing import Any, Unpack
 import jax
 
 from remat_plan import _compat
-from remat_plan.functions import Planning, check_alone, make_options, make_request
+from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import ScheduleLike, scan
+from remat_plan.options import Planning, check_alone, make_options, make_request
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
@@ -42,6 +43,7 @@ except ModuleNotFoundError as error:  # pragma: no cover
     raise ImportError('rp.linen needs Flax: pip install "remat_plan[flax]"') from error
 
 
+@door
 def remat(
     module: Callable[..., Any] | None = None,
     *,
@@ -180,6 +182,7 @@ def planned_scope(
     return run
 
 
+@door
 def remat_scan(
     module: Callable[..., Any],
     length: int,

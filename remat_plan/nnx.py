@@ -15,8 +15,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from remat_plan.functions import Planning, check_alone, make_options, make_request
+from remat_plan.doors import door
 from remat_plan.modules import lifted
+from remat_plan.options import Planning, check_alone, make_options, make_request
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
@@ -27,6 +28,7 @@ except ModuleNotFoundError as error:  # pragma: no cover
     raise ImportError('rp.nnx needs Flax: pip install "remat_plan[flax]"') from error
 
 
+@door
 def remat(
     f: Callable[..., Any] | None = None,
     *,

@@ -139,7 +139,7 @@ _NO_CERTIFICATE = (
     "the gap is no certificate where time saved counts: the lower bound counts recomputation only, and a plan that "
     "writes less may save more than it recomputes"
 )
-"""What is said of a plan by measured rates, and of any whose overhead is below 0."""
+"""What is said of a gap by measured rates."""
 
 
 def _in_words(judge: Judge, schedule: Schedule) -> str:
@@ -149,7 +149,7 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
     if schedule in (judge.unplanned, judge.program.plain):
         return "plain"
     again = sum(segment.checkpointed for segment in schedule)
-    return f"{again} of {len(schedule)} segments run again" if again else "structures planned inside"
+    return f"{again} of {len(schedule)} segments recomputed" if again else "structures planned inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def describe(
         has_aux=request.has_aux,
         static_argnums=request.static_argnums,
         existing=request.existing,
-        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured or overhead < 0 else tuple(notes),
+        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured and overhead > 0 else tuple(notes),
         planning_seconds=time.perf_counter() - started,
         search=search,
     )
@@ -294,10 +294,8 @@ def _unborne_notes(figures: Figures) -> list[str]:
     compiled, plain, predicted = figures.compiled_peak_bytes, figures.plain_peak_bytes, figures.predicted_peak_bytes
     if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
         return []
-    return [
-        f"the compiler does not bear the prediction out: {format_bytes(predicted)} of {format_bytes(plain)} were "
-        f"predicted to be needed, and compiled it is {format_bytes(compiled)}, which is what counts"
-    ]
+    hoped, needed, before = map(format_bytes, (predicted, compiled, plain))
+    return [f"compiled, the step needs {needed} of {before}; {hoped} were predicted"] * (hoped != before)
 
 
 def _spread_notes(judge: Judge) -> list[str]:

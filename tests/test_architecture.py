@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "collector": set(),
     "recent": set(),
     "wrapper": set(),
+    "doors": {"_compat", "wording"},
     "wording": set(),
     "markup": set(),
     "policies": set(),
@@ -45,7 +46,9 @@ MAY_IMPORT = {
     "clock": {"collector", "cost", "verify"},
     "program": {"_compat", "wording", "collector", "graph", "rewrite", "structures"},
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
-    "results": {"_compat", "wording", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"},
+    "results": {
+        *("_compat", "doors", "wording", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"),
+    },
     "report": {"units", "markup", "graph", "cost", "results"},
     "search": {"_compat", "units", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
     "planned": {"units", "collector", "graph", "planning", "clock", "results", "search"},
@@ -63,9 +66,10 @@ MAY_IMPORT = {
         *("_compat", "units", "rewrite", "verify", "results", "report"),
         *("program", "recent", "reuse", "search", "planned", "marks", "graph"),
     },
+    "options": {"clock", "doors", "graph", "planbook", "planning", "program", "search", "units"},
     "functions": {
-        *("units", "policies", "clock", "graph", "planning", "results", "program", "search", "modules", "planbook"),
-        *("_compat", "wording", "wrapper"),
+        *("_compat", "doors", "graph", "modules", "options", "planbook", "planning", "policies", "results"),
+        *("wording", "wrapper"),
     },
 }
 

@@ -50,6 +50,7 @@ def show(plan: rp.Plan, w: jax.Array) -> None:
     reveal_type(decorated.plans)
     reveal_type(layer)
     reveal_type(planned_layer)
+    rp.checkpoint(loss, policy=jax.checkpoint_policies.dots_saveable, prevent_cse=False, static_argnums=1)
     reveal_type(plan.apply(loss).__call__)
     reveal_type(Model().loss(w))
     reveal_type(Model().loss)
@@ -64,6 +65,7 @@ def show(plan: rp.Plan, w: jax.Array) -> None:
     rp.fit(train_step, w, w, budget="60%", cost="tabel")
     rp.scan(lambda c, x: (c, x), w, w, schedule="sqr")
     rp.remat(loss, bugdet="8GiB")
+    rp.checkpoint(loss, polcy=None)
 """
 
 WANT = [

@@ -130,7 +130,7 @@ def _guarded(
         raise InputError(str(error), f"A whole training step is for `remat-plan fit {options.source}`.") from error
     except (TypeError, ValueError, ImportError) as error:
         if not own_frames(error):  # remat_plan's own words about an argument
-            raise InputError(str(error)) from error
+            raise InputError(str(error), " ".join(getattr(error, "__notes__", ()))) from error
         raise _loss_error(error, problem) from error
     except Exception as error:
         if not own_frames(error):

@@ -35,13 +35,13 @@ arguments for it; shapes are enough, nothing is computed:
 
 It may return a third thing, a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan.
 
-For `fit` and `max-batch` it returns a whole training step instead, in which remat_plan.remat marks what may be
+For `fit` and `max-batch` it returns a whole training step instead, in which remat_plan.mark marks what may be
 recomputed; for `max-batch` it takes the number of examples in a batch."""
 
 _EXAMPLES = """\
 examples:
-    remat-plan analyze train.py:problem                      what plain JAX keeps, by bytes and source line
-    remat-plan plan train.py:problem --budget 60%            a plan within 60 % of the present peak
+    remat-plan analyze train.py:problem                      what plain JAX saves, by bytes and source line
+    remat-plan plan train.py:problem --budget 60%            a plan within 60% of the present peak
     remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
     remat-plan plan train.py:problem --budget 70% --target gpu:h100
     remat-plan measure train.py:problem --budget 60%         seconds of the plain and the planned step, run in turns
@@ -57,8 +57,8 @@ exit codes:
 `remat-plan COMMAND --help` tells the options of a command."""
 
 _AFTER_PLAN = """\
-The table tells, from the first equation to the last, which values are kept and what is computed again, and where
-in your source. In a program, load the plan that --json wrote:
+The table lists, from the first equation to the last, which values are saved and what is recomputed, and where in
+your source. In a program, load the plan that --json wrote:
 
     plan = remat_plan.Plan.from_json(open("plan.json").read())
     grads = jax.jit(jax.grad(plan.apply(loss_fn)))(params, x)
@@ -74,8 +74,8 @@ examples:
 exit code 1 says that the budget cannot be met; the message names the least that can."""
 
 _AFTER_MEASURE = """\
-Plans as `remat-plan plan` does, then runs the plain and the planned gradient step in turns on the device that is here,
-and tells the seconds of both. Arguments that are shapes only are filled with random numbers (integers with 0).
+Plans as `remat-plan plan` does, then runs the plain and the planned gradient step in turns on the attached device, and
+tells the seconds of both. Arguments that are shapes only are filled with random numbers (integers with 0).
 
 examples:
     remat-plan measure train.py:problem --budget 60%
@@ -88,7 +88,7 @@ PATH.py:FUNCTION returns the training step, its arguments and what jax.jit is to
 static_argnums, in_shardings, out_shardings, compiler_options):
 
     def train_step(state, batch):
-        loss, grads = jax.value_and_grad(remat_plan.remat(loss_fn))(state.params, batch)
+        loss, grads = jax.value_and_grad(remat_plan.mark(loss_fn))(state.params, batch)
         return state.apply_gradients(grads=grads), loss
 
     def step():
@@ -123,7 +123,7 @@ _BUDGET = 'bytes (800MB, 8GiB), "device"'
 
 _LIMITS = {
     "--must-save": "checkpoint_name names of values that are never recomputed",
-    "--must-recompute": "checkpoint_name names of values that are never kept for the backward pass",
+    "--must-recompute": "checkpoint_name names of values that are never saved for the backward pass",
     "--never-recompute": "primitives that are never recomputed, such as dot_general (default: collectives)",
 }
 
@@ -173,7 +173,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument("source", metavar="PATH.py:FUNCTION", help=f"returns {returns}")
         return command
 
-    analyze = add("analyze", "what plain JAX keeps for the backward pass, by value; nothing is compiled", "")
+    analyze = add("analyze", "what plain JAX saves for the backward pass, by value; nothing is compiled", "")
     plan = add("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{_strategies()}")
     measure = add("measure", "plan, then run the plain and the planned step in turns", _AFTER_MEASURE)
     step = "(train_step, args[, options])"
@@ -195,7 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--rounds", metavar="N", type=_count(1), default=15, help="how often both steps run (default: 15)"
     )
-    measure.set_defaults(target=None)  # on what is here
+    measure.set_defaults(target=None)  # the attached device
     told = f"{_BUDGET}, or a share of what the step needs as it is (60%%)"
     fit.add_argument("--budget", metavar="B", help=told)
     largest.add_argument("--budget", metavar="B", help=f"{_BUDGET}, on one device")
@@ -215,7 +215,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     tradeoff.add_argument("--points", metavar="N", type=_count(2), default=16, help="how many schedules (default: 16)")
     for command in (plan, fit, largest, tradeoff, compare):
-        command.add_argument("--target", metavar="T", help='a device that need not be here: "gpu:h100", "tpu:v5e:1x1"')
+        command.add_argument(
+            "--target", metavar="T", help='the device to plan for; it need not be attached: "gpu:h100", "tpu:v5e:1x1"'
+        )
     for command in (plan, measure, fit, largest, tradeoff, compare):
         command.add_argument(
             "--cost", choices=get_args(Cost), default="table",

@@ -36,7 +36,7 @@ def attached(name: str, what: str) -> Target:
             cause = error
     raise ValueError(
         f"{what} is for {name}, which is not attached to this process, so nothing can be run on it. What the compiler "
-        "itself expects there is plan.compiled_overhead; to measure, plan for a device that is here (target=None)."
+        "itself expects there is plan.compiled_overhead; to measure, plan for the attached device (target=None)."
     ) from cause
 
 

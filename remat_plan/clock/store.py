@@ -57,7 +57,7 @@ def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] 
     if not target.attached:
         raise ValueError(
             f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. Leave "
-            "cost out, which goes by data sheets, or plan for a device that is here (target=None)."
+            "cost out, which goes by data sheets, or plan for the attached device (target=None)."
         )
     path = cache_folder() / f"rates-{_key(target)}.json"
     found = _read(path, table)

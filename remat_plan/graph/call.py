@@ -41,7 +41,7 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))
 
 
-_NNX_DOOR = "Use rp.nnx.remat on the function (or on methods of the modules), which carries updates out of it."
+_NNX_DOOR = "Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: they carry updates out."
 
 
 _NO_GRADIENT = (

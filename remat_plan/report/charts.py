@@ -45,7 +45,7 @@ def timeline(plan: Plan) -> str:
     chart = line_chart(
         "live memory over the gradient step, plain and planned (predicted)",
         lines,
-        Axis("position in the gradient step (share of its instructions)", 0, 100, lambda v: f"{v:.0f} %"),
+        Axis("position in the gradient step (share of its instructions)", 0, 100, lambda v: f"{v:.0f}%"),
         Axis("live memory (predicted)", 0, high, format_bytes),
         floor=after.owned_bytes,
         rule=float(plan.budget_bytes) if plan.budget_bytes is not None and shown else None,
@@ -57,7 +57,7 @@ def timeline(plan: Plan) -> str:
 def _hints(plan: Plan) -> list[str]:
     pairs = zip(_highest(plan.plain_timeline), _highest(plan.planned_timeline), strict=True)
     return [
-        f"at {n * 100 // _COLUMNS} % of the step: plain {format_bytes(plain)}, planned {format_bytes(planned)}, "
+        f"at {n * 100 // _COLUMNS}% of the step: plain {format_bytes(plain)}, planned {format_bytes(planned)}, "
         f"budget {budget_text(plan)}"
         for n, (plain, planned) in enumerate(pairs)
     ]
@@ -119,7 +119,7 @@ def scatter(comparison: Comparison) -> str:
 def _overhead_axis(overheads: Iterable[float]) -> Axis:
     """From nothing, or from the least where plans save time, to a little above the most."""
     low, high = min([0.0, *overheads]), max([1e-3, *overheads])
-    return Axis("overhead (predicted)", 1.08 * low, 1.08 * high, lambda v: f"{100 * v:.3g} %")
+    return Axis("overhead (predicted)", 1.08 * low, 1.08 * high, lambda v: f"{100 * v:.3g}%")
 
 
 def _legend(items: Iterable[tuple[str, str]]) -> str:

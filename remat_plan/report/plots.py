@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.palette import AFTER, BEFORE, GREY, PLAIN, PLANNED, Look, point_look
 from remat_plan.report.residuals import residual_groups
-from remat_plan.report.rows import compiled_peaks, memory_high, shares
+from remat_plan.report.rows import best_overhead, compiled_peaks, memory_high, shares
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def plot_plan(plan: Plan, ax: Axes | None = None) -> Axes:
     ax.set_ylim(0, high)
     ax.set_xlabel("position in the gradient step (% of its instructions)")
     ax.set_ylabel("live memory (predicted)")
-    ax.set_title(f"Memory over a gradient step: {plan.overhead:.1%} overhead")
+    overhead, source = best_overhead(plan)
+    ax.set_title(f"Memory over a gradient step: {overhead:.1%} overhead ({source})")
     finish(ax, ax.yaxis)
     return ax
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.folding import fold
 from remat_plan.results.decisions import Decision, inside_of
+from remat_plan.results.plan import Plan
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.graph.schedule import Segment
-    from remat_plan.results.plan import Plan
+    from remat_plan.results.step_report import StepReport
     from remat_plan.results.trace import MemoryTrace
 
 
@@ -52,13 +53,13 @@ class Fact:
 
 def plan_title(plan: Plan) -> str:
     """What the plan is for."""
-    made = f", made in {plan.planning_seconds:.1f} s" if plan.planning_seconds else ""
-    return f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{made}"
+    seconds = f", planned in {plan.planning_seconds:.1f} s" if plan.planning_seconds else ""
+    return f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{seconds}"
 
 
 def _budget_fact(plan: Plan) -> Fact:
     if plan.budget_bytes is None:
-        return Fact("budget", "none", None, "the strategy was taken as it is")
+        return Fact("budget", "none", None)
     share = plan.budget_bytes / max(plan.written_peak_bytes, 1)
     return Fact("budget", format_bytes(plan.budget_bytes), share, f"asked for: {plan.budget}")
 
@@ -99,8 +100,7 @@ def plan_facts(plan: Plan) -> list[Fact]:
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
     return [
         *facts,
-        Fact("overhead", "", plan.overhead, _FREE if is_free(plan) else _OVERHEAD),
-        *compiled_facts(plan.compiled_overhead, "the same, from the compiled modules of both steps"),
+        overhead_fact(*best_overhead(plan), plan.step_flops > plan.plain_flops),
         *_written_facts(plan),
         *_gap_facts(plan),
         Fact("FLOPs, plain", format_flops(plan.plain_flops), 1.0 if plan.plain_flops else None),
@@ -108,17 +108,22 @@ def plan_facts(plan: Plan) -> list[Fact]:
     ]
 
 
-_OVERHEAD = "predicted: extra seconds over those of the plain step"
-_FREE = "predicted; free here: what is not written and read saves the time that recomputing takes"
+def best_overhead(result: Plan | StepReport) -> tuple[float, str]:
+    """The overhead that is known best, and whose it is: the clock's, the compiler's, or else the evaluator's."""
+    rows = result.search.rows if isinstance(result, Plan) and not result.is_identity else ()  # else it is noise
+    measured = next((row.measured_overhead for row in rows if row.chosen), None)
+    known = ((measured, "measured"), (result.compiled_overhead, "compiled"), (result.overhead, "predicted"))
+    return next((overhead, source) for overhead, source in known if overhead is not None)
 
 
-def is_free(plan: Plan) -> bool:
-    """Whether recomputing is predicted to take no time, so that one wonders at the figure."""
-    return plan.step_flops > plan.plain_flops and plan.overhead < _NOTHING
-
-
-_NOTHING = 0.0005
-"""Overheads below this are shown as 0.0%."""
+def overhead_fact(overhead: float, source: str, recomputes: bool, of: str = "the plain step") -> Fact:
+    """The one figure for time; where recomputing costs none, in words why that may be."""
+    words = f"extra seconds over those of {of}"
+    if f"{abs(overhead):.1%}" == "0.0%":
+        words = "recomputing is free here, with less memory traffic" if recomputes else words
+    elif overhead < 0:
+        words = f"faster than {of}, with less memory traffic"
+    return Fact("overhead", "", overhead, f"{source}: {words}")
 
 
 def _gap_facts(plan: Plan) -> list[Fact]:
@@ -126,12 +131,7 @@ def _gap_facts(plan: Plan) -> list[Fact]:
     if plan.lower_bound <= 0 or plan.overhead <= 0:
         return []
     within = "at this peak" if plan.budget_bytes is None else "within the budget"
-    return [Fact("gap", "", plan.gap, f"no schedule {within} can be faster by more than this")]
-
-
-def compiled_facts(overhead: float | None, remark: str) -> list[Fact]:
-    """The compiled overhead, where there is one."""
-    return [] if overhead is None else [Fact("compiled overhead", "", overhead, remark)]
+    return [Fact("gap", "", plan.gap, f"predicted: no schedule {within} can be faster by more")]
 
 
 def _written_facts(plan: Plan) -> list[Fact]:
@@ -140,7 +140,7 @@ def _written_facts(plan: Plan) -> list[Fact]:
         return []
     share = plan.written_flops / plan.plain_flops if plan.plain_flops else None
     return [
-        Fact("overhead as written", "", plan.written_overhead, "the same of the function as written (predicted)"),
+        Fact("overhead as written", "", plan.written_overhead, "predicted: the same of the function as written"),
         Fact("FLOPs, as written", format_flops(plan.written_flops), share),
     ]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.palette import AFTER
 from remat_plan.report.plots import OWNED, RULE, finish, ink, new_axes
-from remat_plan.report.rows import Fact, compiled_facts, number_of
+from remat_plan.report.rows import Fact, best_overhead, number_of, overhead_fact
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.results.batch_sizes import BatchSize, BatchSizes
 from remat_plan.results.step_report import StepReport
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def step_line(report: StepReport) -> str:
     """A report for the debugger."""
     before, after = format_bytes(report.plain.peak_bytes), format_bytes(report.planned.peak_bytes)
-    told = f"{before} -> {after}, budget {format_bytes(report.budget_bytes)}, overhead {report.overhead:.1%}"
+    overhead, source = best_overhead(report)
+    told = f"{before} -> {after}, budget {format_bytes(report.budget_bytes)}, overhead {overhead:.1%} {source}"
     return f"<StepReport of {report.name} for {report.target}: {told}>"
 
 
@@ -56,6 +57,8 @@ def step_table(report: StepReport) -> Table:
 def _facts(report: StepReport) -> list[Fact]:
     written = max(report.plain.peak_bytes, 1)
     spare = report.budget_bytes - report.planned.peak_bytes
+    overhead, source = best_overhead(report)
+    of = "what is marked" if report.compiled_overhead is None else "the step as written"
     return [
         Fact("peak as written", format_bytes(report.plain.peak_bytes), 1.0, "compiled"),
         Fact("budget", format_bytes(report.budget_bytes), report.budget_bytes / written, f"asked for: {report.budget}"),
@@ -65,8 +68,7 @@ def _facts(report: StepReport) -> list[Fact]:
             report.planned.peak_bytes / written,
             f"compiled; {format_bytes(spare)} to spare; {number_of(report.compiles, 'compile')}",
         ),
-        Fact("overhead", "", report.overhead, "recomputed seconds over seconds of what is marked (predicted)"),
-        *compiled_facts(report.compiled_overhead, "seconds of the whole step, by the modules that XLA made"),
+        overhead_fact(overhead, source, report.planned.peak_bytes < report.plain.peak_bytes, of),
     ]
 
 
@@ -81,8 +83,7 @@ def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
     steps = [report.plain, report.planned]
     bottom = [0, 0]
     parts = [
-        ("arguments", OWNED, [s.argument_bytes for s in steps]),
-        ("outputs (not donated)", BEFORE, [s.result_bytes for s in steps]),
+        ("arguments and outputs (not donated)", OWNED, [s.argument_bytes + s.result_bytes for s in steps]),
         ("temporaries", AFTER, [s.temporary_bytes for s in steps]),
     ]
     for label, colour, sizes in parts:
@@ -92,7 +93,8 @@ def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
     ax.axvline(report.budget_bytes, color=ink(), linewidth=1.2, linestyle=RULE, label=label)
     ax.invert_yaxis()
     ax.set_xlabel(f"bytes on one device of {report.name} (compiled)")
-    ax.set_title(f"Training step for {report.target}: {report.overhead:.1%} overhead")
+    overhead, source = best_overhead(report)
+    ax.set_title(f"Training step for {report.target}: {overhead:.1%} overhead ({source})")
     finish(ax, ax.xaxis)
     return ax
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from remat_plan.report.rows import Fact, budget_text, number_of
+from remat_plan.report.rows import Fact, best_overhead, budget_text, number_of
 from remat_plan.report.tables import Column, Line, Table
 from remat_plan.units import format_bytes
 
@@ -31,25 +31,28 @@ def summary_line(plan: Plan) -> str:
     before = format_bytes(plan.written_peak_bytes)
     if plan.has_own_remat:
         before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
-    return f"{before} -> {format_bytes(peak)} {word}, budget {budget_text(plan)}, overhead {plan.overhead:.1%}"
+    overhead, source = best_overhead(plan)
+    return f"{before} -> {format_bytes(peak)} {word}, budget {budget_text(plan)}, overhead {overhead:.1%} {source}"
 
 
-def status_line(fn: Any, written_bytes: int, peak_bytes: int, overhead: float, compiles: int, seconds: float) -> str:
+def status_line(
+    fn: Any, written_bytes: int, peak_bytes: int, overhead: tuple[float, str], compiles: int, seconds: float
+) -> str:
     """What became of a function, in one line.
 
-    >>> status_line(sum, 81_200_000, 47_500_000, 0.041, 2, 3.1)
-    'sum 81.2 MB -> 47.5 MB (58% of what it needs as written), +4.1% predicted, 2 compiles, 3.1 s'
+    >>> status_line(sum, 81_200_000, 47_500_000, (0.041, "compiled"), 2, 3.1)
+    'sum 81.2 MB -> 47.5 MB (58% of what it needs as written), +4.1% compiled, 2 compiles, 3.1 s'
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     share = f"{peak_bytes / max(written_bytes, 1):.0%} of what it needs as written"
     peaks = f"{format_bytes(written_bytes)} -> {format_bytes(peak_bytes)} ({share})"
-    return f"{name} {peaks}, {overhead:+.1%} predicted, {number_of(compiles, 'compile')}, {seconds:.1f} s"
+    return f"{name} {peaks}, {overhead[0]:+.1%} {overhead[1]}, {number_of(compiles, 'compile')}, {seconds:.1f} s"
 
 
 def plan_status(plan: Plan, fn: Any, compiles: int) -> str:
     """What became of a function that was planned, in one line."""
     peak = plan.compiled_peak_bytes if plan.compiled_peak_bytes is not None else plan.predicted_peak_bytes
-    return status_line(fn, plan.written_peak_bytes, peak, plan.overhead, compiles, plan.planning_seconds)
+    return status_line(fn, plan.written_peak_bytes, peak, best_overhead(plan), compiles, plan.planning_seconds)
 
 
 def plan_line(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from remat_plan import _compat
+from remat_plan.doors import door
 from remat_plan.reuse import Emissions
 from remat_plan.wrapper import Wrapper
 
@@ -32,7 +32,7 @@ class Applied(Wrapper[P, R]):
         self.plan = plan
         self.emissions = Emissions(plan.schedule_of, plan.existing)
 
-    @_compat.door
+    @door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.emissions(self.plan.trace(self.fn, args, kwargs))
 

@@ -9,9 +9,9 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from remat_plan import _compat
+from remat_plan.doors import door
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
@@ -146,6 +146,10 @@ class Plan(Shown):
         """Whether the function is left as it was written, with ``jax.checkpoint`` regions of its own in place."""
         return is_written(self.schedule)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise ``TypeError``: a plan is not the function."""
+        raise TypeError("a plan is not the planned function: plan.apply(fn) is. Write plan.apply(fn)(*args).")
+
     def apply(self, fn: Callable[P, R]) -> Applied[P, R]:
         """Return ``fn`` with this plan in it: same signature, values and derivatives.
 
@@ -159,7 +163,7 @@ class Plan(Shown):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
         return Applied(fn, self)
 
-    @_compat.door
+    @door
     def measure(
         self,
         *args: Any,

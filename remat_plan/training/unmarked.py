@@ -13,26 +13,37 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.training.sites import MARKED
 from remat_plan.units import format_bytes
 
 _HOW = (
     "rp.fit plans what is marked by rp.mark: write jax.value_and_grad(rp.mark({name}), ...) "
     "where the gradient is taken."
 )
+_OUTSIDE = (
+    "The mark goes on the loss, or on layers of it, inside the gradient: "
+    "write jax.value_and_grad(rp.mark({name})), not rp.mark(jax.value_and_grad({name}))."
+)
 
 
 def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
     """The error for a step in which no gradient is taken through a mark."""
     own = getattr(fn, "__name__", type(fn).__name__)
-    found = _largest_call(_compat.open_jaxpr(traced.jaxpr)[0], own)
+    jaxpr = _compat.open_jaxpr(traced.jaxpr)[0]
+    how = _OUTSIDE if _calls_mark(jaxpr) else _HOW
+    text = f"no gradient is taken through a marked function in {own}."
+    found = _largest_call(jaxpr, own)
     if found is None:
-        return ValueError(f"no gradient is taken through a marked function in {own}. {_HOW.format(name='loss_fn')}")
+        return ValueError(f"{text} {how.format(name='loss_fn')}")
     (name, called), size_bytes, all_bytes = found
-    return ValueError(
-        f"no gradient is taken through a marked function in {own}. Where most bytes are alive, "
-        f"{format_bytes(size_bytes)} of {format_bytes(all_bytes)} are values of {name}, called at {called}. "
-        f"{_HOW.format(name=name)}"
-    )
+    most = f"{format_bytes(size_bytes)} of {format_bytes(all_bytes)} are values of {name}, called at {called}."
+    return ValueError(f"{text} Where most bytes are alive, {most} {how.format(name=name)}")
+
+
+def _calls_mark(jaxpr: Any) -> bool:
+    """Whether a mark runs in a step, at any depth: its inputs have a name."""
+    inner = (_compat.open_jaxpr(sub)[0] for eqn in jaxpr.eqns for sub in _compat.sub_jaxprs(eqn.params))
+    return any(_compat.name_of(eqn) == MARKED for eqn in jaxpr.eqns) or any(map(_calls_mark, inner))
 
 
 def _largest_call(jaxpr: Any, own: str) -> tuple[tuple[str, str], int, int] | None:

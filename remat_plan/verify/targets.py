@@ -122,7 +122,7 @@ def resolve(target: str | None) -> Target:
     except RuntimeError as err:
         raise ValueError(
             f"Target {target!r} means a {family.upper()} of this process, and there is none. To plan for one "
-            f"that is not here, say which. {_known()}"
+            f"that is not attached, say which. {_known()}"
         ) from err
     return _attached(target, devices[0])
 

@@ -12,8 +12,10 @@ import remat_plan as rp
 from remat_plan.graph.schedule import as_is
 from remat_plan.report import tables, text
 from remat_plan.report.rows import format_flops, plan_entries
+from remat_plan.report.text import plan_status
 from remat_plan.results.analysis import Residual
 from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.tried import Search
 from remat_plan.units import format_bytes
 
 
@@ -60,16 +62,41 @@ def test_the_compiled_peak_is_shown_when_it_was_compiled(plan, verified):
     assert "5 kB above the budget" in line_of(str(over), "compiled peak")
 
 
-def test_the_compiled_overhead_is_shown_where_there_is_one(plan, verified):
-    assert "compiled overhead" not in str(plan)
-    assert f"{verified.compiled_overhead:.1%}" in line_of(str(verified), "compiled overhead")
-    faster = dataclasses.replace(verified, compiled_overhead=-0.125)
-    assert "-12.5%" in line_of(str(faster), "compiled overhead")
+def test_the_overhead_is_one_figure_the_best_known_and_says_whose(plan, verified, identity):
+    chosen = dataclasses.replace(verified.search.rows[0], chosen=True, measured_overhead=0.042)
+    measured = dataclasses.replace(verified, search=Search((chosen,)))
+    unchanged = dataclasses.replace(measured, schedule=identity.schedule, compiled_overhead=0.0)
+    for shown, overhead, source in (
+        (unchanged, 0.0, "compiled"),
+        (plan, plan.overhead, "predicted"),
+        (verified, verified.compiled_overhead, "compiled"),
+        (measured, 0.042, "measured"),
+    ):
+        (line,) = [line for line in str(shown).splitlines() if line.strip().startswith("overhead")]
+        assert f"{overhead:.1%}  {source}: " in line
+        assert f"overhead {overhead:.1%} {source}" in repr(shown)
+        assert f"{overhead:+.1%} {source}," in plan_status(shown, len, 2)
+        html = shown._repr_html_()
+        assert html.count(">overhead</td>") == 1
+        assert f">{overhead:.1%}<" in html
+        assert f"{source}: " in html
+
+
+def test_one_sentence_says_why_recomputing_takes_no_time(verified):
+    def said(overhead, **others):
+        changed = dataclasses.replace(verified, compiled_overhead=overhead, **others)
+        return line_of(str(changed), "overhead")
+
+    assert verified.step_flops > verified.plain_flops
+    assert "0.0%  compiled: recomputing is free here, with less memory traffic" in said(0.0004)
+    assert "-12.5%  compiled: faster than the plain step, with less memory traffic" in said(-0.125)
+    assert "0.1%  compiled: extra seconds" in said(0.0006)
+    assert "extra seconds" in said(0.0, step_flops=verified.plain_flops), "nothing is recomputed"
 
 
 def test_seconds_are_shown_where_they_are_known(plan):
-    assert f"made in {plan.planning_seconds:.1f} s" in str(plan)
-    assert "made in" not in str(rp.Plan.from_json(plan.to_json()))
+    assert f"planned in {plan.planning_seconds:.1f} s" in str(plan)
+    assert "planned in" not in str(rp.Plan.from_json(plan.to_json()))
 
 
 def test_text_is_the_same_each_time_and_after_json(plan):
@@ -338,9 +365,3 @@ def test_neighbours_that_stay_as_they_are_are_one_line():
     assert (entry.start, entry.end, entry.count) == (0, size, 1)
     first = loss.__code__.co_firstlineno
     assert entry.source == f"test_text.py:{first + 2}-{first + 4}"
-
-
-def test_recomputing_that_takes_no_time_is_said_to_be_free(plan):
-    assert "free here" not in str(plan)
-    assert "free here" in str(dataclasses.replace(plan, overhead=-0.01))
-    assert "free here" not in str(dataclasses.replace(plan, overhead=0.0, step_flops=plan.plain_flops))

@@ -1,0 +1,72 @@
+"""What the functions that users call have in common.
+
+In: such a function. Out: the same one. Its tracebacks show no frames below it, as those of JAX's own functions do not
+(``JAX_TRACEBACK_FILTERING=off`` shows all); a call that does not fit its signature says how it is called; where JAX has
+no gradient for a loop, a note names one that has.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, cast
+
+from remat_plan import _compat
+from remat_plan.wording import did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WHILE_NOTE = (
+    "rp.while_loop(cond, body, init, max_steps=...) is that loop with a gradient; where the number of steps is known, "
+    "jax.lax.scan and rp.scan have one too."
+)
+
+
+def door(fn: F) -> F:
+    """Decorate a function that users call."""
+
+    @functools.wraps(fn)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except TypeError:
+            if (text := _misuse(fn, args, kwargs)) is None:
+                raise
+            raise TypeError(text) from None
+        except ValueError as error:
+            if _compat.is_of_while_loop(error) and WHILE_NOTE not in getattr(error, "__notes__", ()):
+                error.add_note(WHILE_NOTE)
+            raise
+
+    return cast(F, _compat.api_boundary(entered))
+
+
+def unknown_argument(name: str, known: Collection[str], where: str = "here", takes_kwargs: bool = False) -> TypeError:
+    """The error of a keyword argument that a function does not have."""
+    hint = did_you_mean(name, known)
+    if not (hint or takes_kwargs):
+        hint = f" There are {', '.join(known)}."
+    if takes_kwargs:
+        hint += f" Keyword arguments of the function itself are given as kwargs={{{name!r}: ...}}."
+    return TypeError(f"{name!r} is not an argument {where}.{hint}")
+
+
+def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """What to say of a call that does not fit the signature; None if it does, so that the error is another."""
+    signature = inspect.signature(fn)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:  # what it says is the answer
+        place = fn.__module__.rpartition(".")[2]
+        name = f"{place}.{fn.__qualname__}" if place in ("linen", "nnx") else fn.__qualname__
+        name = name if "." in fn.__qualname__ else f"rp.{name}"
+        takes = signature.parameters.values()
+        options = [p.name for p in takes if p.kind is p.KEYWORD_ONLY]
+        unknown = [key for key in kwargs if key not in signature.parameters]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in takes):
+            return str(unknown_argument(unknown[0], options, f"of {name}", "kwargs" in options))
+        inputs = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in takes if p.kind < p.KEYWORD_ONLY]
+        form = ", ".join(inputs + [f"{option}=..." for option in options[:1]])
+        return f"{name}: {error}. Write {name}({form})."
+    return None
