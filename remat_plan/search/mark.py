@@ -8,12 +8,13 @@ The step may be a training step with programs that are marked in it, or the grad
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import SAME_PEAK, fastest_within, find_predicted, known_beside
+from remat_plan.search.choose import fastest_within, find_predicted, known_beside
 from remat_plan.search.judge import Judge
 from remat_plan.search.refine import step_towards
 from remat_plan.verify.compile import CompiledMemory
@@ -74,20 +75,15 @@ class Mark:
             return plain
         return find_predicted(self.judge, self.candidates, limit, self.request).schedule
 
-    def uniform(self) -> tuple[Schedule, Schedule]:
-        """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with
-        another end of the program left as it is: the compiler may need less where the last block runs again. Of those
-        that are predicted alike it is the one that recomputes most: where the peak is elsewhere, all are.
+    def uniform(self, place: int) -> Schedule:
+        """Of its schedules by one rule for all blocks the one with the least predicted peak, the next, and so on.
 
-        Where there is none, the same again, or the one that is predicted to need least of all.
+        Those of the same peak count as one, the fastest. Where there are not so many it is the last, and where there
+        are none the one that is predicted to need least of all.
         """
-        known = self.candidates.uniform(self.request) or (self.fastest(0),)
-        least = self._saving_least(known)
-        return least, self._saving_least([s for s in known if s[-1].start != least[-1].start] or [least])
-
-    def _saving_least(self, schedules: Sequence[Schedule]) -> Schedule:
-        most = (1 + SAME_PEAK) * min(map(self.judge.predicted_bytes, schedules))
-        return max((s for s in schedules if self.judge.predicted_bytes(s) <= most), key=self.judge.price)
+        ranked = sorted(self.candidates.uniform(self.request), key=self.judge.cost)
+        distinct = [next(same) for _, same in itertools.groupby(ranked, key=self.judge.predicted_bytes)]
+        return distinct[min(place, len(distinct) - 1)] if distinct else self.fastest(0)
 
     def beside(self) -> list[Schedule]:
         """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name.
