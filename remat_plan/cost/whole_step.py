@@ -49,9 +49,11 @@ class StepProgram(ProgramBuilder):
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
-            self.enter(segment)
+            self.enter(segment, inside or self.again)
             if segment.children:
+                outer, self.buffers = self.buffers, dict(self.buffers)
                 self.forward_pass(segment.children, inside=True)
+                self.buffers.update(outer)  # what is behind a barrier inside is that for what is inside only
                 continue
             alone = inside or segment.checkpointed
             for index in self.operations(segment):
@@ -60,41 +62,25 @@ class StepProgram(ProgramBuilder):
             if not inside:
                 self.store(segment)
 
-    def enter(self, segment: Segment) -> None:
-        """Have a segment that could start early wait for all that it reads."""
-        if self.waits(segment):
+    def enter(self, segment: Segment, inside: bool) -> None:
+        """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
+        if self.waits(segment, inside):
             self.buffers.update(self.together(self.buffers, self.rules.borders.interface(segment)[0]))
 
     def leave(self, segment: Segment) -> None:
         """Have what comes next in the backward pass wait for all that such a segment passes on."""
-        if self.waits(segment):
+        if self.waits(segment, self.again):
             self.cotangents.update(self.together(self.cotangents, self.rules.borders.interface(segment)[0]))
 
-    def waits(self, segment: Segment) -> bool:
+    def waits(self, segment: Segment, inside: bool) -> bool:
         """Whether a segment waits for all that it reads, in the forward pass too."""
-        return self.planned and self.barriers and self.rules.order.starts_early(segment)
+        return self.planned and self.barriers and self.rules.order.waits(segment, inside)
 
     def together(self, numbers: dict[int, int], values: Sequence[int]) -> dict[int, int]:
         """Add a barrier around those of the values that have a number; return their numbers behind it."""
         found = {v: numbers[v] for v in values if v in numbers}
         behind = self.state.barrier(None, list(found.values()))
         return {v: behind[number] for v, number in found.items()}
-
-    def inner_forward_pass(self, segments: Sequence[Segment]) -> None:
-        """Run the forward pass of segments inside another one's backward pass: each is behind a barrier there too."""
-        for segment, waits in self.rules.order.of(segments):
-            if not segment.checkpointed:
-                self.forward_pass((segment,))
-                continue
-            reads, leaves, through = self.rules.borders.interface(segment, waits)
-            outer = self.buffers
-            self.buffers = self.behind_barrier({v: self.buffers[v] for v in reads})
-            if segment.children:
-                self.inner_forward_pass(segment.children)
-            else:
-                self.forward_pass((segment,))
-            outer.update((v, self.buffers[v]) for v in (*leaves, *through, *segment.saved))
-            self.buffers = outer
 
     def store(self, segment: Segment) -> None:
         """Put what a segment keeps where it is kept; on the device, as it is, it stays where it was made."""
@@ -154,7 +140,7 @@ class StepProgram(ProgramBuilder):
         self.buffers = self.behind_barrier(given, arriving) if self.barriers else given
         self.fetch(segment)
         if segment.children:
-            self.inner_forward_pass(segment.children)
+            self.forward_pass(segment.children)
             self.backward_pass(segment.children)
         else:
             for index in self.operations(segment):

@@ -18,8 +18,10 @@ What a segment makes of parameters, random keys and the like, and of nothing tha
 compiler may make long before: XLA:CPU, which runs everything as soon as it can, makes it for all segments at the start
 of the program (random bits of dropout, kernels of state-space layers, merged or dequantised weights), and it is alive
 until its segment runs. In the backward pass the barrier of ``jax.checkpoint`` is in its way; in the forward pass such a
-segment gets one too, over all that enters it (``rewrite.late``). Others get none: what loads their parameters, from
-other devices say, may run ahead.
+segment gets one too, over all that enters it (``rewrite.late``). So does a segment inside another one, where bytes
+matter most: XLA:CPU hands products, reductions and what is between them to its library as one call, across borders too,
+and that reads every constant at full size from the start of the program on (a ViT of 12 layers: 661 MB for 478).
+Others get none: what loads their parameters, from other devices say, may run ahead.
 
 Limits: planned loops have no barrier of their own, so one does not wait for what follows it. Nor has a plain segment.
 """
@@ -84,6 +86,10 @@ class Order:
         later = [op for op in self.graph.ops[segment.end : following.end] if op.differentiated]
         weights = [v for op in later for v in op.reads if v in self._weights]
         return tuple(dict.fromkeys((*_beside(self.graph, segment, following, self.free), *weights)))
+
+    def waits(self, segment: Segment, inside: bool) -> bool:
+        """Tell whether a segment waits for all that it reads, also where it does not run again; ``inside``: another."""
+        return (inside and segment.checkpointed) or self.starts_early(segment)
 
     def starts_early(self, segment: Segment) -> bool:
         """Tell whether much of a segment could run before all that it reads is there.

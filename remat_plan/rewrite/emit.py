@@ -133,7 +133,7 @@ class Emitter:
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
-            self.enter(segment, env)
+            self.enter(segment, env, inside=again)
             if segment.checkpointed:
                 self.checkpointed(segment, waits, env)
                 if not again:
@@ -147,9 +147,9 @@ class Emitter:
             if index in self.told:
                 self.equation(index, env, {})
 
-    def enter(self, segment: Segment, env: dict[int, Any]) -> None:
-        """Have a segment that could start early wait for all that it reads."""
-        if self.lean and self.prevent_cse and self.order.starts_early(segment):
+    def enter(self, segment: Segment, env: dict[int, Any], *, inside: bool) -> None:
+        """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
+        if self.lean and self.prevent_cse and self.order.waits(segment, inside):
             reads = self.borders.interface(segment)[0]
             env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
 
