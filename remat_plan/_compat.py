@@ -187,6 +187,13 @@ def live_jaxpr(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0], constants
 
 
+def without_dead_results(closed: Any) -> Any:
+    """Return a closed jaxpr without equations, and results of loops and calls, that nothing is made of."""
+    jaxpr, constants = open_jaxpr(closed)
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return jex_core.ClosedJaxpr(live, list(constants))
+
+
 def trace_context() -> Any:
     """Return a key of the settings that tracing depends on: precisions, meshes, named axes, and so on."""
     return config.trace_context()

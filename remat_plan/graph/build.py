@@ -48,7 +48,7 @@ def build(
         merge: take equal equations as one.
         wanted: which outputs a cotangent is given to; by default every one of floating point.
     """
-    flat = flatten(closed, keep_remat)
+    flat = flatten(_compat.without_dead_results(closed), keep_remat)
     count = len(flat.eqns)
     if merge:
         flat = merge_equal(flat)
