@@ -56,8 +56,9 @@ _WORTH_SLICES = 0.1
 _MOST_SLICES = 16
 """Into more slices than that no batch is advised to be cut: small matrix products are slow."""
 
-_SAME_PEAK = 1e-3
-"""Peaks that differ by no more than this share are the same: the marks have no part in them."""
+_SAME_PEAK = 0.02
+"""Peaks that differ by no more than this share are at the same place: which small equation of a mark runs beside what is
+large outside of it is the compiler's choice."""
 
 _LARGER_MARKS = "marking the loss whose gradient the step takes in place of parts of it (rp.mark(loss_fn)), "
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
@@ -326,7 +327,7 @@ def _outside(measuring: Measuring, found: Fitted) -> str | None:
     outside = largest_outside(measuring.step, measuring.trial(found.choice), measuring.hardware)
     peaks = measuring.peaks
     is_same = max(peaks) - min(peaks) <= _SAME_PEAK * max(peaks)
-    if outside is None or not (is_same or outside.is_peak):
+    if outside is None or not (is_same or outside.of_peak >= 1 - _SAME_PEAK):
         return None
-    theirs = "every schedule of theirs gives the same peak" if is_same else "no schedule of theirs needs less"
+    theirs = "every schedule of theirs gives this peak" if is_same else "no schedule of theirs needs less"
     return f"{outside.text}, outside of the marks ({theirs})"

@@ -40,11 +40,11 @@ class Outside:
 
     Attributes:
         text: its primitive and the user's line.
-        is_peak: whether the peak of the step is there.
+        of_peak: what is alive there, as a share of the peak of the step.
     """
 
     text: str
-    is_peak: bool
+    of_peak: float
 
 
 def largest_outside(step: TrainingStep, runner: MarkRunner, hardware: Hardware) -> Outside | None:
@@ -57,7 +57,7 @@ def largest_outside(step: TrainingStep, runner: MarkRunner, hardware: Hardware) 
     if not rows:
         return None
     most, eqn = max(rows, key=lambda row: row[0])
-    return Outside(f"{eqn.primitive.name} {lines[id(eqn)]}".strip(), most >= timeline.peak_bytes)
+    return Outside(f"{eqn.primitive.name} {lines[id(eqn)]}".strip(), most / timeline.peak_bytes)
 
 
 def _outside(jaxpr: Any, line: str) -> Iterator[tuple[int, str]]:
