@@ -255,10 +255,17 @@ class Levels:
         beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
+        # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
+        hands = (c for c in beside if c not in self.tried and self._computes_less(c, best))
         found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
-        choice = next((c for c in found if self.is_worth(budget_bytes, c)), None)
+        choice = next((c for c in itertools.chain(hands, found) if self.is_worth(budget_bytes, c)), None)
         self.doubtful -= choice is not None
         return choice
+
+    def _computes_less(self, choice: Choice, best: Choice) -> bool:
+        """Whether a choice has fewer FLOPs than the best and takes no more seconds."""
+        less = flops(self.marks, choice) <= (1 - _WORTH) * flops(self.marks, best)
+        return less and price(self.marks, choice) <= price(self.marks, best)
 
     def between(self, budget_bytes: int) -> Choice | None:
         """The next choice between those that fit and those that do not; None where none is left there."""
