@@ -60,9 +60,6 @@ _FLOOR = (0.0, 0.0625, 0.125, 0.25)
 are close together: what is predicted to need least of a ResNet-50 on a v5e runs much inside what runs again, and comes
 out a fifth larger with little optimisation; what is a little above comes out as predicted."""
 
-_UNIFORM = 2
-"""So many of the uniform choices with the least predicted peaks are there beside them: they are off in another way."""
-
 _RESERVED = 4
 """So many compiles are left for choices near the low end, as long as nothing fits."""
 
@@ -177,7 +174,7 @@ class Levels:
         first = self.choice(0)
         least = level_bytes(self.marks, first)
         levels = [int(least * (self.plain_level / max(least, 1)) ** share) for share in _FLOOR[1:]]
-        uniform = [tuple(mark.uniform(place) for mark in self.marks) for place in range(_UNIFORM)]
+        uniform = zip(*(mark.uniform() for mark in self.marks), strict=True)  # off in another way
         return list(dict.fromkeys([first, *uniform, *map(self.choice, [*levels, least - 1])]))
 
     def knows_floor(self) -> bool:

@@ -8,7 +8,6 @@ The step may be a training step with programs that are marked in it, or the grad
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,15 +74,15 @@ class Mark:
             return plain
         return find_predicted(self.judge, self.candidates, limit, self.request).schedule
 
-    def uniform(self, place: int) -> Schedule:
-        """Of its schedules by one rule for all blocks the one with the least predicted peak, the next, and so on.
+    def uniform(self) -> tuple[Schedule, Schedule]:
+        """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with
+        another end of the program left as it is: the compiler may need less where the last block runs again.
 
-        Those of the same peak count as one, the fastest. Where there are not so many it is the last, and where there
-        are none the one that is predicted to need least of all.
+        Where there is none, the same again, or the one that is predicted to need least of all.
         """
-        ranked = sorted(self.candidates.uniform(self.request), key=self.judge.cost)
-        distinct = [next(same) for _, same in itertools.groupby(ranked, key=self.judge.predicted_bytes)]
-        return distinct[min(place, len(distinct) - 1)] if distinct else self.fastest(0)
+        ranked = sorted(self.candidates.uniform(self.request), key=self.judge.cost) or [self.fastest(0)]
+        least = ranked[0]
+        return least, next((s for s in ranked if s[-1].start != least[-1].start), least)
 
     def beside(self) -> list[Schedule]:
         """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name.

@@ -58,8 +58,8 @@ class Stepped:
     def fastest(self, level_bytes):
         return max((s for s in self.schedules if s <= level_bytes), default=min(self.schedules))
 
-    def uniform(self, place):
-        return min(self.schedules)
+    def uniform(self):
+        return min(self.schedules), min(self.schedules)
 
     def beside(self):
         return []
