@@ -45,7 +45,7 @@ had +17 % at more than 85 % of the plain peak, and +1 % at 75 to 85 %."""
 _REFINED_OPS = 1000
 """In longer programs without loops what is between a schedule and the next is not looked for by predictions alone."""
 
-_SAME_PEAK = 1e-3
+SAME_PEAK = 1e-3
 """Peaks that differ by no more than this share are the same where the least is looked for. Of a ResNet-50 on a TPU the
 least by a millionth recomputes twice as much as the others, and the compiler needs 13 per cent more for it."""
 
@@ -173,17 +173,17 @@ def least(judge: Judge, tried: Tried, others: Sequence[Schedule] = ()) -> Outcom
 
     Where one instant sets the peak, much of a curve has nearly the same; of that it is the one that recomputes least.
     """
-    low = (1 + _SAME_PEAK) * min(found.least[1] for _, found in tried)
+    low = (1 + SAME_PEAK) * min(found.least[1] for _, found in tried)
     ends = [(curve, found.least[0]) for curve, found in tried if found.least[1] <= low]
     schedules = [curve.schedule(p) for curve, end in ends for p in (end, _end_of_plateau(judge, curve, end))]
     found = [predicted(judge, s) for s in dict.fromkeys([*schedules, *others])]
-    most = (1 + _SAME_PEAK) * min(outcome.peak_bytes for outcome in found)
+    most = (1 + SAME_PEAK) * min(outcome.peak_bytes for outcome in found)
     return min((o for o in found if o.peak_bytes <= most), key=lambda o: (judge.price(o.schedule), o.peak_bytes))
 
 
 def _end_of_plateau(judge: Judge, curve: Curve | Family, point: int) -> int:
     """The last of the points above one that are predicted to need as much as it and to recompute less and less."""
-    limit = int((1 + _SAME_PEAK) * judge.predicted_bytes(curve.schedule(point)))
+    limit = int((1 + SAME_PEAK) * judge.predicted_bytes(curve.schedule(point)))
     while (further := look_around(judge, curve, point, limit)) > point:
         point = further
     return point

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import fastest_within, find_predicted, known_beside
+from remat_plan.search.choose import SAME_PEAK, fastest_within, find_predicted, known_beside
 from remat_plan.search.judge import Judge
 from remat_plan.search.refine import step_towards
 from remat_plan.verify.compile import CompiledMemory
@@ -76,13 +76,18 @@ class Mark:
 
     def uniform(self) -> tuple[Schedule, Schedule]:
         """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with
-        another end of the program left as it is: the compiler may need less where the last block runs again.
+        another end of the program left as it is: the compiler may need less where the last block runs again. Of those
+        that are predicted alike it is the one that recomputes most: where the peak is elsewhere, all are.
 
         Where there is none, the same again, or the one that is predicted to need least of all.
         """
-        ranked = sorted(self.candidates.uniform(self.request), key=self.judge.cost) or [self.fastest(0)]
-        least = ranked[0]
-        return least, next((s for s in ranked if s[-1].start != least[-1].start), least)
+        known = self.candidates.uniform(self.request) or (self.fastest(0),)
+        least = self._saving_least(known)
+        return least, self._saving_least([s for s in known if s[-1].start != least[-1].start] or [least])
+
+    def _saving_least(self, schedules: Sequence[Schedule]) -> Schedule:
+        most = (1 + SAME_PEAK) * min(map(self.judge.predicted_bytes, schedules))
+        return max((s for s in schedules if self.judge.predicted_bytes(s) <= most), key=self.judge.price)
 
     def beside(self) -> list[Schedule]:
         """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name.
