@@ -247,23 +247,22 @@ class Levels:
         most = (1 - _GAIN) * price(self.marks, best)
         offsets = (total - self.rate * level for level, total in self.points(plain=True))
         arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
-        least_offset = min([arguments, *offsets])
-        near, room = ((factor * budget_bytes - least_offset) / self.rate for factor in _BEYOND)
+        room = (_BEYOND[1] * budget_bytes - min([arguments, *offsets])) / self.rate
         largest, *others = self.marks
         beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
         # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
-        hands = (c for c in beside if c not in self.tried and self._computes_less(c, best, near))
+        hands = (c for c in beside if c not in self.tried and self._computes_less(c, best, budget_bytes))
         found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
         choice = next((c for c in itertools.chain(hands, found) if self.is_worth(budget_bytes, c)), None)
         self.doubtful -= choice is not None
         return choice
 
-    def _computes_less(self, choice: Choice, best: Choice, room_bytes: float) -> bool:
-        """Whether a choice has fewer FLOPs than the best, takes no more seconds, and may be within some bytes."""
+    def _computes_less(self, choice: Choice, best: Choice, budget_bytes: int) -> bool:
+        """Whether a choice has fewer FLOPs than the best, takes no more seconds, and is expected near the budget."""
         less = flops(self.marks, choice) <= (1 - _WORTH) * flops(self.marks, best)
-        near = level_bytes(self.marks, choice) <= room_bytes
+        near = self.expected(level_bytes(self.marks, choice)) <= _BEYOND[0] * budget_bytes
         return less and near and price(self.marks, choice) <= price(self.marks, best)
 
     def between(self, budget_bytes: int) -> Choice | None:
