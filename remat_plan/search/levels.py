@@ -238,18 +238,15 @@ class Levels:
     def beyond(self, budget_bytes: int) -> Choice | None:
         """The next choice that is much faster than what fits, and may fit although that is not expected; few are tried.
 
-        First those beside the levels that come near the budget if they are off as little as any that was tried; then
-        those that a larger budget would have.
+        First those beside the levels, then those that a larger budget would have.
         """
         best = self.best(budget_bytes, known=True)
         if best is None or not self.doubtful:
             return None
         most = (1 - _GAIN) * price(self.marks, best)
-        offsets = (total - self.rate * level for level, total in self.points(plain=True))
-        arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
-        room = (_BEYOND[1] * budget_bytes - min([arguments, *offsets])) / self.rate
+        most_bytes = _BEYOND[1] * budget_bytes
         largest, *others = self.marks
-        beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
+        beside = [s for s in largest.beside() if self.expected(largest.above_arguments(s)) <= most_bytes]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
         # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
@@ -305,10 +302,10 @@ class Levels:
         found = [tuple(mark.towards(one, other, level) for mark, one, other in ways), self.choice(level)]
         return min(filter(self.is_new, found), key=lambda choice: price(self.marks, choice), default=None)
 
-    def points(self, plain: bool = False) -> list[tuple[int, int]]:
+    def points(self) -> list[tuple[int, int]]:
         """Levels and peaks of what was tried; without what recomputes nothing, of which the compiler makes copies."""
         found = ((level_bytes(self.marks, c), memory.total_bytes) for c, memory in self.tried.items())
-        return [(level, total) for level, total in found if plain or level < self.plain_level]
+        return [(level, total) for level, total in found if level < self.plain_level]
 
     def expected(self, level_bytes: int) -> float:
         """The bytes that a level is expected to come out at, by the nearest that was tried."""
