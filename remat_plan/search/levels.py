@@ -238,15 +238,17 @@ class Levels:
     def beyond(self, budget_bytes: int) -> Choice | None:
         """The next choice that is much faster than what fits, and may fit although that is not expected; few are tried.
 
-        First those beside the levels, then those that a larger budget would have.
+        First those beside the levels that come near the budget if they are off as little as any that was tried; then
+        those that a larger budget would have.
         """
         best = self.best(budget_bytes, known=True)
         if best is None or not self.doubtful:
             return None
         most = (1 - _GAIN) * price(self.marks, best)
-        most_bytes = _BEYOND[1] * budget_bytes
+        offsets = [total - self.rate * level for level, total in self.points()]
+        room = (_BEYOND[1] * budget_bytes - min(offsets, default=self.held_bytes)) / self.rate
         largest, *others = self.marks
-        beside = [s for s in largest.beside() if self.expected(largest.above_arguments(s)) <= most_bytes]
+        beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
         # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.

@@ -21,14 +21,14 @@ from tests.helpers import traced
 
 S = jax.ShapeDtypeStruct
 
-FLOPS_SLACK = 1e-3
+FLOPS_SLACK = 5e-3
 SECONDS_SLACK = 0.02
 """Where the borders of segments are is up to the plan: element-wise work beside them may be on the one side or the
-other, and in arrays as small as these that is up to 2 % of the seconds."""
+other, and in arrays as small as these that is up to 2 % of the seconds; one tanh is 0.46 % of the FLOPs of the step."""
 
-SCALARS_BYTES = 64
-"""Which scalars of a step have bytes of their own differs from one arrangement of its equations to another: a chain of
-three layers needs 8 bytes more with XLA of jaxlib 0.10 where its halves are divided otherwise than by hand."""
+SCALARS_BYTES = 128
+"""Which scalars of a step have bytes of their own differs from one arrangement of its equations to another: chains of
+three and four layers need 8 and 72 bytes more with XLA of jaxlib 0.10 where they are divided otherwise than by hand."""
 
 
 def tanh(w, x):
