@@ -53,7 +53,7 @@ _BEYOND, _GAIN = (1.05, 1.1), 0.02
 shorter: schedules cut elsewhere may be off in another way, and a search for a larger budget would find them."""
 
 _DOUBTFUL = 3
-"""So many of them are compiled."""
+"""So many of them are compiled, each at another level: what is predicted alike mostly comes out alike."""
 
 _FLOOR = (0.0, 0.0625, 0.125, 0.25)
 """Where choices near the low end lie: shares of the way from the least level to the plain one, by factors. The nearest
@@ -94,7 +94,7 @@ class Levels:
         tried: what is known of choices; of some from another search.
         sure: those of them that were compiled for this one.
         left: so many more may be compiled.
-        doubtful: so many of them although they are expected above the budget.
+        doubted: levels of what was compiled although it was expected above the budget.
     """
 
     marks: Sequence[Mark]
@@ -104,7 +104,7 @@ class Levels:
     tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
     sure: set[Choice] = field(default_factory=set)
     left: int = MOST_COMPILES - 1
-    doubtful: int = _DOUBTFUL
+    doubted: list[int] = field(default_factory=list)
     _choices: dict[int, Choice] = field(default_factory=dict)
 
     def choice(self, level_bytes: int) -> Choice:
@@ -242,20 +242,23 @@ class Levels:
         those that a larger budget would have.
         """
         best = self.best(budget_bytes, known=True)
-        if best is None or not self.doubtful:
+        if best is None or len(self.doubted) == _DOUBTFUL:
             return None
         most = (1 - _GAIN) * price(self.marks, best)
-        offsets = [total - self.rate * level for level, total in self.points()]
-        room = (_BEYOND[1] * budget_bytes - min(offsets, default=self.held_bytes)) / self.rate
+        offsets = (total - self.rate * level for level, total in self.points(plain=True))
+        arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
+        room = (_BEYOND[1] * budget_bytes - min([arguments, *offsets])) / self.rate
         largest, *others = self.marks
-        beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
+        levels = ((s, largest.above_arguments(s)) for s in largest.beside())
+        beside = [s for s, level in levels if level <= room and level not in self.doubted]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
         # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
         hands = (c for c in beside if c not in self.tried and self._computes_less(c, best, budget_bytes))
         found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
         choice = next((c for c in itertools.chain(hands, found) if self.is_worth(budget_bytes, c)), None)
-        self.doubtful -= choice is not None
+        if choice is not None:
+            self.doubted.append(level_bytes(self.marks, choice))
         return choice
 
     def _computes_less(self, choice: Choice, best: Choice, budget_bytes: int) -> bool:
@@ -304,10 +307,10 @@ class Levels:
         found = [tuple(mark.towards(one, other, level) for mark, one, other in ways), self.choice(level)]
         return min(filter(self.is_new, found), key=lambda choice: price(self.marks, choice), default=None)
 
-    def points(self) -> list[tuple[int, int]]:
+    def points(self, plain: bool = False) -> list[tuple[int, int]]:
         """Levels and peaks of what was tried; without what recomputes nothing, of which the compiler makes copies."""
         found = ((level_bytes(self.marks, c), memory.total_bytes) for c, memory in self.tried.items())
-        return [(level, total) for level, total in found if level < self.plain_level]
+        return [(level, total) for level, total in found if plain or level < self.plain_level]
 
     def expected(self, level_bytes: int) -> float:
         """The bytes that a level is expected to come out at, by the nearest that was tried."""
