@@ -57,8 +57,8 @@ _MOST_SLICES = 16
 """Into more slices than that no batch is advised to be cut: small matrix products are slow."""
 
 _SAME_PEAK = 0.02
-"""Peaks that differ by no more than this share are at the same place: which small equation of a mark runs beside what is
-large outside of it is the compiler's choice."""
+"""Peaks that differ by no more than this share are at the same place: which small equation of a mark runs beside what
+is large outside of it is the compiler's choice."""
 
 _LARGER_MARKS = "marking the loss whose gradient the step takes in place of parts of it (rp.mark(loss_fn)), "
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "

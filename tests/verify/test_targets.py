@@ -24,6 +24,7 @@ from remat_plan.verify import compile as compile_module
 from remat_plan.verify import targets
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compiler_options
 from remat_plan.verify.gpu_specs import COMPILE_MEMORY_BYTES, GPUS, config_text, enlarge_memory
+from remat_plan.verify.place import place
 from remat_plan.verify.targets import KNOWN_TPUS, resolve
 
 MIB = 1024 * 1024
@@ -495,7 +496,24 @@ def asking(w: jax.Array, x: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("loss", [printing, logging, asking])
 def test_host_callbacks_compile_for_a_gpu_that_is_not_here(loss: Callable[..., Any]) -> None:
     memory = gpu_memory(jax.grad(loss), (aval(256, 256), aval(4096, 256)), resolve("gpu:h100"))
-    assert 4 * 4 * MIB <= memory.temp_bytes <= 16 * 4 * MIB  # jax 0.10 copies those of a scan
+    # jax 0.10 copies those of a scan, 0.12 one more with the library's kernels
+    assert 4 * 4 * MIB <= memory.temp_bytes <= 20 * 4 * MIB
+
+
+@needs_cuda
+def test_gpu_that_is_not_here_has_the_larger_of_both_kinds_of_kernels() -> None:
+    """On an H100, of such heads the product with the words was written before its softmax; see ``results/gpu.md``."""
+
+    def head(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.nn.logsumexp((x @ w).astype("float32"), axis=-1).sum()
+
+    avals = aval(256, 8192, dtype="bfloat16"), aval(2048, 256, dtype="bfloat16")
+    target, step = resolve("gpu:h100"), jax.value_and_grad(head)
+    library = gpu_memory(step, avals, target, compiler_options={"xla_gpu_enable_triton_gemm": False})
+    target_bytes = gpu_memory(step, avals, target).total_bytes
+    own = _compat.lower_for_absent_gpu(jax.jit(step).trace(*place(avals, target))).compile().memory_analysis()
+    own_bytes = own.argument_size_in_bytes + own.output_size_in_bytes + own.temp_size_in_bytes
+    assert own_bytes + 2048 * 8192 < library.total_bytes == target_bytes
 
 
 @needs_cuda
