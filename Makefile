@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test texts coming slow lint format types bench docs package clean
+.PHONY: help demo test texts coming slow lint format types bench gpu docs package clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ types: $(VENV)/.installed-dev ## Check types
 
 bench: $(VENV)/.installed-test ## Measure plans against what people write by hand
 	$(BIN)/python -m benchmarks $(BENCH_FLAGS)
+
+gpu: $(VENV)/.installed-test ## Run six models on the GPU that is here, as written, by hand and planned
+	$(BIN)/python -m benchmarks.gpu.device $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks gpu
 
 docs: $(VENV)/.installed-docs ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -23,6 +23,7 @@ _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
+_MODULES |= {"gpu": "benchmarks.gpu.table"}
 _MODULES |= {"summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -58,6 +59,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   packages       models that packages ship, at 75, 50 and 30 % of their peak: bytes and gradients (an hour; runs what
                  is installed)
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
+  gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
 Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model: steps are compiled and their memory is
