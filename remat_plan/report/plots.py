@@ -81,8 +81,6 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
         ImportError: matplotlib is not installed.
     """
     ax = new_axes(ax)
-    from matplotlib.ticker import PercentFormatter
-
     peaks = [p.peak_bytes for p in curve.points]
     overheads = [p.overhead for p in curve.points]
     label = "least overhead within a budget"
@@ -96,12 +94,7 @@ def plot_tradeoff(curve: Tradeoff, ax: Axes | None = None) -> Axes:
         ax.plot(curve.written.peak_bytes, curve.written.overhead, "s", color=OWNED, clip_on=False, label=label)
     if min(overheads, default=0.0) >= 0:  # below 0: it saves time
         ax.set_ylim(bottom=0)
-    ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
-    ax.set_xlabel("peak memory of the gradient step (predicted)")
-    ax.set_ylabel("overhead (% of plain seconds, predicted)")
-    ax.set_title(f"Memory against time for {curve.target}")
-    finish(ax, ax.xaxis)
-    return ax
+    return _label_overhead(ax, "predicted", f"Memory against time for {curve.target}")
 
 
 def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
@@ -115,8 +108,6 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
         ImportError: matplotlib is not installed.
     """
     ax = new_axes(ax)
-    from matplotlib.ticker import PercentFormatter
-
     points: dict[str, list[tuple[int, float]]] = {}
     for row in comparison.rows:
         if row.plan is not None and row.peak_bytes is not None:
@@ -130,10 +121,17 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     word = "compiled" if comparison.verified else "predicted"
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=min([0.0, *(o for found in points.values() for _, o in found)]))  # below 0: it saves time
+    return _label_overhead(ax, word, f"Strategies and budgets for {comparison.target}")
+
+
+def _label_overhead(ax: Axes, word: str, title: str) -> Axes:
+    """Say what the axes of overhead against peak bytes are; where the peaks are from in a ``word``."""
+    from matplotlib.ticker import PercentFormatter
+
     ax.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     ax.set_xlabel(f"peak memory of the gradient step ({word})")
     ax.set_ylabel("overhead (% of plain seconds, predicted)")
-    ax.set_title(f"Strategies and budgets for {comparison.target}")
+    ax.set_title(title)
     finish(ax, ax.xaxis)
     return ax
 

@@ -1,7 +1,7 @@
 """Choosing among the schedules of one program for a budget, by the evaluator alone.
 
-In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: an ``Outcome``: the fastest schedule found that is
-predicted to fit, or the one that comes closest.
+In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: the fastest schedule found that is predicted to fit, or
+the one that comes closest.
 
 Searched are the planner's curves and, beside them, uniform schedules, lean ones, and those of a local search; or the
 schedules of a strategy that was asked for by name. What the compiler says of them is asked by ``levels``.
@@ -21,7 +21,6 @@ from remat_plan.report.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.curves import Family, Searched, look_around, rank, search_curve
 from remat_plan.search.judge import Judge
-from remat_plan.search.measure import Outcome, predicted
 from remat_plan.search.refine import ROUGHLY, refined
 
 Tried = Sequence[tuple[Curve | Family, Searched]]
@@ -50,7 +49,7 @@ SAME_PEAK = 1e-3
 least by a millionth recomputes twice as much as the others, and the compiler needs 13 per cent more for it."""
 
 
-def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
     """Find the schedule with the least recomputation that is predicted to fit, or else the least predicted peak.
 
     Raises:
@@ -64,22 +63,22 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     return find_predicted(judge, candidates, budget_bytes, request)
 
 
-def fastest_within(judge: Judge, candidates: Candidates, named: Found, budget_bytes: int, request: Request) -> Outcome:
+def fastest_within(judge: Judge, candidates: Candidates, named: Found, budget_bytes: int, request: Request) -> Schedule:
     """Of a strategy's schedules the one with the fewest recomputed seconds that fits, or else the least peak.
 
     A strategy with one schedule has that one checked.
     """
     if len(named.schedules) == 1:
-        return predicted(judge, named.schedules[0])
+        return named.schedules[0]
     family = rank(named.schedules, judge)
     room = budget_bytes - judge.owned_bytes
     point = max((p for p, limit in enumerate(family.limits) if limit <= room), default=None)
     if point is None:
-        return or_plain(judge, candidates, request, predicted(judge, family.schedules[0]))
-    return predicted(judge, family.schedules[point])
+        return or_plain(judge, candidates, request, family.schedules[0])
+    return family.schedules[point]
 
 
-def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
     """``find`` among the planner's schedules, by predictions alone.
 
     Where refining starts and ends depends on the budget. So in a short program what fits is held against what is found
@@ -88,25 +87,24 @@ def find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, requ
     """
     found = _predicted_within(judge, candidates, budget_bytes, request)
     is_short = len(judge.program.graph.ops) <= _SHORT_OPS
-    overhead = judge.overhead(found.schedule)
+    overhead, peak_bytes = judge.overhead(found), judge.predicted_bytes(found)
     is_free = overhead == 0.0 or (overhead < 0.0 and not counts_gains(judge.hardware))
-    if not is_short or found.peak_bytes > budget_bytes or is_free:
+    if not is_short or peak_bytes > budget_bytes or is_free:
         return found
     rungs = candidates.rungs(request, lambda: _rungs(judge, candidates, request))
-    below = [_predicted_within(judge, candidates, found.peak_bytes - less, request).schedule for less in (0, 1)]
-    best = next(iter(faster_ones(judge, [*below, *rungs], budget_bytes, judge.price(found.schedule))), found.schedule)
-    return predicted(judge, best)
+    below = [_predicted_within(judge, candidates, peak_bytes - less, request) for less in (0, 1)]
+    return next(iter(faster_ones(judge, [*below, *rungs], budget_bytes, judge.price(found))), found)
 
 
 def _rungs(judge: Judge, candidates: Candidates, request: Request) -> tuple[Schedule, ...]:
     """What is found within budgets from the least peak up, equally far apart, below the plain one."""
-    low = _predicted_within(judge, candidates, 0, request).peak_bytes
+    low = judge.predicted_bytes(_predicted_within(judge, candidates, 0, request))
     high = judge.predicted_bytes(judge.unplanned)
     budgets = [low + (high - low) * step // _RUNGS for step in range(_RUNGS)] if low < high else []
-    return tuple([_predicted_within(judge, candidates, budget, request).schedule for budget in budgets])
+    return tuple([_predicted_within(judge, candidates, budget, request) for budget in budgets])
 
 
-def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Outcome:
+def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
     """The fastest schedule that is predicted to fit, refined from those at hand; or else the least peak."""
     starts = _starts(judge, candidates, budget_bytes, request)
     fitting = [curve.schedule(point) for curve, _, point in starts if point is not None]
@@ -117,13 +115,13 @@ def _predicted_within(judge: Judge, candidates: Candidates, budget_bytes: int, r
         others += (*candidates.lean(request), *candidates.spread(request))
     if faster := faster_ones(judge, [*fitting, *others], budget_bytes, inf):
         if len(ops) > _REFINED_OPS and not any(map(is_loop, ops)):
-            return predicted(judge, faster[0])  # points of a curve are near each other there, and predictions take long
+            return faster[0]  # points of a curve are near each other there, and predictions take long
         known = _beside_curves(judge, candidates, request, others)
         curves = [curve for curve, _, _ in starts]
         if not is_short:
-            return predicted(judge, refined(judge, faster[0], curves, known, budget_bytes, ROUGHLY))
+            return refined(judge, faster[0], curves, known, budget_bytes, ROUGHLY)
         found = [refined(judge, start, curves, known, budget_bytes, 0.0) for start in faster[:_STARTS]]
-        return predicted(judge, min(found, key=judge.price))
+        return min(found, key=judge.price)
     closest = least(judge, [(curve, found) for curve, found, _ in starts], others)
     return or_plain(judge, candidates, request, closest)
 
@@ -161,14 +159,14 @@ def faster_ones(judge: Judge, schedules: Sequence[Schedule], budget_bytes: int, 
     return sorted((s for s in fitting if judge.price(s) < price), key=judge.price)
 
 
-def or_plain(judge: Judge, candidates: Candidates, request: Request, found: Outcome) -> Outcome:
+def or_plain(judge: Judge, candidates: Candidates, request: Request, found: Schedule) -> Schedule:
     """What came closest; or the schedule that recomputes nothing where that needs less and is allowed."""
     if not candidates.may_stay_plain(request):
         return found
-    return min(found, predicted(judge, judge.program.plain), key=lambda outcome: outcome.peak_bytes)
+    return min(found, judge.program.plain, key=judge.predicted_bytes)
 
 
-def least(judge: Judge, tried: Tried, others: Sequence[Schedule] = ()) -> Outcome:
+def least(judge: Judge, tried: Tried, others: Sequence[Schedule] = ()) -> Schedule:
     """The schedule with the least peak of searches that found nothing, and of others.
 
     Where one instant sets the peak, much of a curve has nearly the same; of that it is the one that recomputes least.
@@ -176,9 +174,9 @@ def least(judge: Judge, tried: Tried, others: Sequence[Schedule] = ()) -> Outcom
     low = (1 + SAME_PEAK) * min(found.least[1] for _, found in tried)
     ends = [(curve, found.least[0]) for curve, found in tried if found.least[1] <= low]
     schedules = [curve.schedule(p) for curve, end in ends for p in (end, _end_of_plateau(judge, curve, end))]
-    found = [predicted(judge, s) for s in dict.fromkeys([*schedules, *others])]
-    most = (1 + SAME_PEAK) * min(outcome.peak_bytes for outcome in found)
-    return min((o for o in found if o.peak_bytes <= most), key=lambda o: (judge.price(o.schedule), o.peak_bytes))
+    peaks = {s: judge.predicted_bytes(s) for s in (*schedules, *others)}
+    most = (1 + SAME_PEAK) * min(peaks.values())
+    return min((s for s in peaks if peaks[s] <= most), key=lambda s: (judge.price(s), peaks[s]))
 
 
 def _end_of_plateau(judge: Judge, curve: Curve | Family, point: int) -> int:

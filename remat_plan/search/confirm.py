@@ -93,15 +93,16 @@ def find_confirmed(
 
 def _find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
     """``find``; where its least is just above the budget, again, since around it there is often less."""
-    outcome = find(judge, candidates, budget_bytes, request)
+    found = find(judge, candidates, budget_bytes, request)
     for _ in range(_ROUNDS):
-        if outcome.peak_bytes <= budget_bytes or outcome.peak_bytes > (1 + _SLACK) * budget_bytes:
+        peak_bytes = judge.predicted_bytes(found)
+        if peak_bytes <= budget_bytes or peak_bytes > (1 + _SLACK) * budget_bytes:
             break
-        around = find(judge, candidates, outcome.peak_bytes, request)
-        if around.peak_bytes >= outcome.peak_bytes:
+        around = find(judge, candidates, peak_bytes, request)
+        if judge.predicted_bytes(around) >= peak_bytes:
             break
-        outcome = around
-    return outcome.schedule
+        found = around
+    return found
 
 
 def may_stay_written(judge: Judge, request: Request) -> bool:
@@ -122,6 +123,6 @@ def fastest(judge: Judge, schedules: Sequence[Schedule]) -> Schedule:
 def _may_be_beaten(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> bool:
     """Whether any schedule that may fit is predicted to be faster than the function as written."""
     limit = int(DOUBT * budget_bytes)
-    found = find_predicted(judge, candidates, limit, request).schedule
+    found = find_predicted(judge, candidates, limit, request)
     others = (found, *candidates.uniform(request), *candidates.lean(request))
     return bool(faster_ones(judge, others, limit, (1 - _AGREEMENT) * judge.price(judge.program.written)))

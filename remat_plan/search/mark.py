@@ -68,11 +68,11 @@ class Mark:
         """
         limit = level_bytes + self.argument_bytes
         if (named := self.candidates.named(self.request)) is not None:
-            return fastest_within(self.judge, self.candidates, named, limit, self.request).schedule
+            return fastest_within(self.judge, self.candidates, named, limit, self.request)
         plain = self.judge.program.plain
         if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
             return plain
-        return find_predicted(self.judge, self.candidates, limit, self.request).schedule
+        return find_predicted(self.judge, self.candidates, limit, self.request)
 
     def uniform(self) -> tuple[Schedule, Schedule]:
         """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with

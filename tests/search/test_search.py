@@ -206,8 +206,8 @@ def test_predictions_alone_go_between_neighbours_too():
     judge = judge_of(model.loss, model.params, model.batch)
     budget_bytes = int(0.15 * judge.predicted_bytes(judge.program.plain))
     found = find_predicted(judge, Candidates(judge.rules, judge.progress), budget_bytes, REQUEST)
-    assert 0.9 * budget_bytes <= found.peak_bytes <= budget_bytes
-    assert judge.overhead(found.schedule) < 0.15
+    assert 0.9 * budget_bytes <= judge.predicted_bytes(found) <= budget_bytes
+    assert judge.overhead(found) < 0.15
 
 
 def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
