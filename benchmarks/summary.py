@@ -79,6 +79,8 @@ NUMBERS = (
         "timing",
         r"^\* off by, measured rates: (.*?) of",
     ),
+    Number("Our time on an H100 against a hand's, planned for its bytes", "gpu", r"^\* ours against .*?: (.*)$"),
+    Number("Predicted overheads against an H100's clock", "gpu", r"^\* time predicted, off by: (.*?);"),
     Number(
         "Gradients off by more than twice the rounding of the plain step",
         "gradients",
