@@ -99,7 +99,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 33_512, 19_916, 252
+LINES, CODE_LINES, CONSTANTS = 33_501, 19_906, 251
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
