@@ -53,7 +53,7 @@ _BEYOND, _GAIN = (1.05, 1.1), 0.02
 shorter: schedules cut elsewhere may be off in another way, and a search for a larger budget would find them."""
 
 _DOUBTFUL = 3
-"""So many of them are compiled, each at another level: what is predicted alike mostly comes out alike."""
+"""So many of them are compiled."""
 
 _FLOOR = (0.0, 0.0625, 0.125, 0.25)
 """Where choices near the low end lie: shares of the way from the least level to the plain one, by factors. The nearest
@@ -94,7 +94,7 @@ class Levels:
         tried: what is known of choices; of some from another search.
         sure: those of them that were compiled for this one.
         left: so many more may be compiled.
-        doubted: levels of what was compiled although it was expected above the budget.
+        doubtful: so many of them although they are expected above the budget.
     """
 
     marks: Sequence[Mark]
@@ -104,7 +104,7 @@ class Levels:
     tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
     sure: set[Choice] = field(default_factory=set)
     left: int = MOST_COMPILES - 1
-    doubted: list[int] = field(default_factory=list)
+    doubtful: int = _DOUBTFUL
     _choices: dict[int, Choice] = field(default_factory=dict)
 
     def choice(self, level_bytes: int) -> Choice:
@@ -154,12 +154,15 @@ class Levels:
             self.left -= 1
         return self.tried[choice]
 
+    def alike(self, choice: Choice) -> list[Choice]:
+        """What was tried of a choice's level and of much the same price: mostly the same program but for a border."""
+        level, own = level_bytes(self.marks, choice), price(self.marks, choice)
+        same = (c for c in self.tried if level_bytes(self.marks, c) == level)
+        return [c for c in same if abs(price(self.marks, c) / own - 1) <= _WORTH]
+
     def is_new(self, choice: Choice) -> bool:
-        """Whether nothing is known of a choice, nor of one with the same level and price, which is the same program."""
-        if choice in self.tried:
-            return False
-        same = level_bytes(self.marks, choice), price(self.marks, choice)
-        return all((level_bytes(self.marks, c), price(self.marks, c)) != same for c in self.tried)
+        """Whether nothing is known of a choice, nor of one like it."""
+        return not self.alike(choice)
 
     def least(self) -> Choice:
         """Of all choices that are known the one that needs least."""
@@ -238,33 +241,31 @@ class Levels:
     def beyond(self, budget_bytes: int) -> Choice | None:
         """The next choice that is much faster than what fits, and may fit although that is not expected; few are tried.
 
-        First those beside the levels that come near the budget if they are off as little as any that was tried; then
-        those that a larger budget would have.
+        First those beside the levels, if they may be off as little as any that was tried; then a larger budget's.
         """
         best = self.best(budget_bytes, known=True)
-        if best is None or len(self.doubted) == _DOUBTFUL:
+        if best is None or not self.doubtful:
             return None
         most = (1 - _GAIN) * price(self.marks, best)
         offsets = (total - self.rate * level for level, total in self.points(plain=True))
         arguments = min(memory.argument_bytes for memory in self.tried.values())  # results may be in what is predicted
         room = (_BEYOND[1] * budget_bytes - min([arguments, *offsets])) / self.rate
         largest, *others = self.marks
-        levels = ((s, largest.above_arguments(s)) for s in largest.beside())
-        beside = [s for s, level in levels if level <= room and level not in self.doubted]
+        beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
         # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
         hands = (c for c in beside if c not in self.tried and self._computes_less(c, best, budget_bytes))
         found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
         choice = next((c for c in itertools.chain(hands, found) if self.is_worth(budget_bytes, c)), None)
-        if choice is not None:
-            self.doubted.append(level_bytes(self.marks, choice))
+        self.doubtful -= choice is not None
         return choice
 
     def _computes_less(self, choice: Choice, best: Choice, budget_bytes: int) -> bool:
         """Whether a choice has fewer FLOPs than the best, takes no more seconds, and is expected near the budget."""
         less = flops(self.marks, choice) <= (1 - _WORTH) * flops(self.marks, best)
-        near = self.expected(level_bytes(self.marks, choice)) <= _BEYOND[0] * budget_bytes
+        known = [self.tried[c].total_bytes for c in self.alike(choice)]
+        near = min(known, default=self.expected(level_bytes(self.marks, choice))) <= _BEYOND[0] * budget_bytes
         return less and near and price(self.marks, choice) <= price(self.marks, best)
 
     def between(self, budget_bytes: int) -> Choice | None:
