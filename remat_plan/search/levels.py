@@ -158,7 +158,7 @@ class Levels:
         """What was tried of a choice's level and of much the same price: mostly the same program but for a border."""
         level, own = level_bytes(self.marks, choice), price(self.marks, choice)
         same = (c for c in self.tried if level_bytes(self.marks, c) == level)
-        return [c for c in same if abs(price(self.marks, c) / own - 1) <= _WORTH]
+        return [c for c in same if abs(price(self.marks, c) - own) <= _WORTH * own]
 
     def is_new(self, choice: Choice) -> bool:
         """Whether nothing is known of a choice, nor of one like it."""

@@ -16,8 +16,8 @@ The peak is arguments + outputs - aliased + temporaries on the device, and the p
 ``peak_memory_in_bytes`` is meaningless on CPU.
 
 With a GPU, XLA times its own kernels (Triton) and NVIDIA's for each matrix product; what follows is fused into the one
-kind and has memory of its own behind the other. Without it, it takes its own. So for an absent GPU a program is compiled
-with either, and the total is the larger: an H100 needed 10 % more than with the one, and what the other said.
+kind and has memory of its own behind the other. Without it, it takes its own. So for an absent GPU a program is
+compiled with either, and the total is the larger: an H100 needed 10 % more than the one said, and what the other did.
 
 Limits: nothing is run. Above the memory of an attached GPU, XLA recomputes on its own: the total is what is
 left after that. Nothing is written to JAX's persistent compilation cache.
