@@ -20,7 +20,7 @@ def test_the_table_says_what_is_kept(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_small_run_on_any_device(tmp_path, monkeypatch):
+def test_a_small_run_on_any_device(tmp_path):
     """Plans are made before, then run in processes of their own; what does not fit is a row too."""
     found = [ahead("gpt2", variant, True) for variant in ("plain", "hand", "half", "at_hand")]
     assert found[0]["ahead_bytes"] > found[1]["ahead_bytes"]

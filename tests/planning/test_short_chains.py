@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from remat_plan import _compat
 from remat_plan.cost.memory import evaluate
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
@@ -21,12 +22,12 @@ from tests.helpers import traced
 
 S = jax.ShapeDtypeStruct
 
-FLOPS_SLACK = 5e-3
+FLOPS_SLACK = 1e-3
 SECONDS_SLACK = 0.02
 """Where the borders of segments are is up to the plan: element-wise work beside them may be on the one side or the
-other, and in arrays as small as these that is up to 2 % of the seconds; one tanh is 0.46 % of the FLOPs of the step."""
+other, and in arrays as small as these that is up to 2 % of the seconds."""
 
-SCALARS_BYTES = 128
+SCALARS_BYTES = 72 if _compat.drops_checkpoint_barriers() else 64
 """Which scalars of a step have bytes of their own differs from one arrangement of its equations to another: chains of
 three and four layers need 8 and 72 bytes more with XLA of jaxlib 0.10 where they are divided otherwise than by hand."""
 

@@ -497,7 +497,7 @@ def asking(w: jax.Array, x: jax.Array) -> jax.Array:
 def test_host_callbacks_compile_for_a_gpu_that_is_not_here(loss: Callable[..., Any]) -> None:
     memory = gpu_memory(jax.grad(loss), (aval(256, 256), aval(4096, 256)), resolve("gpu:h100"))
     # jax 0.10 copies those of a scan, 0.12 one more with the library's kernels
-    assert 4 * 4 * MIB <= memory.temp_bytes <= 20 * 4 * MIB
+    assert 4 * 4 * MIB <= memory.temp_bytes <= 18 * 4 * MIB
 
 
 @needs_cuda
