@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 import jax
 
 import remat_plan as rp
 from benchmarks.common import RESULTS
-from benchmarks.gpu.cases import PLANS, SIZES, loss_of, model, plan_file
+from benchmarks.gpu.cases import PLANNED, PLANS, SIZES, VARIANTS, loss_of, model, plan_file
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 
 TARGET = "gpu:h100"
 
 
-def ahead(name: str, variant: str, quick: bool) -> dict[str, object]:
+def ahead(name: str, variant: str, quick: bool) -> dict[str, Any]:
     """The bytes of a variant without the card, and what its plan says; a plan is made and kept for it first."""
     made = model(name, quick)
     target = None if quick else TARGET
-    if variant in ("half", "at_hand"):
-        budget = "50%" if variant == "half" else int(str(ahead(name, "hand", quick)["ahead_bytes"]))
+    if variant in PLANNED:
+        budget = "50%" if variant == "half" else ahead(name, "hand", quick)["ahead_bytes"]
         try:
             plan = rp.plan(made.loss, made.params, made.batch, budget=budget, target=target)
         except rp.BudgetError as error:
@@ -47,7 +48,7 @@ def main() -> None:
     file.parent.mkdir(exist_ok=True)
     rows = {(r["model"], r["variant"]): r for r in (json.loads(file.read_text("utf-8")) if file.exists() else [])}
     for name in given.models:
-        for variant in ("plain", "hand", "half", "at_hand"):
+        for variant in VARIANTS:
             rows[name, variant] = ahead(name, variant, given.quick)
             print(json.dumps(rows[name, variant]), flush=True)
             file.write_text(json.dumps([*rows.values()], indent=1) + "\n", encoding="utf-8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,13 +49,8 @@ def loss_of(name: str, variant: str, quick: bool) -> tuple[Callable[..., jax.Arr
     """The loss to differentiate, and the plan that was applied to it, if any."""
     made = model(name, quick)
     if variant in PLANNED:
-        plan = rp.Plan.from_json(plan_file(name, variant, quick).read_text(encoding="utf-8"))
+        if not (file := plan_file(name, variant, quick)).exists():
+            raise FileNotFoundError(f"no plan is kept, make it with python -m benchmarks.gpu.ahead {name}")
+        plan = rp.Plan.from_json(file.read_text(encoding="utf-8"))
         return plan.apply(made.loss), plan
     return (made.loss_with(jax.checkpoint) if variant == "hand" else made.loss), None
-
-
-def peak_bytes(compiled: Any) -> int:
-    """Bytes of a compiled step: arguments, results that are not in their place, temporaries."""
-    stats = compiled.memory_analysis()
-    own = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    return getattr(stats, "total_allocation_bytes", 0) or own + stats.temp_size_in_bytes
