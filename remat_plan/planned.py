@@ -26,7 +26,6 @@ from remat_plan.results.trace import reduce_timeline
 from remat_plan.results.tried import Search, Tried
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
-from remat_plan.search.curves import rank
 from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.levels import MOST_COMPILES
@@ -263,7 +262,7 @@ def _without_budget(judge: Judge, candidates: Candidates, request: Request) -> C
     named = candidates.named(request)
     assert named is not None, "a strategy that searches by itself needs a budget"
     notes = [*_source_notes(candidates, request), *effect_notes(judge.program.graph)]
-    return Chosen(rank(named.schedules, judge).schedules[0], notes)
+    return Chosen(min(named.schedules, key=judge.cost), notes)
 
 
 def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:

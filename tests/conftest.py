@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from remat_plan.cost import backend
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
-from remat_plan.search import candidates, choose, known
+from remat_plan.search import candidates, front, known
 
 gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
 
@@ -44,10 +44,7 @@ def nothing_known():
 
 @pytest.fixture
 def quick_search(monkeypatch, request):
-    """Programs of any length are searched like long ones: what doors do with a plan does not hang on how good it is.
-
-    Planning the perceptron of ``test_api`` by predictions takes a fifth of the time so.
-    """
+    """Nothing is refined, in programs of any size: what doors do with a plan does not hang on how good it is."""
     if request.node.get_closest_marker("full_search") is None:
-        monkeypatch.setattr(choose, "_SHORT_OPS", 0)
+        monkeypatch.setattr(front, "_ROUNDS", 0)
         monkeypatch.setattr(candidates, "is_small", lambda graph: False)

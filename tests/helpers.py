@@ -54,9 +54,7 @@ def under(program, schedule):
 
 def all_points(program):
     """Every schedule of the planner."""
-    return [
-        c.schedule(i) for c in Planner(program.graph, Rules(program.graph, CPU)).curves for i in range(len(c.points))
-    ]
+    return [c[i] for c in Planner(program.graph, Rules(program.graph, CPU)).curves for i in range(len(c.points))]
 
 
 def planner_schedules(program, limit=6):
@@ -65,7 +63,7 @@ def planner_schedules(program, limit=6):
     for curve in Planner(program.graph, Rules(program.graph, CPU)).curves:
         last = len(curve.points) - 1
         chosen = sorted({round(i * last / max(limit - 1, 1)) for i in range(limit)}) if last >= 0 else []
-        found += [curve.schedule(i) for i in chosen]
+        found += [curve[i] for i in chosen]
     return list(dict.fromkeys(found))
 
 

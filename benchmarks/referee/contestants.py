@@ -91,14 +91,8 @@ class Contest:
     def _planned(self) -> list[Schedule]:
         candidates = Candidates(self.rules, Progress("referee", False))
         request = Request(lookup("auto"), False, (0,), False, (), "replan")
-        found = [c.schedule(i) for c in candidates.curves(0, request) for i in range(len(c.points))]
-        better = candidates.improved(request, self.judged, identity=object())  # told other rules: nothing is shared
-        return [*found, *candidates.uniform(request), *candidates.lean(request), *better]
-
-    def judged(self, schedule: Schedule) -> tuple[int, float]:
-        """Bytes and seconds of a schedule by the package's evaluator, told the rules of the game."""
-        timeline = StepProgram(self.rules).loss_timeline(schedule)
-        return timeline.peak_bytes, timeline.seconds
+        curves = candidates.planner(NO_CONSTRAINTS).curves
+        return [*(schedule for curve in curves for schedule in curve), *candidates.uniform(request)]
 
     def _rotor(self) -> list[Schedule]:
         planner = Planner(self.program.graph, self.rules)
@@ -113,7 +107,7 @@ class Contest:
         both = Options(single, profiles)
         problem = make_problems(self.program.graph, cuts, both)[0]
         curve = Curve(self.program.graph, cuts, both, solve(problem))
-        return [curve.schedule(i) for i in range(len(curve.points))]
+        return list(curve)
 
     def _chen(self) -> Iterable[Schedule]:
         task = make_task(self.program.graph, HARDWARE, NO_CONSTRAINTS, NO_SETTINGS)

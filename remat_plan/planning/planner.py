@@ -5,10 +5,9 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from math import inf
+from typing import overload
 
 from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
@@ -38,12 +37,12 @@ from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
 
 
-class Curve:
-    """The schedules of one solved chain.
+class Curve(Sequence[Schedule]):
+    """The schedules of one solved chain, from the least memory to the least seconds.
 
     Attributes:
-        limits: per point the bytes, beside arguments and outputs, that its schedule was made for; increasing.
-        seconds: per point what the dynamic program believes it costs beyond the plain step (for choosing only).
+        limits: per schedule the bytes, beside arguments and outputs, that it was made for; increasing.
+        seconds: per schedule what the dynamic program believes it costs beyond the plain step.
     """
 
     def __init__(self, graph: Graph, cuts: Cuts, options: Options, table: ChainTable | GroupedTable):
@@ -51,22 +50,27 @@ class Curve:
         self.points = tuple(_shallow(table))
         self.limits = tuple(p * table.quantum_bytes for p in self.points)
         self.seconds = tuple(float(table.costs[p]) for p in self.points)
-        self._schedules: dict[int, tuple[Segment, ...]] = {}
+        self._schedules: dict[int, Schedule] = {}
 
-    def promised_seconds(self, limit_bytes: int) -> float:
-        """What the dynamic program believes that its schedule for so many bytes costs; ``inf`` if it has none."""
-        point = bisect_right(self.limits, limit_bytes) - 1
-        return self.seconds[point] if point >= 0 else inf
+    def __len__(self) -> int:
+        return len(self.points)
 
-    def spread(self, most: int) -> list[tuple[Segment, ...]]:
-        """Schedules of points that are equally far apart, both ends among them; ``most`` of them at most."""
-        return [self.schedule(point) for point in spread_points(len(self.points), most)]
+    @overload
+    def __getitem__(self, point: int) -> Schedule: ...
 
-    def schedule(self, point: int) -> tuple[Segment, ...]:
-        """The segments of a point."""
+    @overload
+    def __getitem__(self, point: slice) -> list[Schedule]: ...
+
+    def __getitem__(self, point: int | slice) -> Schedule | list[Schedule]:
+        if isinstance(point, slice):
+            return [self[p] for p in range(*point.indices(len(self)))]
         if point not in self._schedules:
             self._schedules[point] = self._segments(self.table.schedule(self.points[point]))
         return self._schedules[point]
+
+    def spread(self, most: int) -> list[Schedule]:
+        """Schedules that are equally far apart, both ends among them; ``most`` of them at most."""
+        return [self[point] for point in spread_points(len(self), most)]
 
     def _segments(self, nodes: Sequence[Leaf | Nest]) -> tuple[Segment, ...]:
         result = []
@@ -245,9 +249,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     structured_inside = any(structure_of(op) is not None for op in region.ops)
     planner = Planner(region, rules, limits)
     curve = planner.curve
-    last = len(curve.points) - 1
-    picked = sorted({round(last * i / (_CHAIN_POINTS - 1)) for i in range(_CHAIN_POINTS)}) if last >= 0 else []
-    chains = [curve.schedule(point) for point in picked]
+    chains = curve.spread(_CHAIN_POINTS)
     if n <= _LONG_REGION:
         chains += planner.baselines()
     for children in dict.fromkeys(chains):
@@ -258,8 +260,8 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     finer = cut_before_products(region, planner.cuts) if n <= _LONG_REGION else None
     if finer is not None:
         curve = Planner(region, rules, limits, finer).curve
-        for point in range(min(len(curve.points), _FINER_POINTS)):
-            yield (around(0, n, curve.schedule(point)),)
+        for children in curve[:_FINER_POINTS]:
+            yield (around(0, n, children),)
 
 
 def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:

@@ -1,13 +1,12 @@
 """Where the schedules of one program come from.
 
-In: the ``Rules`` of its graph, ``Request``s. Out: schedules to choose from: the planner's curves, uniform and lean
-schedules beside them, what a local search makes of all these in a small program, those of a strategy that was asked for
-by name. All are made on first use; chains are solved, and strategies asked, once.
+In: the ``Rules`` of its graph, ``Request``s. Out: schedules to choose from: the planner's curves, uniform schedules
+beside them, those of a strategy that was asked for by name. All are made on first use; chains are solved, and
+strategies asked, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -17,15 +16,12 @@ from remat_plan.graph.schedule import Schedule, as_is, emptied
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
-from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
-from remat_plan.planning.moves import Moves, can_move
-from remat_plan.planning.planner import Curve, Planner
+from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.recent import Recent
 from remat_plan.report.progress import Progress
 
 _LONG_OPS = 4000
@@ -38,20 +34,10 @@ _SCALAR_SHARE = 1e-3
 """What crosses a position behind a loss is less than this share of what crosses before it."""
 
 _LOW_POINTS = (0, 1, 2, 4, 8, 16)
-"""Points of a curve that are tried without what their segments save, where no point fits."""
+"""Points of a curve that are tried without what their segments save, where nothing else fits."""
 
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
-
-_MOST_JUDGED, _MOST_OPS = 800, 15_000
-"""So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
-of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
-
-_PROGRAMS = 64
-"""Of how many small programs it is remembered what the local search found. A perceptron of 16 layers is planned by
-predictions in 3.1 s of processor time, and then for another budget in 1.2 s."""
-
-_found: Recent[Hashable, tuple[Schedule, ...]] = Recent(_PROGRAMS)
 
 Goal = Literal["memory", "time"]
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -104,13 +90,6 @@ class Candidates:
         self._planners: dict[Constraints, Planner] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
-        self._rungs: dict[Request, tuple[Schedule, ...]] = {}
-
-    def rungs(self, request: Request, find: Callable[[], tuple[Schedule, ...]]) -> tuple[Schedule, ...]:
-        """What ``find`` returns for a request: schedules for budgets that are the same whatever is asked."""
-        if request not in self._rungs:
-            self._rungs[request] = find()
-        return self._rungs[request]
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain solved under a user's constraints."""
@@ -159,10 +138,6 @@ class Candidates:
             self._named[request] = found
         return self._named[request]
 
-    def curves(self, room_bytes: int, request: Request) -> list[Curve]:
-        """The planner's curves, the one first that promises the least seconds for bytes beside what every peak has."""
-        return sorted(self.planner(request.constraints).curves, key=lambda curve: curve.promised_seconds(room_bytes))
-
     def uniform(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
         if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
@@ -184,45 +159,6 @@ class Candidates:
         dynamic program cannot see that far ahead.
         """
         planner = self.planner(request.constraints)
-        limited = planner.cuts.limits != NO_LIMITS
-        if request.strategy.name != "auto" or limited or len(self.rules.graph.ops) > _LONG_OPS:
+        if request.strategy.name != "auto" or planner.cuts.limits != NO_LIMITS:
             return ()
-        curve = planner.curve
-        return tuple(dict.fromkeys(emptied(curve.schedule(p)) for p in _LOW_POINTS if p < len(curve.points)))
-
-    def spread(self, request: Request) -> tuple[Schedule, ...]:
-        """Schedules all along the curves, for budgets that the search of no curve could meet by prediction.
-
-        Predicted peaks do not quite rise along a curve, so its least may be anywhere. ``tradeoff`` shows the same ones.
-        """
-        if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
-            return ()
-        curves = self.planner(request.constraints).curves
-        return tuple(s for curve in curves for s in curve.spread(CURVE_POINTS))
-
-    def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
-        """Of a small program, what a local search makes of all the others: of these none beats another.
-
-        They are for all budgets, so what is found for one does not depend on what was asked before. It is remembered in
-        this process.
-
-        Args:
-            request: with a strategy that searches.
-            judged: says what a schedule costs.
-            identity: equal for programs with the same schedules and the same costs of them.
-        """
-        graph = self.rules.graph
-        if request.strategy.name != "auto" or not is_small(graph) or not can_move(graph):
-            return ()
-        key = identity, request.constraints
-        if (known := _found.use(key)) is not None:
-            return known
-        self.progress.say("improving schedules")
-        moves = Moves(graph, self.planner(request.constraints).cuts)
-        plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
-        seeds = [*plain, *self.spread(request), *self.uniform(request), *self.lean(request)]
-        honoured = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
-        most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-        found = improved(honoured, moves.neighbours, judged, most)
-        _found.keep(key, found)
-        return found
+        return tuple(dict.fromkeys(emptied(planner.curve[p]) for p in _LOW_POINTS if p < len(planner.curve)))

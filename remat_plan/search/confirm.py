@@ -15,18 +15,15 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.report.shortfall import UNSEEN_ADVICE, below_minimum
 from remat_plan.search.alone import find_by_levels
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import DOUBT, faster_ones, find, find_predicted
+from remat_plan.search.front import fastest_first, find
 from remat_plan.search.judge import Judge, may_be_spread
 
-_ROUNDS = 4
-"""So many more searches are made for one budget at most, each around the least peak of the one before."""
+_DOUBT = 1.1
+"""The function as written stays where none predicted up to this share of the budget is predicted to be faster."""
 
 _AGREEMENT = 0.005
 """The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
 together here and count as equal."""
-
-_SLACK = 0.03
-"""Where the least peak found is further above the budget, as a share of it, no other search is made."""
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (collectives may run again then), "
@@ -70,7 +67,7 @@ def find_confirmed(
     named = candidates.named(request)
     checked = named is not None and len(named.schedules) == 1
     if compiles is None or checked:
-        schedule = _find_predicted(judge, candidates, budget_bytes, request)
+        schedule = find(judge, candidates, budget_bytes, request)
         peaks[schedule] = peak(schedule)
     else:
         found, compiled = find_by_levels(judge, candidates, budget_bytes, request, compiles)
@@ -91,20 +88,6 @@ def find_confirmed(
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, present, verified, judge.device, advice)
 
 
-def _find_predicted(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
-    """``find``; where its least is just above the budget, again, since around it there is often less."""
-    found = find(judge, candidates, budget_bytes, request)
-    for _ in range(_ROUNDS):
-        peak_bytes = judge.predicted_bytes(found)
-        if peak_bytes <= budget_bytes or peak_bytes > (1 + _SLACK) * budget_bytes:
-            break
-        around = find(judge, candidates, peak_bytes, request)
-        if judge.predicted_bytes(around) >= peak_bytes:
-            break
-        found = around
-    return found
-
-
 def may_stay_written(judge: Judge, request: Request) -> bool:
     """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
     free = request.strategy.name == "auto" and request.constraints.is_free
@@ -122,7 +105,7 @@ def fastest(judge: Judge, schedules: Sequence[Schedule]) -> Schedule:
 
 def _may_be_beaten(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> bool:
     """Whether any schedule that may fit is predicted to be faster than the function as written."""
-    limit = int(DOUBT * budget_bytes)
-    found = find_predicted(judge, candidates, limit, request)
-    others = (found, *candidates.uniform(request), *candidates.lean(request))
-    return bool(faster_ones(judge, others, limit, (1 - _AGREEMENT) * judge.price(judge.program.written)))
+    limit = int(_DOUBT * budget_bytes)
+    found = find(judge, candidates, limit, request)
+    first = fastest_first(judge, [found, *candidates.uniform(request)], limit)[:1]
+    return any(judge.price(s) < (1 - _AGREEMENT) * judge.price(judge.program.written) for s in first)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import SAME_PEAK, fastest_within, find_predicted, known_beside
+from remat_plan.search.front import SAME_PEAK, find, towards
 from remat_plan.search.judge import Judge
-from remat_plan.search.refine import step_towards
 from remat_plan.verify.compile import CompiledMemory
 
 _LEAST_RATE = 1e-3
@@ -67,12 +66,11 @@ class Mark:
         Of a strategy that was asked for by name, one of its schedules.
         """
         limit = level_bytes + self.argument_bytes
-        if (named := self.candidates.named(self.request)) is not None:
-            return fastest_within(self.judge, self.candidates, named, limit, self.request)
         plain = self.judge.program.plain
-        if self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
+        searches = self.candidates.named(self.request) is None
+        if searches and self.candidates.may_stay_plain(self.request) and self.judge.predicted_bytes(plain) <= limit:
             return plain
-        return find_predicted(self.judge, self.candidates, limit, self.request)
+        return find(self.judge, self.candidates, limit, self.request)
 
     def uniform(self) -> tuple[Schedule, Schedule]:
         """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with
@@ -90,15 +88,10 @@ class Mark:
         return max((s for s in schedules if self.judge.predicted_bytes(s) <= most), key=self.judge.price)
 
     def beside(self) -> list[Schedule]:
-        """Schedules that are known whatever the level is, by predicted peak; none beside those that have a name.
-
-        First the uniform ones: predictions are off in another way there than for what the search is made of.
+        """The uniform schedules by predicted peak, which are known whatever the level is: predictions are off in
+        another way there than for what the search is made of.
         """
-        if self.candidates.named(self.request) is not None:
-            return []
-        uniform = set(self.candidates.uniform(self.request))
-        known = known_beside(self.judge, self.candidates, self.request)
-        return sorted(known, key=lambda s: (s not in uniform, self.judge.cost(s)))
+        return sorted(self.candidates.uniform(self.request), key=self.judge.cost)
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first.
@@ -107,7 +100,7 @@ class Mark:
         """
         if self.candidates.named(self.request) is not None:
             return low
-        return step_towards(self.judge, low, high, level_bytes + self.argument_bytes) or low
+        return towards(self.judge, low, high, level_bytes + self.argument_bytes)
 
 
 def level_bytes(marks: Sequence[Mark], choice: Choice) -> int:

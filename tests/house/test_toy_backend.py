@@ -44,7 +44,7 @@ def test_programs_are_planned_for_it(toy):
     program = traced(loss, W, X)
     rules = Rules(program.graph, TOY)
     plain = StepProgram(rules).loss_timeline(program.plain)
-    least = StepProgram(rules).loss_timeline(Planner(program.graph, rules).curves[0].schedule(0))
+    least = StepProgram(rules).loss_timeline(Planner(program.graph, rules).curves[0][0])
     assert least.peak_bytes < 0.7 * plain.peak_bytes
     assert least.seconds > plain.seconds > least.matrix_flops / TOY.matrix_flops / 2
 

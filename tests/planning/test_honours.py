@@ -91,7 +91,7 @@ def schedules(fn, name, constraints):
         settings = {"binomial": {"slots": 2}, "mirror": {"counts": {"act": 1}}}.get(name, {})
         return found(judge(fn), name, constraints, **settings).schedules
     planner = Planner(graph, Rules(graph, judge(fn).hardware), resolve(graph, constraints))
-    points = [c.schedule(p) for c in planner.curves for p in range(0, len(c.points), max(len(c.points) // 6, 1))]
+    points = [c[p] for c in planner.curves for p in range(0, len(c.points), max(len(c.points) // 6, 1))]
     return (*dict.fromkeys(points), *planner.baselines())
 
 

@@ -45,7 +45,7 @@ class Chain:
         """The schedule for a share of the plain step's bytes: promised seconds and predicted bytes, as shares."""
         limit = share * self.own(self.plain)
         point = max(p for p, size in enumerate(self.curve.limits) if size <= limit)
-        found = self.timeline(self.curve.schedule(point))
+        found = self.timeline(self.curve[point])
         return self.curve.seconds[point] / self.plain.seconds, self.own(found) / self.own(self.plain)
 
 
@@ -67,7 +67,7 @@ def test_a_longer_chain_needs_a_smaller_share(chains):
     least = [chain.curve.limits[0] / chain.own(chain.plain) for chain in chains.values()]
     assert least[0] > least[1] > least[2]
     assert least[2] < 0.01
-    lowest = chains[200].own(chains[200].timeline(chains[200].curve.schedule(0)))
+    lowest = chains[200].own(chains[200].timeline(chains[200].curve[0]))
     assert lowest <= 1.1 * chains[200].curve.limits[0]
 
 

@@ -142,7 +142,7 @@ def test_schedules_are_well_formed(planned):
             check(s.children, nested or bool(s.children))
 
     for curve, point in every(planned):
-        schedule = curve.schedule(point)
+        schedule = curve[point]
         check_cover(schedule, 0, len(graph.ops))
         check(schedule, False)
 
@@ -182,7 +182,7 @@ def test_no_schedule_is_below_the_certified_bound(planned):
     rules, cuts = Rules(program.graph, CPU), find_cuts(program.graph)
     pairs = every(planned)
     for curve, point in pairs[:: max(len(pairs) // 8, 1)]:
-        found = timeline(program, curve.schedule(point))
+        found = timeline(program, curve[point])
         bound = least_overhead(rules, cuts, plain, found.peak_bytes)
         assert bound <= max(found.seconds / plain.seconds - 1.0, 0.0) + 0.02
 
@@ -192,7 +192,7 @@ def test_the_least_schedule_saves_memory(planned):
     if len(planner.cuts.major) <= 2:
         pytest.skip("no hill is found in this program")
     plain = timeline(program, program.plain).peak_bytes
-    least = min(timeline(program, curve.schedule(0)).peak_bytes for curve in planner.curves)
+    least = min(timeline(program, curve[0]).peak_bytes for curve in planner.curves)
     assert least < plain
 
 
@@ -201,8 +201,8 @@ def test_planning_twice_is_the_same(planned):
     again = Planner(program.graph, Rules(program.graph, CPU))
     for a, b in zip(planner.curves, again.curves, strict=True):
         assert a.points == b.points
-        assert a.schedule(0) == b.schedule(0)
-        assert a.schedule(len(a.points) // 2) == b.schedule(len(b.points) // 2)
+        assert a[0] == b[0]
+        assert a[len(a.points) // 2] == b[len(b.points) // 2]
 
 
 def test_a_loop_at_the_end_of_a_part_that_is_run_again_costs_what_it_promises():
@@ -212,7 +212,7 @@ def test_a_loop_at_the_end_of_a_part_that_is_run_again_costs_what_it_promises():
     rules = Rules(program.graph, CPU)
     curve = Planner(program.graph, rules).curve
     plain = StepProgram(rules).loss_timeline(program.plain).seconds
-    found = [StepProgram(rules).loss_timeline(curve.schedule(p)).seconds / plain - 1 for p in range(len(curve.points))]
+    found = [StepProgram(rules).loss_timeline(curve[p]).seconds / plain - 1 for p in range(len(curve.points))]
     promised = [seconds / plain for seconds in curve.seconds]
     assert found == pytest.approx(promised, abs=2e-3)
     assert found[0] > 0.7

@@ -48,7 +48,7 @@ def schedules(name, constraints, on=None):
         return found(on, name, constraints, **SETTINGS.get(name, {})).schedules
     graph = on.program.graph
     planner = Planner(graph, Rules(graph, on.hardware), resolve(graph, constraints))
-    curves = [curve.schedule(point) for curve in planner.curves for point in range(0, len(curve.points), 3)]
+    curves = [curve[point] for curve in planner.curves for point in range(0, len(curve.points), 3)]
     return (*curves, *planner.baselines()) if name == "auto" else tuple(curves)
 
 
@@ -127,7 +127,7 @@ def test_a_loop_that_never_runs_again_stays_outside_segments():
     planner = Planner(graph, Rules(graph, CPU), limits)
     for curve in planner.curves:
         for point in range(len(curve.points)):
-            for segment in curve.schedule(point):
+            for segment in curve[point]:
                 inside = scans & set(range(segment.start, segment.end))
                 assert not segment.checkpointed or not inside
 

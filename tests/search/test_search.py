@@ -11,13 +11,14 @@ import remat_plan as rp
 from benchmarks.common import raw_step
 from benchmarks.headlines.lstm import lstm
 from benchmarks.models import small
+from remat_plan.graph.schedule import emptied
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.program import trace_program
 from remat_plan.report.progress import Progress
 from remat_plan.search import judge as judging
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.choose import find_predicted
+from remat_plan.search.front import find
 from remat_plan.search.judge import Judge
 from remat_plan.units import BudgetError, parse_budget
 from remat_plan.verify.compile import CompiledMemory
@@ -57,12 +58,11 @@ def test_a_plan_that_recomputes_nothing_fits_too():
 
 
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("unet", marks=pytest.mark.slow)])
-def test_below_the_curves_segments_that_save_nothing_are_tried(name):
+def test_the_least_is_no_more_than_with_segments_that_save_nothing(name):
     model = small(name)
     judge = judge_of(model.loss, model.params, model.batch)
-    lean = Candidates(judge.rules, judge.progress).lean(REQUEST)
-    assert lean
-    least = min(map(judge.predicted_bytes, lean))
+    curve = Candidates(judge.rules, judge.progress).planner(REQUEST.constraints).curve
+    least = min(judge.predicted_bytes(emptied(schedule)) for schedule in curve[:17])
     with pytest.raises(BudgetError) as told:
         rp.plan(model.loss, model.params, model.batch, budget=1, target="cpu", verify=False)
     assert told.value.minimum_bytes <= least
@@ -205,7 +205,7 @@ def test_predictions_alone_go_between_neighbours_too():
     model = lstm(1024, 1, 256, 16, 50, 200)
     judge = judge_of(model.loss, model.params, model.batch)
     budget_bytes = int(0.15 * judge.predicted_bytes(judge.program.plain))
-    found = find_predicted(judge, Candidates(judge.rules, judge.progress), budget_bytes, REQUEST)
+    found = find(judge, Candidates(judge.rules, judge.progress), budget_bytes, REQUEST)
     assert 0.9 * budget_bytes <= judge.predicted_bytes(found) <= budget_bytes
     assert judge.overhead(found) < 0.15
 

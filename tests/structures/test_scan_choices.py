@@ -111,7 +111,7 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
     seen = 0
     for curve in planner.curves:
         for point in range(0, len(curve.points), max(len(curve.points) // 6, 1)):
-            schedule = curve.schedule(point)
+            schedule = curve[point]
             made = StepProgram(rules).loss_timeline(schedule)
             emitter = make_emitter(program.graph, schedule)
             step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
