@@ -265,7 +265,7 @@ class Levels:
         """Whether a choice has fewer FLOPs than the best, takes no more seconds, and is expected near the budget."""
         less = flops(self.marks, choice) <= (1 - _WORTH) * flops(self.marks, best)
         known = [self.tried[c].total_bytes for c in self.alike(choice)]
-        near = min(known, default=self.expected(level_bytes(self.marks, choice))) <= _BEYOND[0] * budget_bytes
+        near = min(known, default=self.expected(level_bytes(self.marks, choice))) <= _BEYOND[1] * budget_bytes
         return less and near and price(self.marks, choice) <= price(self.marks, best)
 
     def between(self, budget_bytes: int) -> Choice | None:
