@@ -27,8 +27,8 @@ from remat_plan.cli.output import Outputs, Report
 from remat_plan.cli.parser import make_parser
 from remat_plan.clock.steps import with_values
 from remat_plan.graph.call import NoLoss
-from remat_plan.report.terminal import show
-from remat_plan.report.text import summary_line
+from remat_plan.report.plans import summary_line
+from remat_plan.report.text import show
 from remat_plan.results.comparison import Comparison
 from remat_plan.units import BudgetError, parse_budget
 

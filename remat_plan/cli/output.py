@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from remat_plan.cli.errors import InputError
 from remat_plan.report.html import page
-from remat_plan.report.terminal import show
+from remat_plan.report.text import show
 
 
 class Report(Protocol):

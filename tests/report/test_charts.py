@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from remat_plan.report.palette import COLOURS, PLAIN, PLANNED, point_look
+from remat_plan.report.charts import COLOURS, PLAIN, PLANNED, point_look
 
 SEEN = {
     "all cones": np.eye(3),
