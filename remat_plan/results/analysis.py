@@ -9,19 +9,15 @@ backward pass can be run without recomputing anything but internals.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph
 from remat_plan.planning.cuts import needed_values
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +68,6 @@ class Analysis(Shown):
     minimum_residual_bytes: int
     argument_bytes: int
     equations: int
-
-    def to_json(self) -> str:
-        """Return the analysis as JSON text: the totals, and one object for each residual."""
-        return json.dumps({"kind": "analysis", **asdict(self)}, sort_keys=True)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the largest residuals as bars (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
 
 
 def _row(graph: Graph, v: int, saved: bool, needed: bool, read_by: str) -> Residual:

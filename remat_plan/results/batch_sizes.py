@@ -5,15 +5,9 @@ In: what was compiled. Out: ``BatchSizes``: printed, shown, drawn, stored as JSO
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +58,3 @@ class BatchSizes(Shown):
     def largest(self) -> int:
         """The largest batch of all."""
         return max(row.batch for row in self.rows)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw batch size against overhead (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
-
-    def to_json(self) -> str:
-        """Return the figures as JSON text."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)

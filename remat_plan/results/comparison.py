@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,3 @@ class Comparison(Shown):
             "rows": rows,
         }
         return json.dumps(data, sort_keys=True)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw overhead against peak, a colour for each strategy (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)

@@ -6,8 +6,8 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Protocol, cast
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
@@ -16,7 +16,6 @@ from remat_plan.graph.schedule import Choice, Segment, is_written
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.planning.cuts import needed_values
 from remat_plan.results.places import file_label
-from remat_plan.results.reading import Fields
 
 
 class DescribedStructure(Structure, Protocol):
@@ -48,7 +47,7 @@ class Decision:
         recomputed_flops: of one of them.
     """
 
-    count: int
+    count: Annotated[int, 1]
     depth: int
     action: str
     equations: tuple[int, int]
@@ -65,32 +64,6 @@ class Decision:
     def like(self) -> Decision:
         """The same without its place: equal for segments that one row can stand for."""
         return replace(self, count=1, equations=(0, 0))
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_data(fields: Fields) -> Decision:
-        """Read back what ``to_data`` returned.
-
-        Raises:
-            ValueError: a field is wrong; the message names it.
-        """
-        return Decision(
-            count=fields.count("count", least=1),
-            depth=fields.count("depth"),
-            action=fields.text("action"),
-            equations=fields.span("equations"),
-            source=fields.text("source"),
-            checkpointed=fields.flag("checkpointed"),
-            nested=fields.flag("nested"),
-            structured=fields.flag("structured"),
-            values=fields.count("values"),
-            saved=fields.texts("saved"),
-            saved_bytes=fields.count_or_none("saved_bytes"),
-            recomputed_flops=fields.number("recomputed_flops"),
-        )
 
 
 def value_text(graph: Graph, v: int) -> str:

@@ -5,21 +5,15 @@ In: ``Samples`` of both. Out: ``Measurement``: printed, shown, drawn, stored as 
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 
 from remat_plan.clock.device import device_name
 from remat_plan.clock.turns import Ratio, Samples
-from remat_plan.results.shown import Shown, renderer_of
+from remat_plan.results.shown import Shown
 from remat_plan.verify.targets import Target
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +84,3 @@ class Measurement(Shown):
             device=device_name(target.device),
             versions=f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}",
         )
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the seconds of both steps as bars with their spread (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
-
-    def to_json(self) -> str:
-        """Return the figures as JSON text."""
-        return json.dumps({"kind": "measurement", **dataclasses.asdict(self)}, sort_keys=True)

@@ -6,15 +6,9 @@ stored as JSON.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +70,3 @@ class StepReport(Shown):
     marks: int
     compiles: int
     notes: tuple[str, ...] = ()
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw what both steps need, by what it is for, with the budget (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
-
-    def to_json(self) -> str:
-        """Return the figures as JSON text."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -5,15 +5,11 @@ In: points by the evaluator. Out: ``Tradeoff``: printable, plotted, and a source
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +72,6 @@ class Tradeoff(Shown):
 
     def __deepcopy__(self, memo: Any) -> Tradeoff:
         return self  # nothing in it can be changed
-
-    def to_json(self) -> str:
-        """Return the points as JSON text."""
-        points = [asdict(point) for point in self.points]
-        steps = {"written": self.written, "plain": self.plain}
-        data: dict[str, Any] = {name: None if step is None else asdict(step) for name, step in steps.items()}
-        data.update(kind="tradeoff", target=self.target, points=points)
-        return json.dumps(data, sort_keys=True)
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the curve (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
 
 
 def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:

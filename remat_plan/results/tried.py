@@ -5,14 +5,10 @@ In: figures of schedules that were compiled. Out: ``Tried`` rows of ``Search``: 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from remat_plan.results.reading import Fields
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.codec import Change
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +28,11 @@ class Tried:
     what: str
     predicted_peak_bytes: int
     compiled_peak_bytes: int
-    overhead: float
-    compiled_overhead: float | None
-    measured_overhead: float | None
+    overhead: Change
+    compiled_overhead: Change | None
+    measured_overhead: Change | None
     fits: bool
     chosen: bool
-
-    @staticmethod
-    def from_data(fields: Fields) -> Tried:
-        """Read back what ``Search.to_data`` returned.
-
-        Raises:
-            ValueError: a field is wrong; the message names it.
-        """
-        return Tried(
-            fields.text("what"),
-            fields.count("predicted_peak_bytes"),
-            fields.count("compiled_peak_bytes"),
-            fields.change("overhead"),
-            fields.change_or_none("compiled_overhead"),
-            fields.change_or_none("measured_overhead"),
-            fields.flag("fits"),
-            fields.flag("chosen"),
-        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,11 +52,3 @@ class Search(Shown):
     """
 
     rows: tuple[Tried, ...] = ()
-
-    def to_data(self) -> list[dict[str, Any]]:
-        """Return plain data for JSON."""
-        return [asdict(row) for row in self.rows]
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw overheads against peaks, predicted and compiled (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
