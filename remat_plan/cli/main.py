@@ -29,7 +29,7 @@ from remat_plan.clock.steps import with_values
 from remat_plan.graph.call import NoLoss
 from remat_plan.report.plans import summary_line
 from remat_plan.report.text import show
-from remat_plan.results.comparison import Comparison
+from remat_plan.results.curves import Comparison
 from remat_plan.units import BudgetError, parse_budget
 
 FINE, OVER_BUDGET, BAD_INPUT, FAILED = 0, 1, 2, 3

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from remat_plan.report.charts import BEFORE, GREY, BarChart
@@ -22,66 +21,53 @@ RESIDUALS = 20
 """Lines of the table that a terminal shows, and bars of the chart: the labels of more would be too small to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResidualGroup:
-    """Equal rows of an analysis."""
-
-    count: int
-    row: Residual
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all of them."""
-        return self.count * self.row.size_bytes
-
-    @property
-    def label(self) -> str:
-        """The user's name, or what makes it."""
-        return repr(self.row.name) if self.row.name else self.row.primitive
-
-    @property
-    def type(self) -> str:
-        """Type and shape, as ``float32[8,512]``."""
-        return f"{self.row.dtype}[{','.join(map(str, self.row.shape))}]"
-
-    @property
-    def status(self) -> str:
-        """Saved, needed, or both, and by whose backward pass; of whose rule an internal is part."""
-        if self.row.why == "internal":
-            return f"saved, internal of {self.row.read_by}'s rule"
-        if self.row.saved:
-            by = f"by {self.row.read_by}"
-            return f"saved and needed {by}" if self.row.needed else f"saved {by}, not needed"
-        return f"needed by {self.row.read_by}, not saved"
-
-    @property
-    def place(self) -> str:
-        """Source file and line."""
-        file, colon, line = self.row.source.rpartition(":")
-        return file_label(file) + colon + line if file else "-"
-
-    @property
-    def hint(self) -> str:
-        """The same, with folders and the function; a cell of a notebook has no folder."""
-        source = self.place if is_cell(self.row.source.rpartition(":")[0]) else self.row.source
-        return f"{source} {self.row.function}".strip()
+Group = tuple[int, "Residual"]
+"""Equal rows of an analysis: how many, and one of them."""
 
 
-def _groups(analysis: Analysis) -> tuple[list[ResidualGroup], list[ResidualGroup]]:
+def _groups(analysis: Analysis) -> tuple[list[Group], list[Group]]:
     """Return (made by the program, arguments and constants), equal rows together, most bytes first."""
-    groups = sorted(
-        (ResidualGroup(count, row) for row, count in Counter(analysis.residuals).items()),
-        key=lambda g: (-g.size_bytes, g.row.source, g.row.primitive, g.row.why, g.row.read_by),
-    )
+    counts = Counter(analysis.residuals)
     made, owned = [], []
-    for group in groups:
-        (owned if group.row.primitive in ("argument", "constant") else made).append(group)
+    for row in sorted(
+        counts, key=lambda row: (-counts[row] * row.size_bytes, row.source, row.primitive, row.why, row.read_by)
+    ):
+        (owned if row.primitive in ("argument", "constant") else made).append((counts[row], row))
     return made, owned
 
 
-def _total(groups: Sequence[ResidualGroup], what: str) -> str:
-    size_bytes = sum(g.size_bytes for g in groups)
-    return f"{sum(g.count for g in groups)} {what} ({format_bytes(size_bytes)})"
+def _bytes(*groups: Group) -> int:
+    return sum(count * row.size_bytes for count, row in groups)
+
+
+def _total(groups: Sequence[Group], what: str) -> str:
+    return f"{sum(count for count, _ in groups)} {what} ({format_bytes(_bytes(*groups))})"
+
+
+def _label(row: Residual) -> str:
+    """The user's name, or what makes it."""
+    return repr(row.name) if row.name else row.primitive
+
+
+def _type(row: Residual) -> str:
+    """Type and shape, as ``float32[8,512]``."""
+    return f"{row.dtype}[{','.join(map(str, row.shape))}]"
+
+
+def _status(row: Residual) -> str:
+    """Saved, needed, or both, and by whose backward pass; of whose rule an internal is part."""
+    if row.why == "internal":
+        return f"saved, internal of {row.read_by}'s rule"
+    if row.saved:
+        return f"saved and needed by {row.read_by}" if row.needed else f"saved by {row.read_by}, not needed"
+    return f"needed by {row.read_by}, not saved"
+
+
+def _place(row: Residual) -> Cell:
+    """Source file and line; pointed at, with its folders, which a cell of a notebook has not, and the function."""
+    file, colon, line = row.source.rpartition(":")
+    place = file_label(file) + colon + line if file else "-"
+    return Cell(place, f"{place if is_cell(file) else row.source} {row.function}".strip())
 
 
 def analysis_line(analysis: Analysis) -> str:
@@ -93,7 +79,7 @@ def analysis_line(analysis: Analysis) -> str:
 def analysis_table(analysis: Analysis) -> Table:
     """Totals, and the residuals, those that take the most bytes first."""
     made, owned = _groups(analysis)
-    longest = (made[0].size_bytes if made else 0) or 1
+    longest = _bytes(*made[:1]) or 1
     saved, needed = analysis.saved_bytes, analysis.minimum_residual_bytes
     size = format_bytes(saved)
     return Table(
@@ -108,7 +94,7 @@ def analysis_table(analysis: Analysis) -> Table:
             Column("for the backward pass", flexible=True),
             Column("source", most=26, keep_end=True),
         ),
-        tuple(_line(group, longest) for group in made),
+        tuple(_line(*group, longest) for group in made),
         (
             Fact("plain JAX saves", size, 1.0 if saved else None, "beside the arguments"),
             Fact(
@@ -125,11 +111,10 @@ def analysis_table(analysis: Analysis) -> Table:
     )
 
 
-def _line(group: ResidualGroup, longest: int) -> Line:
-    bar = Cell(hint=f"{group.count} x {format_bytes(group.row.size_bytes)}", share=group.size_bytes / longest)
-    place = Cell(group.place, group.hint)
-    size = format_bytes(group.size_bytes)
-    return Line((size, bar, times(group.count), group.label, group.type, group.status, place))
+def _line(count: int, row: Residual, longest: int) -> Line:
+    size = count * row.size_bytes
+    bar = Cell(hint=f"{count} x {format_bytes(row.size_bytes)}", share=size / longest)
+    return Line((format_bytes(size), bar, times(count), _label(row), _type(row), _status(row), _place(row)))
 
 
 def analysis_chart(analysis: Analysis) -> BarChart:
@@ -137,11 +122,11 @@ def analysis_chart(analysis: Analysis) -> BarChart:
     groups = _groups(analysis)[0][:RESIDUALS]
 
     def sizes(internal: bool) -> tuple[int, ...]:
-        return tuple(g.size_bytes * ((g.row.why == "internal") == internal) for g in groups)
+        return tuple(_bytes(group) * ((group[1].why == "internal") == internal) for group in groups)
 
     return BarChart(
         f"Plain JAX saves {format_bytes(analysis.saved_bytes)} beside the arguments",
-        tuple(f"{times(g.count)} {g.label} {g.type}  {g.place}".lstrip() for g in groups),
+        tuple(f"{times(count)} {_label(row)} {_type(row)}  {_place(row)}".lstrip() for count, row in groups),
         "bytes between forward and backward pass, without rematerialisation",
         (("a value of the program", BEFORE, sizes(False)), ("internal of a derivative rule", GREY, sizes(True))),
     )

@@ -25,10 +25,9 @@ from remat_plan.report.tables import Cell, Column, Line, Table, figures, number_
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.results.comparison import Comparison, ComparisonRow
+    from remat_plan.results.curves import Comparison, ComparisonRow, Tradeoff
+    from remat_plan.results.evidence import Search
     from remat_plan.results.measurement import Measurement
-    from remat_plan.results.tradeoff import Tradeoff
-    from remat_plan.results.tried import Search
 
 _PEAK = "peak memory of the gradient step ({})"
 _OVERHEAD = "overhead (% of plain seconds, predicted)"

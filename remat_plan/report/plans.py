@@ -15,8 +15,8 @@ from remat_plan.results.plan import Plan
 from remat_plan.units import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.results.step_report import StepReport
-    from remat_plan.results.trace import MemoryTrace
+    from remat_plan.results.evidence import MemoryTrace
+    from remat_plan.results.steps import StepReport
 
 ENTRIES = 40
 """Lines of the table of decisions that a terminal shows."""

@@ -13,14 +13,12 @@ from remat_plan.report import analyses, curves, html, plans, plots, steps, text
 from remat_plan.report.charts import BarChart, Chart
 from remat_plan.report.tables import Table
 from remat_plan.results.analysis import Analysis
-from remat_plan.results.batch_sizes import BatchSizes
-from remat_plan.results.comparison import Comparison
+from remat_plan.results.curves import Comparison, Tradeoff
+from remat_plan.results.evidence import Search
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
-from remat_plan.results.step_report import StepReport
-from remat_plan.results.tradeoff import Tradeoff
-from remat_plan.results.tried import Search
+from remat_plan.results.steps import BatchSizes, StepReport
 
 
 def _renderer(

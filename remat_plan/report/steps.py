@@ -9,9 +9,8 @@ from remat_plan.report.charts import AFTER, BEFORE, GREY, Axis, BarChart, Chart,
 from remat_plan.report.curves import overhead_text
 from remat_plan.report.plans import best_overhead, overhead_fact
 from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of
-from remat_plan.results.batch_sizes import BatchSize, BatchSizes
 from remat_plan.results.measurement import Measurement
-from remat_plan.results.step_report import StepReport
+from remat_plan.results.steps import BatchSize, BatchSizes, StepReport
 from remat_plan.units import format_bytes
 
 

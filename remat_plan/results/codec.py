@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from math import isfinite
 from types import NoneType
@@ -48,8 +49,7 @@ class _Form(NamedTuple):
     check: Callable[[Any, str], None] | None
 
 
-_FORMS: dict[type, _Form] = {}
-_PLAIN_FORM = _Form("object", None)
+_FORMS: defaultdict[type, _Form] = defaultdict(lambda: _Form("object", None))
 
 
 def store_as(kind: type, shape: Shape = "object", check: Callable[[Any, str], None] | None = None) -> None:
@@ -76,7 +76,7 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    shape = _FORMS.get(type(value), _PLAIN_FORM).shape
+    shape = _FORMS[type(value)].shape
     if shape == "object":
         return encode_fields(value)
     if shape == "bare":
@@ -109,7 +109,7 @@ class _Field(NamedTuple):
 def _fields(kind: type) -> dict[str, _Field]:
     """The stored fields of a class."""
     hints = get_type_hints(kind, include_extras=True)
-    required = _FORMS.get(kind, _PLAIN_FORM).shape == "object"
+    required = _FORMS[kind].shape == "object"
     return {
         f.name: _Field(_reader(hints[f.name]), required or f.default is dataclasses.MISSING)
         for f in dataclasses.fields(kind)
@@ -118,15 +118,16 @@ def _fields(kind: type) -> dict[str, _Field]:
 
 
 def _read_record(kind: type, data: Any, place: str) -> Any:
-    form, fields = _FORMS.get(kind, _PLAIN_FORM), _fields(kind)
+    form, fields = _FORMS[kind], _fields(kind)
     if form.shape == "bare":
-        data, places = dict.fromkeys(fields, data), dict.fromkeys(fields, place)
+        (name,) = fields
+        data, places = {name: data}, {name: place}
     elif form.shape == "list":
-        items, least = _typed(data, list, place, "a list"), sum(f.required for f in fields.values())
-        if not least <= len(items) <= len(fields):
+        items = _typed(data, list, place, "a list")
+        if not sum(f.required for f in fields.values()) <= len(items) <= len(fields):
             raise ValueError(f"{place} has {len(items)} items, not {', '.join(fields)}")
-        places = {name: f"{place}[{n}]" for n, name in enumerate(fields)}
         data = dict(zip(fields, items, strict=False))
+        places = {name: f"{place}[{n}]" for n, name in enumerate(fields)}
     else:
         data = _typed(data, dict, place, "an object")
         places = {name: f"{place}.{name}" if place else name for name in (*fields, *data)}

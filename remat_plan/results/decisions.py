@@ -5,9 +5,9 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Protocol, cast
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
@@ -15,7 +15,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, is_written
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.planning.cuts import needed_values
-from remat_plan.results.places import file_label
+from remat_plan.results.places import file_label, value_text
 
 
 class DescribedStructure(Structure, Protocol):
@@ -66,40 +66,25 @@ class Decision:
         return replace(self, count=1, equations=(0, 0))
 
 
-def value_text(graph: Graph, v: int) -> str:
-    """One value as text: name or primitive, type, source line."""
-    value = graph.values[v]
-    if value.producer < 0:
-        return f"argument {value.text}"
-    eqn = graph.ops[value.producer].eqn
-    label = f"{value.name!r}" if value.name else eqn.primitive.name
-    place = line_text(eqn)
-    return f"{label} {value.text}" + (f" {place}" if place else "")
-
-
-def line_text(eqn: Any) -> str:
-    """The user's source line of an equation as ``file.py:line``, or nothing."""
-    file, line, _ = _compat.source_line(eqn)
-    return f"{file_label(file)}:{line}" if file else ""
-
-
 def _source(graph: Graph, start: int, end: int) -> str:
-    lines: dict[str, list[int]] = {}
-    for op in graph.ops[start:end]:
-        if kind_of(op.eqn) >= Kind.OPAQUE or end - start < 4:
-            file, line, _ = _compat.source_line(op.eqn)
-            if file:
-                lines.setdefault(file_label(file), []).append(line)
-    if not lines:
-        for op in graph.ops[start:end]:
-            file, line, _ = _compat.source_line(op.eqn)
-            if file:
-                lines.setdefault(file_label(file), []).append(line)
+    """The lines of the expensive equations, or of all where there are none, in the file that most of them stand in."""
+    ops = graph.ops[start:end]
+    expensive = [op for op in ops if kind_of(op.eqn) >= Kind.OPAQUE or len(ops) < 4]
+    lines = _lines(expensive) or _lines(ops)
     if not lines:
         return "-"
     file, numbers = max(lines.items(), key=lambda item: (len(item[1]), item[0]))
     low, high = min(numbers), max(numbers)
     return f"{file}:{low}" if low == high else f"{file}:{low}-{high}"
+
+
+def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
+    lines: dict[str, list[int]] = {}
+    for op in ops:
+        file, line, _ = _compat.source_line(op.eqn)
+        if file:
+            lines.setdefault(file_label(file), []).append(line)
+    return lines
 
 
 def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:

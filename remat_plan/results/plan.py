@@ -14,19 +14,17 @@ from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
-from remat_plan.results.applied import Applied
 from remat_plan.results.codec import Change, Signed
 from remat_plan.results.decisions import Decision
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS, measure_plan
+from remat_plan.results.evidence import MemoryTrace, Search
+from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
-from remat_plan.results.trace import MemoryTrace
-from remat_plan.results.tried import Search
-from remat_plan.reuse import warn_where_undone
+from remat_plan.reuse import Emissions, warn_where_undone
+from remat_plan.wrapper import Wrapper
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 NO_SEARCH = Search()
 """The log of a plan that nothing was searched for."""
@@ -237,3 +235,29 @@ class Plan(Shown):
             ValueError: not a plan, or one of another format; the message names what is wrong.
         """
         return read_plan(Plan, source)
+
+
+class Applied(Wrapper[P, R]):
+    """A function run as it was planned.
+
+    Attributes:
+        fn: the function.
+        plan: its plan.
+    """
+
+    def __init__(self, fn: Callable[P, R], plan: Plan):
+        super().__init__(fn)
+        self.plan = plan
+        self.emissions = Emissions(plan.schedule_of, plan.existing)
+
+    @door
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.emissions(self.plan.trace(self.fn, args, kwargs))
+
+    def made_of(self) -> tuple[Any, ...]:
+        """The function and the plan."""
+        return self.fn, self.plan
+
+    def known_plans(self) -> tuple[Plan, ...]:
+        """The plan."""
+        return (self.plan,)

@@ -17,8 +17,7 @@ from remat_plan.graph.fingerprint import Fingerprint
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover
 from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
 from remat_plan.results.decisions import count_segments, inside_of
-from remat_plan.results.trace import MemoryTrace
-from remat_plan.results.tried import Search
+from remat_plan.results.evidence import MemoryTrace, Search
 from remat_plan.wording import short
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 

@@ -15,8 +15,8 @@ from remat_plan.report.entries import plan_entries
 from remat_plan.report.plans import plan_status
 from remat_plan.report.tables import format_flops
 from remat_plan.results.analysis import Residual
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
-from remat_plan.results.tried import Search
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
+from remat_plan.results.evidence import Search
 from remat_plan.units import format_bytes
 
 

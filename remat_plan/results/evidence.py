@@ -1,14 +1,54 @@
-"""What a search tried: each schedule with its peak and its seconds, by the evaluator, the compiler, the clock.
+"""What a plan keeps of how it was found: memory over the step, and the schedules that were tried.
 
-In: figures of schedules that were compiled. Out: ``Tried`` rows of ``Search``: printed, shown, stored with the plan.
+In: ``cost.memory.Timeline``; figures of schedules that were compiled. Out: ``MemoryTrace``, small enough to keep;
+``Tried`` rows of ``Search``: printed, shown, stored with the plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan.cost.memory import Timeline
 from remat_plan.results.codec import Change
 from remat_plan.results.shown import Shown
+
+POINTS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrace:
+    """Live bytes over a gradient step.
+
+    Attributes:
+        positions: step numbers, from 0 to ``steps - 1``.
+        live_bytes: bytes needed at each of them, arguments and outputs included.
+        steps: how many steps the program has.
+        peak_bytes: the largest of all steps.
+        owned_bytes: arguments and outputs, there all the time.
+    """
+
+    positions: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+    steps: int
+    peak_bytes: int
+    owned_bytes: int
+
+
+def reduce_timeline(timeline: Timeline) -> MemoryTrace:
+    """Keep the highest step of each of at most ``POINTS`` equal stretches."""
+    live = timeline.live_bytes
+    width = max(1, -(-len(live) // POINTS))
+    positions = []
+    for start in range(0, len(live), width):
+        stretch = range(start, min(start + width, len(live)))
+        positions.append(max(stretch, key=live.__getitem__))
+    return MemoryTrace(
+        tuple(positions),
+        tuple(live[p] for p in positions),
+        len(live),
+        timeline.peak_bytes,
+        timeline.argument_bytes + timeline.output_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
