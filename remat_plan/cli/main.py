@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import enum
 import os
 import sys
 import traceback
@@ -33,11 +34,20 @@ from remat_plan.results.curves import Comparison
 from remat_plan.results.shown import Shown
 from remat_plan.units import BudgetError, parse_budget
 
-FINE, OVER_BUDGET, BAD_INPUT, FAILED = 0, 1, 2, 3
 COMPARED_BUDGETS = ("75%", "50%", "25%")
 
 Make = Callable[..., Problem]
 """Calls the user's FUNCTION, of ``max-batch`` with a number of examples."""
+
+
+class Exit(enum.IntEnum):
+    """Exit codes; see the module docstring."""
+
+    FINE = 0
+    OVER_BUDGET = 1
+    BAD_INPUT = 2
+    FAILED = 3
+    STOPPED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,16 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except BudgetError as error:
         print(f"remat-plan: {error}", file=sys.stderr)
-        return OVER_BUDGET
+        return Exit.OVER_BUDGET
     except InputError as error:
         print(f"remat-plan: error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return Exit.BAD_INPUT
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        return Exit.FINE
     except KeyboardInterrupt:  # the user stopped it: no traceback
         print("remat-plan: stopped", file=sys.stderr)
-        return 130
+        return Exit.STOPPED
     except Exception:  # a fault of this library: shown whole
         traceback.print_exc()
         print(
@@ -70,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "with the lines above.",
             file=sys.stderr,
         )
-        return FAILED
+        return Exit.FAILED
     finally:
         jax.config.update("jax_traceback_filtering", filtering)
 
@@ -78,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "strategies":
         print(rp.strategies())
-        return FINE
+        return Exit.FINE
     outputs = Outputs(options.json, options.html, options.plot)
     outputs.check()
     _check_budgets(options)
@@ -89,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
     outputs.write(report, f"remat-plan {options.command} {options.source}")
     sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
     none_fits = isinstance(report, Comparison) and not any(row.plan for row in report.rows)
-    return OVER_BUDGET if none_fits else FINE
+    return Exit.OVER_BUDGET if none_fits else Exit.FINE
 
 
 def _check_budgets(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.results.decisions import Decision, inside_of
+from remat_plan.results.places import lines_text
 
 if TYPE_CHECKING:
     from remat_plan.graph.schedule import Segment
@@ -220,5 +221,4 @@ def _both_sources(one: Entry, other: Entry) -> str:
     numbers = [int(n) for n in (*lines.split("-"), *other_lines.split("-")) if n]
     if file != other_file or not numbers:
         return max(one, other, key=lambda entry: entry.end - entry.start).source
-    first, last = min(numbers), max(numbers)
-    return f"{file}:{first}-{last}" if last > first else f"{file}:{first}"
+    return lines_text(file, numbers)

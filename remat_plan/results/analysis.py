@@ -9,7 +9,6 @@ backward pass can be run without recomputing anything but internals.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import needed_values
+from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
 
 
@@ -77,13 +77,14 @@ def _place(eqn: Any) -> tuple[str, str]:
 
 def _place_inside(eqn: Any) -> tuple[str, str]:
     """Where what an equation runs inside stands: the lines of a scanned layer, say, not the line of the scan."""
-    inside = [place for place in _places_inside(eqn) if place[0]]
-    if not inside:
+    lines: dict[tuple[str, str], list[int]] = {}
+    for file, line, function in _places_inside(eqn):
+        if file:
+            lines.setdefault((file, function), []).append(line)
+    if not lines:
         return _place(eqn)
-    (file, function), _ = Counter((file, function) for file, _, function in inside).most_common(1)[0]
-    lines = [line for f, line, name in inside if (f, name) == (file, function)]
-    first, last = min(lines), max(lines)
-    return f"{file}:{first}" + (f"-{last}" if last > first else ""), function
+    file, function = max(lines, key=lambda place: len(lines[place]))
+    return lines_text(file, lines[file, function]), function
 
 
 def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:

@@ -15,7 +15,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, is_written
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.planning.cuts import needed_values
-from remat_plan.results.places import file_label, value_text
+from remat_plan.results.places import file_label, lines_text, value_text
 
 
 class DescribedStructure(Structure, Protocol):
@@ -73,9 +73,7 @@ def _source(graph: Graph, start: int, end: int) -> str:
     lines = _lines(expensive) or _lines(ops)
     if not lines:
         return "-"
-    file, numbers = max(lines.items(), key=lambda item: (len(item[1]), item[0]))
-    low, high = min(numbers), max(numbers)
-    return f"{file}:{low}" if low == high else f"{file}:{low}-{high}"
+    return lines_text(*max(lines.items(), key=lambda item: (len(item[1]), item[0])))
 
 
 def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
@@ -89,10 +87,8 @@ def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
 
 def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:
     """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
-    inside = range(segment.start, segment.end)
     stack = []
-    for index in inside:
-        op = graph.ops[index]
+    for op in graph.ops[segment.start : segment.end]:
         if op.differentiated:
             need = graph.needs[op.kind]
             stack += [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]
@@ -114,10 +110,7 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
     _collect(graph, needed_values(graph), schedule, 0, rows)
-    merged: list[Decision] = []
-    for row in rows:
-        _add(merged, row)
-    return tuple(merged)
+    return tuple(_merged(rows))
 
 
 def count_segments(schedule: Sequence[Segment]) -> int:
@@ -239,10 +232,13 @@ def _collect_structure(
     return int(saved), again, structure.describe(graph, op, choice)
 
 
-def _add(rows: list[Decision], row: Decision) -> None:
-    """Add a row; one that is equal to the last becomes one with it, unless rows below tell more of them."""
-    if not rows or row.nested or row.structured or rows[-1].like != row.like:
-        rows.append(row)
-        return
-    last = rows.pop()
-    rows.append(replace(last, count=last.count + row.count, equations=(last.equations[0], row.equations[1])))
+def _merged(rows: Iterable[Decision]) -> list[Decision]:
+    """The rows, equal neighbours as one, unless rows below tell more of them."""
+    merged: list[Decision] = []
+    for row in rows:
+        if merged and not (row.nested or row.structured) and merged[-1].like == row.like:
+            last = merged.pop()
+            where = (last.equations[0], row.equations[1])
+            row = replace(last, count=last.count + row.count, equations=where)
+        merged.append(row)
+    return merged

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from remat_plan import _compat
@@ -44,6 +44,12 @@ def file_label(file: str) -> str:
     shell = ipython.get_ipython() if ipython is not None else None
     named = shell.compile.format_code_name(file) if shell is not None else None
     return named[1] if named else "cell"
+
+
+def lines_text(file: str, lines: Collection[int]) -> str:
+    """Lines of one file, from the first to the last: ``model.py:3-7``."""
+    first, last = min(lines), max(lines)
+    return f"{file}:{first}-{last}" if last > first else f"{file}:{first}"
 
 
 def value_text(graph: Graph, v: int) -> str:
