@@ -39,11 +39,16 @@ def _renderer(
     )
 
 
-register(Plan, _renderer(plans.plan_line, plans.plan_table, plans.plan_chart))
-register(Analysis, _renderer(analyses.analysis_line, analyses.analysis_table, analyses.analysis_chart))
-register(Tradeoff, _renderer(curves.tradeoff_line, curves.tradeoff_table, curves.tradeoff_chart))
-register(Comparison, _renderer(curves.comparison_line, curves.comparison_table, curves.comparison_chart))
-register(Search, _renderer(curves.search_line, curves.search_table, curves.search_chart))
-register(StepReport, _renderer(steps.step_line, steps.step_table, steps.step_chart))
-register(BatchSizes, _renderer(steps.batch_line, steps.batch_table, steps.batch_chart))
-register(Measurement, _renderer(steps.measurement_line, steps.measurement_table, steps.measurement_chart))
+RENDERERS: dict[type, Renderer] = {
+    Plan: _renderer(plans.plan_line, plans.plan_table, plans.plan_chart),
+    Analysis: _renderer(analyses.analysis_line, analyses.analysis_table, analyses.analysis_chart),
+    Tradeoff: _renderer(curves.tradeoff_line, curves.tradeoff_table, curves.tradeoff_chart),
+    Comparison: _renderer(curves.comparison_line, curves.comparison_table, curves.comparison_chart),
+    Search: _renderer(curves.search_line, curves.search_table, curves.search_chart),
+    StepReport: _renderer(steps.step_line, steps.step_table, steps.step_chart),
+    BatchSizes: _renderer(steps.batch_line, steps.batch_table, steps.batch_chart),
+    Measurement: _renderer(steps.measurement_line, steps.measurement_table, steps.measurement_chart),
+}
+
+for _kind, _shown in RENDERERS.items():
+    register(_kind, _shown)
