@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remat_plan.results.analysis import Analysis, Residual
 
 RESIDUALS = 20
-"""Lines of the table that a terminal shows, and bars of the chart: the labels of more would be too small to read."""
+"""Most lines that a terminal shows, and most bars of the chart: the labels of more would be too small to read."""
 
 
 Group = tuple[int, "Residual"]

@@ -15,7 +15,7 @@ from remat_plan.report.charts import AFTER, Chart
 from remat_plan.report.tables import Cell, Column, Fact, Line, Table
 
 ENTRIES = 60
-"""Lines of a table that has too many for a page."""
+"""Most lines that a page shows of a long table."""
 _INDENT = 20
 """Pixels to the right for each level of a tree."""
 _PAGE = """<!doctype html>

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from remat_plan.results.steps import StepReport
 
 ENTRIES = 40
-"""Lines of the table of decisions that a terminal shows."""
+"""Most lines that a terminal shows of the table of decisions."""
 _ROOM = 52
 """Characters for what is done; a single saved value that does not fit in stands on a line of its own."""
 _COLUMNS = 100

@@ -92,12 +92,12 @@ def encode_fields(record: Any) -> dict[str, Any]:
 
 
 def decode(kind: type[T], data: Any, place: str = "") -> T:
-    """Return the record that ``encode`` made data of.
+    """Return what ``encode`` made data of: a record of a class, or another annotation.
 
     Raises:
         ValueError: a field is missing, of another type, too large or unknown; the message names its place.
     """
-    return _read_record(kind, data, place)
+    return _reader(kind)(data, place)
 
 
 class _Field(NamedTuple):

@@ -13,6 +13,7 @@ from remat_plan.results.codec import Change
 from remat_plan.results.shown import Shown
 
 POINTS = 600
+"""Most points of a trace: more than a chart has pixels for would only make stored plans larger."""
 
 
 @dataclass(frozen=True, slots=True)
