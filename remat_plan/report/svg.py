@@ -34,9 +34,9 @@ def render(chart: Chart) -> str:
 
 def _legend(chart: Chart) -> str:
     keys = [] if chart.floor is None else [(_area(0, 1, 30, 10, _SHADE), chart.floor.label)]
-    keys += [
-        (_path([(0, 6), (30, 6)], s.look) if s.look.width else _marker(15, 6, s.look), s.label) for s in chart.series
-    ]
+    for series in chart.series:
+        line = _path([(0, 6), (30, 6)], series.look) if series.look.width else ""
+        keys.append((line + (_marker(15, 6, series.look) if series.look.marker else ""), series.label))
     keys += [(_stroke(0, 6, 30, 6, 0.9, _DASHED), rule.label) for rule in chart.rules]
     style = 'style="vertical-align:middle;margin-right:5px" fill="currentColor" aria-hidden="true"'
     told = "".join(
