@@ -149,6 +149,7 @@ class Chart:
         rules: lines across.
         floor: the chart is shaded from the bottom to this rule.
         columns: texts for equal stretches of the x axis, told where it is pointed at.
+        unseen: what the legend of a page tells of what is not in sight.
     """
 
     title: str
@@ -158,6 +159,7 @@ class Chart:
     rules: tuple[Rule, ...] = ()
     floor: Rule | None = None
     columns: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:

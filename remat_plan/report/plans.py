@@ -53,14 +53,18 @@ def _known_peak(plan: Plan) -> tuple[int, str]:
     return plan.compiled_peak_bytes, "compiled"
 
 
+def _budget(plan: Plan) -> str:
+    """The budget in bytes, or that there was none."""
+    return "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
+
+
 def summary_line(plan: Plan) -> str:
     """One line: peak before and after, budget, overhead."""
     (peak, word), (overhead, source) = _known_peak(plan), best_overhead(plan)
     before = format_bytes(plan.written_peak_bytes)
     if plan.has_own_remat:
         before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
-    budget = "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
-    return f"{before} -> {format_bytes(peak)} {word}, budget {budget}, overhead {overhead:.1%} {source}"
+    return f"{before} -> {format_bytes(peak)} {word}, budget {_budget(plan)}, overhead {overhead:.1%} {source}"
 
 
 def status_line(
@@ -195,9 +199,8 @@ def plan_chart(plan: Plan) -> Chart:
             place = _shares(trace)[trace.live_bytes.index(max(trace.live_bytes))]
             lines.append(Series(told, Look(look.colour, 0.0, "D", 9.0), [place], [size], [told]))
     peak = max(1, *(max(s.ys, default=0) for s in lines), *(trace.peak_bytes for _, trace, _, _ in both))
-    budget, rules = plan.budget_bytes, ()
-    if budget is not None and budget <= _SIGHT * peak:
-        rules = (Rule(f"budget: {format_bytes(budget)}", budget),)
+    budget, told = plan.budget_bytes, f"budget: {_budget(plan)}"
+    rules = (Rule(told, budget),) if budget is not None and budget <= _SIGHT * peak else ()
     owned = plan.planned_timeline.owned_bytes
     overhead, source = best_overhead(plan)
     return Chart(
@@ -208,6 +211,7 @@ def plan_chart(plan: Plan) -> Chart:
         rules,
         Rule(f"arguments and results: {format_bytes(owned)}", owned),
         _hints(plan),
+        () if rules else (told,),
     )
 
 
@@ -218,11 +222,10 @@ def _shares(trace: MemoryTrace) -> tuple[float, ...]:
 
 def _hints(plan: Plan) -> tuple[str, ...]:
     """What each stretch of the step tells."""
-    budget = "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
     pairs = zip(_highest(plan.plain_timeline), _highest(plan.planned_timeline), strict=True)
     return tuple(
         f"at {n * 100 // _COLUMNS}% of the step: plain {format_bytes(plain)}, planned {format_bytes(planned)}, "
-        f"budget {budget}"
+        f"budget {_budget(plan)}"
         for n, (plain, planned) in enumerate(pairs)
     )
 

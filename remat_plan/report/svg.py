@@ -38,13 +38,13 @@ def _legend(chart: Chart) -> str:
         line = _path([(0, 6), (30, 6)], series.look) if series.look.width else ""
         keys.append((line + (_marker(15, 6, series.look) if series.look.marker else ""), series.label))
     keys += [(_stroke(0, 6, 30, 6, 0.9, _DASHED), rule.label) for rule in chart.rules]
+    keys += [("", text) for text in chart.unseen]
     style = 'style="vertical-align:middle;margin-right:5px" fill="currentColor" aria-hidden="true"'
-    told = "".join(
-        f'<span style="margin-right:16px;white-space:nowrap"><svg width="30" height="12" {style}>{key}</svg>'
-        f"{escape(label)}</span>"
-        for key, label in keys
-    )
-    return f'<div style="line-height:1.7">{told}</div>'
+    told = []
+    for key, label in keys:
+        drawn = f'<svg width="30" height="12" {style}>{key}</svg>' if key else ""
+        told.append(f'<span style="margin-right:16px;white-space:nowrap">{drawn}{escape(label)}</span>')
+    return f'<div style="line-height:1.7">{"".join(told)}</div>'
 
 
 def _drawing(chart: Chart) -> str:

@@ -145,7 +145,8 @@ def test_the_budget_is_a_line_where_it_is_in_sight(plan):
     assert "stroke-dasharray" in plan._repr_html_()
     far = dataclasses.replace(plan, budget_bytes=100 * plan.written_peak_bytes)
     assert "stroke-dasharray" not in far._repr_html_()
-    assert format_bytes(far.budget_bytes) in far._repr_html_()
+    assert f">budget: {format_bytes(far.budget_bytes)}</span>" in far._repr_html_()
+    assert ">budget: none</span>" in dataclasses.replace(plan, budget_bytes=None)._repr_html_()
 
 
 def test_there_is_a_row_for_each_entry(plan, with_schedule):
