@@ -15,7 +15,7 @@ import remat_plan as rp
 from benchmarks.common import Options, Report, mb, mean, percent, versions
 from benchmarks.kept import Kept
 from benchmarks.steps import STEPS, Step
-from remat_plan.results.batch_sizes import BatchSize
+from remat_plan.results.steps import BatchSize
 from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
 

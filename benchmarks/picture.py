@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.common import RESULTS
-from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.charts import AFTER, BEFORE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,8 +22,9 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.whole_step import StepProgram
-from remat_plan.graph.schedule import Schedule, Segment
+from remat_plan.graph.schedule import Schedule
 from remat_plan.program import Program, trace_program
+from remat_plan.results.codec import decode, encode
 
 POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 PLAIN = "plain"
@@ -97,9 +98,9 @@ def steps_of(name: str, options: Options, sizes: dict[str, dict[str, Any]]) -> S
 
 def stored(schedule: Schedule) -> list[Any]:
     """A schedule as data for JSON."""
-    return [segment.to_data() for segment in schedule]
+    return encode(schedule)
 
 
 def restored(data: list[Any] | None) -> Schedule | None:
     """The schedule that ``stored`` wrote."""
-    return None if data is None else tuple(map(Segment.from_data, data))
+    return None if data is None else decode(Schedule, data)

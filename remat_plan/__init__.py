@@ -23,12 +23,10 @@ from remat_plan.functions import Planned, checkpoint, remat
 from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
 from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
 from remat_plan.results.analysis import Analysis
-from remat_plan.results.batch_sizes import BatchSizes
-from remat_plan.results.comparison import Comparison
+from remat_plan.results.curves import Comparison, Tradeoff
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
-from remat_plan.results.step_report import StepReport
-from remat_plan.results.tradeoff import Tradeoff
+from remat_plan.results.steps import BatchSizes, StepReport
 from remat_plan.units import BudgetError
 
 if TYPE_CHECKING:

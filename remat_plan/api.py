@@ -22,11 +22,11 @@ from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import Existing, trace_loss, trace_program
+from remat_plan.report.plans import plan_status
 from remat_plan.report.progress import Progress
-from remat_plan.report.text import plan_status
 from remat_plan.results.analysis import Analysis, analyze_graph
+from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint, pareto
 from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
 from remat_plan.search.fastest import check_time

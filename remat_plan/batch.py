@@ -15,7 +15,7 @@ from remat_plan.doors import door
 from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
 from remat_plan.report.progress import Progress
-from remat_plan.results.batch_sizes import BatchSize, BatchSizes
+from remat_plan.results.steps import BatchSize, BatchSizes
 from remat_plan.training.batches import Batches, MarkedStep, largest_of
 from remat_plan.training.settings import Settings
 from remat_plan.units import parse_budget

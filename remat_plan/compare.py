@@ -1,6 +1,6 @@
 """Several strategies and budgets on one program, side by side: ``compare``.
 
-In: a loss function, budgets, strategies. Out: ``results.comparison.Comparison``. The program is traced once, and every
+In: a loss function, budgets, strategies. Out: ``results.curves.Comparison``. The program is traced once, and every
 schedule compiled at most once for all of them.
 
 Limits: strategies are used with their default settings; what needs more (``"mirror"`` needs counts) gets a line that
@@ -26,9 +26,8 @@ from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.program import Existing, trace_program
 from remat_plan.report.progress import Progress
-from remat_plan.results.comparison import Comparison, ComparisonRow
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS, step_values
+from remat_plan.results.curves import Comparison, ComparisonRow
+from remat_plan.results.measurement import ROUNDS, Measurement, step_values
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.units import Budget, BudgetError, parse_budget

@@ -22,13 +22,11 @@ from remat_plan.functions import Planned, remat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.options import RematOptions
 from remat_plan.recent import Recent
+from remat_plan.report.plans import best_overhead, status_line
 from remat_plan.report.progress import Progress
-from remat_plan.report.rows import best_overhead
-from remat_plan.report.text import status_line
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS
+from remat_plan.results.measurement import ROUNDS, Measurement
 from remat_plan.results.plan import Plan
-from remat_plan.results.step_report import StepReport
+from remat_plan.results.steps import StepReport
 from remat_plan.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.running import Running

@@ -25,11 +25,10 @@ from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.report.shortfall import below_minimum, own_budget
-from remat_plan.results.effects import effect_notes
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import check_rounds, peaks_of
+from remat_plan.results.measurement import Measurement, check_rounds, peaks_of
+from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import Plan
-from remat_plan.results.step_report import StepBytes, StepReport
+from remat_plan.results.steps import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
 from remat_plan.search.levels import Fitted

@@ -20,10 +20,9 @@ from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.results.decisions import decide
-from remat_plan.results.effects import effect_notes
+from remat_plan.results.evidence import Search, Tried, reduce_timeline
+from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
-from remat_plan.results.trace import reduce_timeline
-from remat_plan.results.tried import Search, Tried
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.fastest import find_fastest

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.cli.main import main
 from remat_plan.graph.schedule import WRITTEN
-from remat_plan.report.text import summary_line
+from remat_plan.report.plans import summary_line
 from remat_plan.units import format_bytes
 from tests.helpers import assert_trees_close, count_equations
 

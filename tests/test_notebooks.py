@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from remat_plan.report.palette import AFTER, BEFORE
+from remat_plan.report.charts import AFTER, BEFORE
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks"

@@ -17,8 +17,7 @@ import pytest
 import remat_plan as rp
 from remat_plan.graph.fingerprint import Fingerprint
 from remat_plan.results.decisions import Decision
-from remat_plan.results.plan import FORMAT
-from remat_plan.results.stored import DEEPEST
+from remat_plan.results.stored import DEEPEST, FORMAT
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,7 +140,7 @@ def test_copies_and_pickles(plan):
         ("{}", "no format number"),
         ('{"format": null}', "format is null, not an integer"),
         ('{"format": "2"}', "format is a string, not an integer"),
-        (f'{{"format": {FORMAT}}}', "program is missing"),
+        (f'{{"format": {FORMAT}}}', "strategy is missing"),
     ],
 )
 def test_what_is_no_plan(text, told):
@@ -253,7 +252,7 @@ def test_no_field_may_be_of_another_type(plan, path):
         (["schedule", 0, "choices"], [[0, {"parts": [[1, []]], "slots": -1}]], "slots is -1"),
         (["decisions"], [], "decisions has rows for 0 segments"),
         (["decisions", 0, "count"], 0, "is 0, less than 1"),
-        (["decisions", 0, "equations"], [1], "has 1 numbers, not 2"),
+        (["decisions", 0, "equations"], [1], "has 1 items, not 2"),
         (["decisions", 0, "surprise"], 1, "not a field that is known"),
         (["plain_timeline", "live_bytes"], [], "has 0 numbers for"),
         (["plain_timeline", "positions", 0], 10**9, "do not rise"),

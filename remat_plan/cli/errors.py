@@ -16,6 +16,7 @@ _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _FRAMES = 3
+"""The last so many of the user's own frames are shown."""
 
 
 class InputError(Exception):

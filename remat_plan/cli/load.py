@@ -14,33 +14,13 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from remat_plan.cli.errors import InputError, user_error
-
-
-@dataclass(frozen=True, slots=True)
-class LossOptions:
-    """What FUNCTION may say beside a loss function and its arguments; the meaning is that of ``rp.plan``."""
-
-    argnums: Any = 0
-    has_aux: bool = False
-    static_argnums: Any = ()
-    kwargs: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """What FUNCTION may say beside a training step and its arguments; the meaning is that of ``rp.fit``."""
-
-    donate_argnums: Any = ()
-    static_argnums: Any = ()
-    in_shardings: Any = None
-    out_shardings: Any = None
-    compiler_options: Mapping[str, Any] | None = None
+from remat_plan.wording import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +30,14 @@ class Kind:
     Attributes:
         what: the first thing of it, in words.
         name: the same, as an argument is called.
-        options: what may be said beside it and its arguments.
-        door: the function that these are for.
+        options: what may be said beside it and its arguments, with what holds where it is not said.
+        door: the function that these are for, which tells what they mean.
         inputs: what FUNCTION itself is given, in words; "" for nothing.
     """
 
     what: str
     name: str
-    options: type[LossOptions | StepOptions]
+    options: Mapping[str, Any]
     door: str
     inputs: str = ""
 
@@ -67,22 +47,30 @@ class Kind:
         return f"({self.name}, args) or ({self.name}, args, options)"
 
 
-LOSS = Kind("loss function", "loss_fn", LossOptions, "remat_plan.plan")
-STEP = Kind("training step", "train_step", StepOptions, "remat_plan.fit")
-STEPS = Kind("training step", "train_step", StepOptions, "remat_plan.fit", "the number of examples in a batch")
+_OF_STEPS = {
+    "donate_argnums": (),
+    "static_argnums": (),
+    "in_shardings": None,
+    "out_shardings": None,
+    "compiler_options": None,
+}
+LOSS = Kind(
+    "loss function",
+    "loss_fn",
+    {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None},
+    "remat_plan.plan",
+)
+STEP = Kind("training step", "train_step", _OF_STEPS, "remat_plan.fit")
+STEPS = replace(STEP, inputs="the number of examples in a batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A function, the arguments to plan it on, and what else is to be said about it."""
+    """A function, the arguments to plan it on, and all options of its kind."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    options: LossOptions | StepOptions
-
-    def as_arguments(self) -> dict[str, Any]:
-        """Return the options as keyword arguments."""
-        return {f.name: getattr(self.options, f.name) for f in fields(self.options)}
+    options: Mapping[str, Any]
 
 
 def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
@@ -97,9 +85,17 @@ def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
             or returns something else.
     """
     path, name = split(text)
-    function = find(import_file(path), path, name, kind)
+    function = _find(_import_file(path), path, name, kind)
     label = f"{path.name}:{name}"
-    return lambda *inputs: check(call(function, label, *inputs), label, kind)
+
+    def make(*inputs: Any) -> Problem:
+        try:
+            made = function(*inputs)
+        except (Exception, SystemExit) as error:
+            raise user_error(error, label, "It runs before anything is planned: mend it there.") from error
+        return check(made, label, kind)
+
+    return make
 
 
 def split(text: str) -> tuple[Path, str]:
@@ -130,12 +126,7 @@ def _near(path: Path) -> str:
     return f" Did you mean {path.parent / close[0]}?" if close else ""
 
 
-def import_file(path: Path) -> ModuleType:
-    """Import a file by its place.
-
-    Raises:
-        InputError: importing it raises.
-    """
+def _import_file(path: Path) -> ModuleType:
     folder, parts = path.parent, [path.stem]
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -163,20 +154,13 @@ def _import_alone(name: str, path: Path) -> ModuleType:
     return module
 
 
-def find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[..., Any]:
-    """Return the function of that name, which must need no arguments, or the one that its kind is given.
-
-    Raises:
-        InputError: there is none, or it needs other arguments.
-    """
+def _find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[..., Any]:
+    """Return the function of that name, which must need no arguments, or the one that its kind is given."""
     function = getattr(module, name, None)
     if function is None:
         own = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
-        close = difflib.get_close_matches(name, own, n=1)
         defined = f"It defines {', '.join(own)}." if own else "It defines no function."
-        raise InputError(
-            f"{path.name} has no function {name!r}.", defined + (f" Did you mean {close[0]!r}?" if close else "")
-        )
+        raise InputError(f"{path.name} has no function {name!r}.", defined + did_you_mean(name, own))
     if not callable(function):
         raise InputError(
             f"{path.name}:{name} is not a function but {type(function).__name__}.",
@@ -194,18 +178,6 @@ def find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[...,
     except ValueError:  # a builtin without a signature
         pass
     return function
-
-
-def call(function: Callable[..., Any], label: str, *inputs: Any) -> Any:
-    """Call the user's function.
-
-    Raises:
-        InputError: it raises.
-    """
-    try:
-        return function(*inputs)
-    except (Exception, SystemExit) as error:
-        raise user_error(error, label, "It runs before anything is planned: mend it there.") from error
 
 
 def check(made: Any, label: str, kind: Kind) -> Problem:
@@ -226,19 +198,18 @@ def check(made: Any, label: str, kind: Kind) -> Problem:
             f"the second thing that {label} returned is {_tell(args)}.",
             f"It must be a tuple of the {kind.what}'s arguments; of one argument: (params,).",
         )
-    known = [f.name for f in fields(kind.options)]
-    advice = f"It must be a dict with some of {', '.join(known)}; they mean what they mean in {kind.door}."
+    advice = f"It must be a dict with some of {', '.join(kind.options)}; they mean what they mean in {kind.door}."
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"the third thing that {label} returned is {_tell(options)}.", advice)
-    unknown = sorted({str(key) for key in options or ()} - set(known))
-    if kind is LOSS and unknown and unknown[0] in {f.name for f in fields(StepOptions)}:
+    unknown = sorted({str(key) for key in options or ()} - kind.options.keys())
+    if kind is LOSS and unknown and unknown[0] in STEP.options:
         raise InputError(
             f"{label} returned {unknown[0]!r}, an option of a whole training step.",
             f"A step is for `remat-plan fit {label}`; here {label} must return {kind.shape}.",
         )
     if unknown:
         raise InputError(f"the options that {label} returned have an unknown {unknown[0]!r}.", advice)
-    return Problem(fn, tuple(args), kind.options(**(options or {})))
+    return Problem(fn, tuple(args), {**kind.options, **(options or {})})
 
 
 def _tell(thing: Any) -> str:

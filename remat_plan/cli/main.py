@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import enum
 import os
 import sys
 import traceback
@@ -22,21 +23,31 @@ import jax
 
 import remat_plan as rp
 from remat_plan.cli.errors import InputError, own_frames, user_error
-from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, LossOptions, Problem, load
-from remat_plan.cli.output import Outputs, Report
+from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, Problem, load
+from remat_plan.cli.output import Outputs
 from remat_plan.cli.parser import make_parser
 from remat_plan.clock.steps import with_values
 from remat_plan.graph.call import NoLoss
-from remat_plan.report.terminal import show
-from remat_plan.report.text import summary_line
-from remat_plan.results.comparison import Comparison
+from remat_plan.report.plans import summary_line
+from remat_plan.report.text import show
+from remat_plan.results.curves import Comparison
+from remat_plan.results.shown import Shown
 from remat_plan.units import BudgetError, parse_budget
 
-FINE, OVER_BUDGET, BAD_INPUT, FAILED = 0, 1, 2, 3
 COMPARED_BUDGETS = ("75%", "50%", "25%")
 
 Make = Callable[..., Problem]
 """Calls the user's FUNCTION, of ``max-batch`` with a number of examples."""
+
+
+class Exit(enum.IntEnum):
+    """Exit codes; see the module docstring."""
+
+    FINE = 0
+    OVER_BUDGET = 1
+    BAD_INPUT = 2
+    FAILED = 3
+    STOPPED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,16 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except BudgetError as error:
         print(f"remat-plan: {error}", file=sys.stderr)
-        return OVER_BUDGET
+        return Exit.OVER_BUDGET
     except InputError as error:
         print(f"remat-plan: error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return Exit.BAD_INPUT
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        return Exit.FINE
     except KeyboardInterrupt:  # the user stopped it: no traceback
         print("remat-plan: stopped", file=sys.stderr)
-        return 130
+        return Exit.STOPPED
     except Exception:  # a fault of this library: shown whole
         traceback.print_exc()
         print(
@@ -69,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "with the lines above.",
             file=sys.stderr,
         )
-        return FAILED
+        return Exit.FAILED
     finally:
         jax.config.update("jax_traceback_filtering", filtering)
 
@@ -77,18 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "strategies":
         print(rp.strategies())
-        return FINE
+        return Exit.FINE
     outputs = Outputs(options.json, options.html, options.plot)
     outputs.check()
     _check_budgets(options)
     with contextlib.redirect_stdout(sys.stderr if options.json == "-" else sys.stdout):  # the user's file may print
-        command, kind = _COMMANDS[options.command]
+        kind = _COMMANDS[options.command][1]
         make = load(options.source, kind)
-        report = _guarded(command, make, make(*([options.multiple_of] if kind.inputs else [])), options)
+        report = _guarded(make(*([options.multiple_of] if kind.inputs else [])), options, make)
     outputs.write(report, f"remat-plan {options.command} {options.source}")
     sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
     none_fits = isinstance(report, Comparison) and not any(row.plan for row in report.rows)
-    return OVER_BUDGET if none_fits else FINE
+    return Exit.OVER_BUDGET if none_fits else Exit.FINE
 
 
 def _check_budgets(options: argparse.Namespace) -> None:
@@ -114,116 +125,78 @@ def _check_budgets(options: argparse.Namespace) -> None:
             raise InputError(f"--{error}") from None
 
 
-def _guarded(
-    command: Callable[..., Report], make: Callable[..., Problem], problem: Problem, options: argparse.Namespace
-) -> Report:
+def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
     """Run a command; tell errors in the user's function from errors in what was asked.
 
     Raises:
         InputError: for both. BudgetError. Other exceptions: failures of this library.
     """
+    command, kind = _COMMANDS[options.command]
     try:
         return command(problem, options, make)
     except (BudgetError, InputError):
         raise
     except NoLoss as error:
         raise InputError(str(error), f"A whole training step is for `remat-plan fit {options.source}`.") from error
-    except (TypeError, ValueError, ImportError) as error:
-        if not own_frames(error):  # remat_plan's own words about an argument
-            raise InputError(str(error), " ".join(getattr(error, "__notes__", ()))) from error
-        raise _loss_error(error, problem) from error
     except Exception as error:
-        if not own_frames(error):
+        if own_frames(error):
+            name = getattr(problem.fn, "__name__", type(problem.fn).__name__)
+            advice = f"The {kind.what} must run under jax.make_jaxpr({name})(*args); mend it there first."
+            raise user_error(error, f"tracing {name}", advice) from error
+        if not isinstance(error, (TypeError, ValueError, ImportError)):
             raise
-        raise _loss_error(error, problem) from error
+        words = " ".join(getattr(error, "__notes__", ()))
+        raise InputError(str(error), words) from error  # remat_plan's own words about an argument
 
 
-def _loss_error(error: Exception, problem: Problem) -> InputError:
-    name = getattr(problem.fn, "__name__", type(problem.fn).__name__)
-    what = "The loss function" if isinstance(problem.options, LossOptions) else "The training step"
-    advice = f"{what} must run under jax.make_jaxpr({name})(*args); mend it there first."
-    return user_error(error, f"tracing {name}", advice)
+def _asked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Options of the command line that are arguments of the same names."""
+    return {name: getattr(options, name) for name in names}
 
 
-def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
-    return rp.analyze(problem.fn, *problem.args, **problem.as_arguments())
+def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
+    return rp.analyze(problem.fn, *problem.args, **problem.options)
 
 
 def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
-    plan = rp.plan(
-        problem.fn,
-        *problem.args,
-        budget=options.budget,
-        strategy=options.strategy,
-        must_save=options.must_save or (),
-        must_recompute=options.must_recompute or (),
-        never_recompute=options.never_recompute,
-        verify=options.verify,
-        target=options.target,
-        cost=options.cost,
-        existing=options.existing,
-        goal=options.goal,
-        **problem.as_arguments(),
-    )
+    limits = {"must_save": options.must_save or (), "must_recompute": options.must_recompute or ()}
+    asked = _asked(options, "budget", "strategy", "never_recompute", "verify", "target", "cost", "existing", "goal")
+    plan = rp.plan(problem.fn, *problem.args, **limits, **asked, **problem.options)
     if options.search:
         show(plan.search)
         print()
     return plan
 
 
-def _measure(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
+def _measure(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
     plan = _plan(problem, options, make)
     print(f"remat-plan: {summary_line(plan)}", file=sys.stderr)
-    told = problem.options
-    kwargs = told.kwargs if isinstance(told, LossOptions) else None
-    return plan.measure(*map(with_values, problem.args), kwargs=with_values(kwargs), rounds=options.rounds)
+    kwargs = with_values(problem.options["kwargs"])
+    return plan.measure(*map(with_values, problem.args), kwargs=kwargs, rounds=options.rounds)
 
 
-def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
-    return rp.tradeoff(
-        problem.fn,
-        *problem.args,
-        target=options.target,
-        cost=options.cost,
-        existing=options.existing,
-        points=options.points,
-        **problem.as_arguments(),
-    )
+def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
+    asked = _asked(options, "target", "cost", "existing", "points")
+    return rp.tradeoff(problem.fn, *problem.args, **asked, **problem.options)
 
 
-def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
-    asked = {"budget": options.budget, "target": options.target, "cost": options.cost}
-    return rp.fit(problem.fn, *problem.args, **asked, **problem.as_arguments()).report
+def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
+    return rp.fit(problem.fn, *problem.args, **_asked(options, "budget", "target", "cost"), **problem.options).report
 
 
-def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Report:
-    return rp.max_batch(
-        problem.fn,
-        lambda batch: make(batch).args,
-        budget=options.budget,
-        multiple_of=options.multiple_of,
-        target=options.target,
-        cost=options.cost,
-        **problem.as_arguments(),
-    )
+def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
+    asked = _asked(options, "budget", "multiple_of", "target", "cost")
+    return rp.max_batch(problem.fn, lambda batch: make(batch).args, **asked, **problem.options)
 
 
-def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Report:
+def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
     names = [row.name for row in rp.strategies()] if options.strategy == ["all"] else options.strategy
-    return rp.compare(
-        problem.fn,
-        *problem.args,
-        budgets=options.budget or COMPARED_BUDGETS,
-        strategies=names or ["auto"],
-        verify=options.verify,
-        target=options.target,
-        cost=options.cost,
-        existing=options.existing,
-        **problem.as_arguments(),
-    )
+    several = {"budgets": options.budget or COMPARED_BUDGETS, "strategies": names or ["auto"]}
+    asked = _asked(options, "verify", "target", "cost", "existing")
+    return rp.compare(problem.fn, *problem.args, **several, **asked, **problem.options)
 
 
-_COMMANDS: dict[str, tuple[Callable[[Problem, Any, Make], Report], Kind]] = {
+_COMMANDS: dict[str, tuple[Callable[[Problem, Any, Make], Shown], Kind]] = {
     "analyze": (_analyze, LOSS),
     "plan": (_plan, LOSS),
     "measure": (_measure, LOSS),

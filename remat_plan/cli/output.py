@@ -11,25 +11,12 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from remat_plan.cli.errors import InputError
 from remat_plan.report.html import page
-from remat_plan.report.terminal import show
-
-
-class Report(Protocol):
-    """What every command makes: a plan, an analysis, a curve or a comparison."""
-
-    def to_json(self) -> str:
-        """Return it as JSON text."""
-        ...
-
-    def plot(self) -> Any:
-        """Draw it; return matplotlib's axes."""
-        ...
-
-    def _repr_html_(self) -> str: ...
+from remat_plan.report.text import show
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +42,7 @@ class Outputs:
         if len(set(given)) < len(given):
             raise InputError("two reports go to one file.", "Give each of --json, --html and --plot its own.")
 
-    def write(self, report: Report, title: str) -> None:
+    def write(self, report: Shown, title: str) -> None:
         """Print a report and write it to the files asked for; each is complete or as it was before.
 
         All are made before the first is written.
@@ -102,9 +89,10 @@ def _check_picture(target: str) -> None:
         )
 
 
-def _picture(report: Report, target: str) -> bytes:
+def _picture(report: Shown, target: str) -> bytes:
     drawn = io.BytesIO()
-    report.plot().figure.savefig(drawn, format=Path(target).suffix[1:].lower(), dpi=150)
+    figure: Any = report.plot().figure
+    figure.savefig(drawn, format=Path(target).suffix[1:].lower(), dpi=150)
     return drawn.getvalue()
 
 

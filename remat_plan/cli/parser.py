@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import remat_plan
 from remat_plan.clock.store import Cost
@@ -119,14 +119,6 @@ examples:
 
 Strategies with one schedule, whatever the budget, have one line."""
 
-_BUDGET = 'bytes (800MB, 8GiB), "device"'
-
-_LIMITS = {
-    "--must-save": "checkpoint_name names of values that are never recomputed",
-    "--must-recompute": "checkpoint_name names of values that are never saved for the backward pass",
-    "--never-recompute": "primitives that are never recomputed, such as dot_general (default: collectives)",
-}
-
 
 def _texts(text: str) -> list[str]:
     """``a,b`` as a list."""
@@ -148,6 +140,63 @@ def _count(least: int) -> Callable[[str], int]:
     return parse
 
 
+_NAMES = {"metavar": "NAME,...", "type": _texts, "action": "extend"}
+_BUDGET = 'bytes (800MB, 8GiB), "device"'
+_PLANS = "plan measure"
+_PREDICT = "plan measure fit max-batch tradeoff compare"
+_REPORTS = f"analyze {_PREDICT}"
+
+_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (_PLANS, "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of the present peak (60%%)"}),
+    (_PLANS, "--strategy", {"metavar": "NAME", "default": "auto", "help": "how to plan (default: auto)"}),
+    (_PLANS, "--goal", {
+        "choices": get_args(Goal), "default": "memory",
+        "help": "the least recomputation within the budget (memory, the default), or the fastest step (time)",
+    }),
+    (_PLANS, "--must-save", {**_NAMES, "help": "checkpoint_name names of values that are never recomputed"}),
+    (_PLANS, "--must-recompute", {
+        **_NAMES, "help": "checkpoint_name names of values that are never saved for the backward pass",
+    }),
+    (_PLANS, "--never-recompute", {
+        **_NAMES, "help": "primitives that are never recomputed, such as dot_general (default: collectives)",
+    }),
+    (_PLANS, "--search", {"action": "store_true", "help": "show the schedules that were compiled as well"}),
+    ("measure", "--rounds", {
+        "metavar": "N", "type": _count(1), "default": 15, "help": "how often both steps run (default: 15)",
+    }),
+    ("fit", "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of what the step needs as it is (60%%)"}),
+    ("max-batch", "--budget", {"metavar": "B", "help": f"{_BUDGET}, on one device"}),
+    ("max-batch", "--multiple-of", {
+        "metavar": "N", "type": _count(1), "default": 8, "help": "what batches are multiples of (default: 8)",
+    }),
+    ("compare", "--budget", {**_NAMES, "metavar": "B,...", "default": [], "help": "budgets (default: 75%%,50%%,25%%)"}),
+    ("compare", "--strategy", {**_NAMES, "default": [], "help": "strategies (default: auto); all of them: all"}),
+    ("tradeoff", "--points", {
+        "metavar": "N", "type": _count(2), "default": 16, "help": "how many schedules (default: 16)",
+    }),
+    ("plan fit max-batch tradeoff compare", "--target", {
+        "metavar": "T", "help": 'the device to plan for; it need not be attached: "gpu:h100", "tpu:v5e:1x1"',
+    }),
+    (_PREDICT, "--cost", {
+        "choices": get_args(Cost), "default": "table",
+        "help": "predict seconds by data sheets (table, the default) or by rates measured on this device, once",
+    }),
+    ("plan measure tradeoff compare", "--existing", {
+        "choices": get_args(Existing), "default": "replan",
+        "help": "the function's own jax.checkpoint regions: plan them anew (replan, the default) or keep them",
+    }),
+    ("plan measure compare", "--no-verify", {
+        "dest": "verify", "action": "store_false", "help": "predict only; do not compile (quick, less sure)",
+    }),
+    (_REPORTS, "--json", {"metavar": "FILE", "help": "write JSON; - for stdout, instead of the table"}),
+    (_REPORTS, "--html", {"metavar": "FILE", "help": "write a page that needs no network"}),
+    (_REPORTS, "--plot", {
+        "metavar": "FILE", "help": "write a picture: .png, .svg, .pdf (needs matplotlib)",
+    }),
+)  # fmt: skip
+"""Commands, option, and what ``argparse`` is told of it; a command has its options in this order."""
+
+
 def _strategies() -> str:
     """The strategies, one line each."""
     lines = ["strategies (`remat-plan strategies` tells more):"]
@@ -164,78 +213,26 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"remat_plan {remat_plan.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, told: str, after: str, returns: str = "(loss_fn, args[, options])") -> argparse.ArgumentParser:
+    strategies = _strategies()
+    loss, step = "(loss_fn, args[, options])", "(train_step, args[, options])"
+    for name, summary, epilog, returns in (
+        ("analyze", "what plain JAX saves for the backward pass, by value; nothing is compiled", "", loss),
+        ("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{strategies}", loss),
+        ("measure", "plan, then run the plain and the planned step in turns", _AFTER_MEASURE, loss),
+        ("fit", "what to recompute, to fit a whole training step in a budget", _AFTER_FIT, step),
+        ("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step),
+        ("tradeoff", "peak memory against overhead, the whole curve", "", loss),
+        ("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{strategies}", loss),
+        ("strategies", "the strategies: what each does, where it is from, when not to use it", "", ""),
+    ):
+        description = f"{summary[0].upper()}{summary[1:]}."
         command = commands.add_parser(
-            name, help=told, description=f"{told[0].upper()}{told[1:]}.", epilog=after, formatter_class=plain,
-            allow_abbrev=False,
-        )  # fmt: skip
-        command.add_argument("source", metavar="PATH.py:FUNCTION", help=f"returns {returns}")
-        return command
-
-    analyze = add("analyze", "what plain JAX saves for the backward pass, by value; nothing is compiled", "")
-    plan = add("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{_strategies()}")
-    measure = add("measure", "plan, then run the plain and the planned step in turns", _AFTER_MEASURE)
-    step = "(train_step, args[, options])"
-    fit = add("fit", "what to recompute, to fit a whole training step in a budget", _AFTER_FIT, step)
-    largest = add("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step)
-    tradeoff = add("tradeoff", "peak memory against overhead, the whole curve", "")
-    compare = add("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{_strategies()}")
-
-    for command in (plan, measure):
-        command.add_argument("--budget", metavar="B", help=f"{_BUDGET}, or a share of the present peak (60%%)")
-        command.add_argument("--strategy", metavar="NAME", default="auto", help="how to plan (default: auto)")
-        command.add_argument(
-            "--goal", choices=get_args(Goal), default="memory",
-            help="the least recomputation within the budget (memory, the default), or the fastest step (time)",
-        )  # fmt: skip
-        for option, told in _LIMITS.items():
-            command.add_argument(option, metavar="NAME,...", type=_texts, action="extend", help=told)
-        command.add_argument("--search", action="store_true", help="show the schedules that were compiled as well")
-    measure.add_argument(
-        "--rounds", metavar="N", type=_count(1), default=15, help="how often both steps run (default: 15)"
-    )
-    measure.set_defaults(target=None)  # the attached device
-    told = f"{_BUDGET}, or a share of what the step needs as it is (60%%)"
-    fit.add_argument("--budget", metavar="B", help=told)
-    largest.add_argument("--budget", metavar="B", help=f"{_BUDGET}, on one device")
-    largest.add_argument(
-        "--multiple-of", metavar="N", type=_count(1), default=8, help="what batches are multiples of (default: 8)"
-    )
-    compare.add_argument(
-        "--budget", metavar="B,...", type=_texts, action="extend", default=[], help="budgets (default: 75%%,50%%,25%%)"
-    )
-    compare.add_argument(
-        "--strategy",
-        metavar="NAME,...",
-        type=_texts,
-        action="extend",
-        default=[],
-        help="strategies (default: auto); all of them: all",
-    )
-    tradeoff.add_argument("--points", metavar="N", type=_count(2), default=16, help="how many schedules (default: 16)")
-    for command in (plan, fit, largest, tradeoff, compare):
-        command.add_argument(
-            "--target", metavar="T", help='the device to plan for; it need not be attached: "gpu:h100", "tpu:v5e:1x1"'
+            name, help=summary, description=description, epilog=epilog, formatter_class=plain, allow_abbrev=False
         )
-    for command in (plan, measure, fit, largest, tradeoff, compare):
-        command.add_argument(
-            "--cost", choices=get_args(Cost), default="table",
-            help="predict seconds by data sheets (table, the default) or by rates measured on this device, once",
-        )  # fmt: skip
-    for command in (plan, measure, tradeoff, compare):
-        command.add_argument(
-            "--existing", choices=get_args(Existing), default="replan",
-            help="the function's own jax.checkpoint regions: plan them anew (replan, the default) or keep them",
-        )  # fmt: skip
-    for command in (plan, measure, compare):
-        command.add_argument(
-            "--no-verify", dest="verify", action="store_false", help="predict only; do not compile (quick, less sure)"
-        )
-    for command in (analyze, plan, measure, fit, largest, tradeoff, compare):
-        command.add_argument("--json", metavar="FILE", help="write JSON; - for stdout, instead of the table")
-        command.add_argument("--html", metavar="FILE", help="write a page that needs no network")
-        command.add_argument("--plot", metavar="FILE", help="write a picture: .png, .svg, .pdf (needs matplotlib)")
-    told = "the strategies: what each does, where it is from, when not to use it"
-    commands.add_parser("strategies", help=told, description=f"{told[0].upper()}{told[1:]}.", allow_abbrev=False)
+        if returns:
+            command.add_argument("source", metavar="PATH.py:FUNCTION", help=f"returns {returns}")
+        for names, option, settings in _OPTIONS:
+            if name in names.split():
+                command.add_argument(option, **settings)
+        command.set_defaults(target=None)  # the attached device, where it is not an option
     return parser

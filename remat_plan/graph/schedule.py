@@ -8,7 +8,8 @@ In: nothing. Out: ``Segment``, ``Choice``, ``Part``: what a strategy returns, a 
               among them are run (``choices``)
     Choice    how one structure (a loop, a branch) is run: schedules of the regions inside it
 
-A schedule is a tuple of segments that cover a region. It nests, compares by value, hashes, and is plain data for JSON.
+A schedule is a tuple of segments that cover a region. It nests, compares by value, hashes, and is plain data (stored by
+``results.codec``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_plan.graph.action import SAVE, action_of
+from remat_plan.graph.action import SAVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,6 @@ class Part:
             size = -(-size // groups)
         return (*self.groups, size)
 
-    def to_data(self) -> list[Any]:
-        """Return plain data for JSON."""
-        return [self.count, [s.to_data() for s in self.schedule], *([list(self.groups)] if self.groups else [])]
-
-    @staticmethod
-    def from_data(data: list[Any]) -> Part:
-        """Read back what ``to_data`` returned."""
-        return Part(data[0], tuple(map(Segment.from_data, data[1])), tuple(data[2]) if len(data) > 2 else ())
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -69,18 +61,6 @@ class Choice:
 
     parts: tuple[Part, ...]
     slots: int = 0
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        data: dict[str, Any] = {"parts": [part.to_data() for part in self.parts]}
-        if self.slots:
-            data["slots"] = self.slots
-        return data
-
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> Choice:
-        """Read back what ``to_data`` returned."""
-        return Choice(tuple(map(Part.from_data, data["parts"])), data.get("slots", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +110,6 @@ class Segment:
             yield self
         for child in self.children:
             yield from child.leaves()
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        data: dict[str, Any] = {"start": self.start, "end": self.end}
-        if self.checkpointed:
-            data["checkpointed"] = True
-        if self.actions:
-            data["actions"] = [list(pair) for pair in self.actions]
-        if self.children:
-            data["children"] = [c.to_data() for c in self.children]
-        if self.choices:
-            data["choices"] = [[index, choice.to_data()] for index, choice in self.choices]
-        return data
-
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> Segment:
-        """Read back what ``to_data`` returned."""
-        return Segment(
-            data["start"],
-            data["end"],
-            data.get("checkpointed", False),
-            tuple((v, action_of(action).name) for v, action in data.get("actions", ())),
-            tuple(map(Segment.from_data, data.get("children", ()))),
-            tuple((index, Choice.from_data(choice)) for index, choice in data.get("choices", ())),
-        )
 
 
 Schedule = tuple[Segment, ...]

@@ -1,130 +1,190 @@
-"""Charts as SVG with their legends: memory over the step, the trade-off curve, strategies side by side.
+"""Charts as data: points over two axes, or bars. ``svg`` and ``plots`` draw them, each in its medium.
 
-In: ``Plan``, ``Tradeoff``, ``Comparison``. Out: HTML; ``html`` puts it between titles and tables.
+In: nothing. Out: ``Chart`` and ``BarChart``, with the colours and markers that all media share.
+
+The colours are those of Okabe and Ito (2008, "Color universal design"), which readers with any of the common colour
+deficiencies can tell apart, less yellow (pale on white) and black (gone on black), and with grey. Markers tell points
+apart in print and where there are more series than colours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from remat_plan.report.palette import AFTER, PLAIN, PLANNED, Look, point_look
-from remat_plan.report.rows import budget_text, compiled_peaks, memory_high, shares
-from remat_plan.report.svg import Axis, Line, area_key, line_chart, line_key, marker_key, rule_key
 from remat_plan.units import format_bytes
 
-if TYPE_CHECKING:
-    from remat_plan.results.comparison import Comparison
-    from remat_plan.results.plan import Plan
-    from remat_plan.results.trace import MemoryTrace
-    from remat_plan.results.tradeoff import Tradeoff
-
-_COLUMNS = 100
-"""Stretches of the step whose figures are told when they are pointed at."""
-
-
-def timeline(plan: Plan) -> str:
-    """Live memory over the step, plain and planned, as predicted; the compiled peaks as markers; the budget."""
-    before, after = plan.plain_timeline, plan.planned_timeline
-    high = memory_high(plan)
-    shown = plan.budget_bytes is not None and plan.budget_bytes <= high
-    lines = [Line(PLAIN, shares(before), before.live_bytes), Line(PLANNED, shares(after), after.live_bytes)]
-    keys = [
-        (line_key(PLAIN), f"plain: predicted peak {format_bytes(before.peak_bytes)}"),
-        (line_key(PLANNED), f"planned: predicted peak {format_bytes(after.peak_bytes)}"),
-    ]
-    for (place, size_bytes, word), drawn in zip(compiled_peaks(plan), (PLAIN, PLANNED), strict=False):
-        told = f"{word}: compiled peak {format_bytes(size_bytes)}"
-        lines.append(Line(drawn, [place], [size_bytes], [told]))
-        keys.append((marker_key(drawn), told))
-    keys += [
-        (rule_key() if shown else "", f"budget: {budget_text(plan)}"),
-        (area_key(), f"arguments and results: {format_bytes(after.owned_bytes)}"),
-    ]
-    chart = line_chart(
-        "live memory over the gradient step, plain and planned (predicted)",
-        lines,
-        Axis("position in the gradient step (share of its instructions)", 0, 100, lambda v: f"{v:.0f}%"),
-        Axis("live memory (predicted)", 0, high, format_bytes),
-        floor=after.owned_bytes,
-        rule=float(plan.budget_bytes) if plan.budget_bytes is not None and shown else None,
-        columns=_hints(plan),
-    )
-    return _legend(keys) + chart
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
+    *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c"),
+)
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
+"""One for each series, in turn."""
+BEFORE, AFTER = VERMILION, BLUE
+"""Of the plain step and of the planned one, everywhere."""
+MARKERS = "osD^v"
+"""Circle, square, diamond, triangles, in turn, as matplotlib names them."""
+_SIZES = (5.0, 9.0)
+"""The smallest and the largest marker of points that may coincide."""
+_MARGIN = 0.04
+"""Free space at either end of an axis, as a share of the span of its values."""
 
 
-def _hints(plan: Plan) -> list[str]:
-    pairs = zip(_highest(plan.plain_timeline), _highest(plan.planned_timeline), strict=True)
-    return [
-        f"at {n * 100 // _COLUMNS}% of the step: plain {format_bytes(plain)}, planned {format_bytes(planned)}, "
-        f"budget {budget_text(plan)}"
-        for n, (plain, planned) in enumerate(pairs)
-    ]
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a series is drawn.
+
+    Attributes:
+        colour: as ``#rrggbb``.
+        width: of the line, in points; 0: the points are not joined.
+        marker: one of ``MARKERS``, hollow, so that another one of the same place is seen through it; "": none.
+        size: of the markers, in points.
+    """
+
+    colour: str
+    width: float = 1.8
+    marker: str = "o"
+    size: float = 7.0
 
 
-def _highest(trace: MemoryTrace) -> list[int]:
-    """The most live bytes in each of ``_COLUMNS`` stretches of the step."""
-    highest = [0] * _COLUMNS
-    for share, size in zip(shares(trace), trace.live_bytes, strict=True):
-        column = min(int(share * _COLUMNS / 100), _COLUMNS - 1)
-        highest[column] = max(highest[column], size)
-    for n in range(1, _COLUMNS):
-        highest[n] = highest[n] or highest[n - 1]  # a step that is longer than a column
-    return highest
+PLAIN, PLANNED = Look(BEFORE, 3.0, ""), Look(AFTER, 1.6, "")
+"""Lines of the two steps of a plan; the planned one is drawn over the plain one, and leaves it in sight."""
 
 
-def curve(tradeoff: Tradeoff, title: str) -> str:
-    """Overhead against peak, as stairs: a budget between two points is met by the one with the smaller peak."""
-    points = tradeoff.points
-    xs, ys, titles = [], [], []
-    for point, after in zip(points, [*points[1:], points[-1]], strict=True):
-        xs += [point.peak_bytes, after.peak_bytes]
-        ys += [point.overhead, point.overhead]
-        titles += [f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}", ""]
-    low, high = points[0].peak_bytes, points[-1].peak_bytes
-    margin = 0.04 * ((high - low) or high or 1)
-    return line_chart(
-        title,
-        [Line(Look(AFTER), xs, ys, titles)],
-        Axis("peak memory (predicted)", low - margin, high + margin, format_bytes),
-        _overhead_axis(ys),
-    )
+def point_look(number: int, count: int) -> Look:
+    """Return the look of the points of a strategy, one of so many in a chart.
+
+    They are not joined: between two budgets that were asked for, other plans are possible. The first have the largest
+    markers, the last the smallest: where points coincide, each can be seen around the one that is drawn over it.
+
+    >>> [point_look(n, 3).size for n in range(3)]
+    [9.0, 7.0, 5.0]
+    """
+    left = (count - 1 - number) / max(count - 1, 1)
+    size = round(_SIZES[0] + left * (_SIZES[1] - _SIZES[0]), 2)
+    return Look(COLOURS[number % len(COLOURS)], 0.0, MARKERS[number % len(MARKERS)], size)
 
 
-def scatter(comparison: Comparison) -> str:
-    """Peak and overhead of all plans, points for each strategy."""
-    points: dict[str, list[tuple[int, float]]] = {}
-    for row in comparison.rows:
-        if row.plan is not None and row.peak_bytes is not None:
-            points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead))
-    lines, keys = [], []
-    for number, (name, found) in enumerate(points.items()):
-        drawn = point_look(number, len(points))
-        peaks, overheads = zip(*sorted(found), strict=True)
-        told = [f"{name}: peak {format_bytes(p)}, overhead {o:.1%}" for p, o in zip(peaks, overheads, strict=True)]
-        lines.append(Line(drawn, peaks, overheads, told))
-        keys.append((marker_key(drawn), name))
-    most = max([1, comparison.written_peak_bytes, *(x for line in lines for x in line.xs)])
-    word = "compiled" if comparison.verified else "predicted"
-    chart = line_chart(
-        "peak and overhead of the plans compared",
-        lines,
-        Axis(f"peak memory ({word})", 0, 1.04 * most, format_bytes),
-        _overhead_axis([y for line in lines for y in line.ys]),
-    )
-    return _legend(keys) + chart
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points in one look.
+
+    Attributes:
+        label: for the legend.
+        look: of the line and the markers.
+        xs, ys: the points, in order.
+        hints: what each point tells when it is pointed at, where a medium can.
+        stairs: whether the height stays until the next point, instead of rising to it.
+    """
+
+    label: str
+    look: Look
+    xs: Sequence[float]
+    ys: Sequence[float]
+    hints: Sequence[str] = ()
+    stairs: bool = False
 
 
-def _overhead_axis(overheads: Iterable[float]) -> Axis:
-    """From nothing, or from the least where plans save time, to a little above the most."""
-    low, high = min([0.0, *overheads]), max([1e-3, *overheads])
-    return Axis("overhead (predicted)", 1.08 * low, 1.08 * high, lambda v: f"{100 * v:.3g}%")
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A linear axis from ``low`` to ``high``; ``tick`` writes its numbers."""
+
+    label: str
+    low: float
+    high: float
+    tick: Callable[[float], str]
+
+    @staticmethod
+    def around(label: str, values: Iterable[float], tick: Callable[[float], str], zero: bool = True) -> Axis:
+        """Return an axis with room for all values, from 0 on, or with ``zero=False`` around the values alone.
+
+        >>> Axis.around("", [3.0, 8.0], str).low, Axis.around("", [], str).high
+        (0.0, 0.04)
+        """
+        known = [*([0.0] if zero else []), *values] or [0.0]
+        low, high = min(known), max(known)
+        margin = _MARGIN * ((high - low) or high or 1.0)
+        return Axis(label, low if zero and low == 0 else low - margin, high + margin, tick)
+
+    def place(self, value: float) -> float:
+        """Return where a value stands, 0 to 1."""
+        return (value - self.low) / ((self.high - self.low) or 1.0)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round numbers within the axis."""
+        span = (self.high - self.low) or 1.0
+        power = 10.0 ** math.floor(math.log10(span / most))
+        step = next(power * m for m in (1, 2, 5, 10, 20) if span / (power * m) <= most)
+        first = math.ceil(self.low / step - 1e-9)
+        return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def _legend(items: Iterable[tuple[str, str]]) -> str:
-    """A legend of (key as SVG, text)."""
-    told = "".join(
-        f'<span style="margin-right:16px;white-space:nowrap">{drawn}{escape(text)}</span>' for drawn, text in items
-    )
-    return f'<div style="line-height:1.7">{told}</div>'
+def bytes_axis(label: str, values: Iterable[float], zero: bool = True) -> Axis:
+    """An axis of bytes."""
+    return Axis.around(label, values, format_bytes, zero)
+
+
+def overhead_axis(label: str, overheads: Iterable[float]) -> Axis:
+    """An axis of overheads, from nothing, or from the least where plans save time."""
+    return Axis.around(label, [1e-3, *overheads], lambda value: f"{100 * value:.3g}%")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A dashed line across a chart, at a height or, if ``vertical``, at a place of the x axis."""
+
+    label: str
+    at: float
+    vertical: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Series over two axes.
+
+    Attributes:
+        title: what it shows.
+        x, y: the axes.
+        series: drawn in this order.
+        rules: lines across.
+        floor: the chart is shaded from the bottom to this rule.
+        columns: texts for equal stretches of the x axis, told where it is pointed at.
+        unseen: what the legend of a page tells of what is not in sight.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = ()
+    floor: Rule | None = None
+    columns: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no point in it."""
+        return not any(len(s.xs) for s in self.series)
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Bars side by side, each of parts that follow each other.
+
+    Attributes:
+        title: what it shows.
+        names: of the bars, from the top.
+        label: what their lengths are.
+        parts: (label, colour, length in each bar); no legend for a label "".
+        tick: writes lengths.
+        spreads: what is drawn to either side of the end of each bar; empty for nothing.
+        rule: a vertical line across.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    label: str
+    parts: tuple[tuple[str, str, tuple[float, ...]], ...]
+    tick: Callable[[float], str] = format_bytes
+    spreads: tuple[float, ...] = ()
+    rule: Rule | None = None

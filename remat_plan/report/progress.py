@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 PATIENCE_SECONDS = 2.0
+"""What takes less time is not told."""
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""Which functions show which result; importing this module registers them.
+"""Which line, table and chart show which result, in every medium; importing this module registers them.
 
 In: nothing. Out: a ``Renderer`` for each type of ``results`` that is shown. Imported with ``remat_plan``; rich and
 matplotlib are imported when something is drawn by them.
@@ -9,66 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat_plan.report import html, measured, plots, searched, steps, tables, text
+from remat_plan.report import analyses, curves, html, plans, plots, steps, text
+from remat_plan.report.charts import BarChart, Chart
 from remat_plan.report.tables import Table
-from remat_plan.report.terminal import render
 from remat_plan.results.analysis import Analysis
-from remat_plan.results.batch_sizes import BatchSizes
-from remat_plan.results.comparison import Comparison
+from remat_plan.results.curves import Comparison, Tradeoff
+from remat_plan.results.evidence import Search
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer, register
-from remat_plan.results.step_report import StepReport
-from remat_plan.results.tradeoff import Tradeoff
-from remat_plan.results.tried import Search
+from remat_plan.results.steps import BatchSizes, StepReport
 
 
-def _by_table(
-    line: Callable[[Any], str],
-    table: Callable[[Any], Table],
-    fragment: Callable[[Any], str],
-    plot: Callable[[Any, Any], Any],
+def _renderer(
+    line: Callable[[Any], str], table: Callable[[Any], Table], chart: Callable[[Any], Chart | BarChart]
 ) -> Renderer:
-    """A renderer whose plain text and rich renderable are one table, laid out in two ways."""
+    """Show a result by its data: what is a bar chart by matplotlib has its bars in the table of HTML, or none."""
 
-    def lay_out(thing: Any) -> str:
-        return text.layout(table(thing))
+    def page(thing: Any) -> str:
+        drawn = chart(thing)
+        return html.render(table(thing), drawn if isinstance(drawn, Chart) else None)
 
-    def draw(thing: Any) -> Any:
-        return render(table(thing))
+    return Renderer(
+        line=line,
+        text=lambda thing: text.layout(table(thing)),
+        rich=lambda thing: text.by_rich(table(thing)),
+        html=page,
+        plot=lambda thing, ax: plots.draw(chart(thing), ax),
+    )
 
-    return Renderer(line, lay_out, draw, fragment, plot)
 
+RENDERERS: dict[type, Renderer] = {
+    Plan: _renderer(plans.plan_line, plans.plan_table, plans.plan_chart),
+    Analysis: _renderer(analyses.analysis_line, analyses.analysis_table, analyses.analysis_chart),
+    Tradeoff: _renderer(curves.tradeoff_line, curves.tradeoff_table, curves.tradeoff_chart),
+    Comparison: _renderer(curves.comparison_line, curves.comparison_table, curves.comparison_chart),
+    Search: _renderer(curves.search_line, curves.search_table, curves.search_chart),
+    StepReport: _renderer(steps.step_line, steps.step_table, steps.step_chart),
+    BatchSizes: _renderer(steps.batch_line, steps.batch_table, steps.batch_chart),
+    Measurement: _renderer(steps.measurement_line, steps.measurement_table, steps.measurement_chart),
+}
 
-register(Plan, _by_table(text.plan_line, tables.plan_table, html.plan_html, plots.plot_plan))
-register(Analysis, _by_table(text.analysis_line, tables.analysis_table, html.analysis_html, plots.plot_analysis))
-register(Tradeoff, _by_table(text.tradeoff_line, tables.tradeoff_table, html.tradeoff_html, plots.plot_tradeoff))
-register(
-    Comparison, _by_table(text.comparison_line, tables.comparison_table, html.comparison_html, plots.plot_comparison)
-)
-register(
-    StepReport,
-    _by_table(steps.step_line, steps.step_table, lambda r: html.table_html(steps.step_table(r)), steps.plot_step),
-)
-register(
-    BatchSizes,
-    _by_table(steps.batch_line, steps.batch_table, lambda s: html.table_html(steps.batch_table(s)), steps.plot_batches),
-)
-register(
-    Measurement,
-    _by_table(
-        measured.measurement_line,
-        measured.measurement_table,
-        lambda m: html.table_html(measured.measurement_table(m)),
-        measured.plot_measurement,
-    ),
-)
-register(
-    Search,
-    _by_table(
-        searched.search_line,
-        searched.search_table,
-        lambda s: html.table_html(searched.search_table(s)),
-        searched.plot_search,
-    ),
-)
+for _kind, _shown in RENDERERS.items():
+    register(_kind, _shown)

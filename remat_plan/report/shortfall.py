@@ -10,8 +10,7 @@ from typing import Any
 
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
-from remat_plan.results.decisions import line_text, value_text
-from remat_plan.results.effects import effect_places
+from remat_plan.results.places import effect_places, line_text, value_text
 from remat_plan.units import BudgetError, format_bytes
 
 UNSEEN_ADVICE = (

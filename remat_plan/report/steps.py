@@ -1,22 +1,17 @@
-"""What a fitted training step says, and the largest batches of one: tables, pictures, one line.
+"""What is said of steps that run: of a fitted training step, of the largest batches of one, of what was measured.
 
-In: ``StepReport``, ``BatchSizes``. Out: text, ``Table``, ``matplotlib.axes.Axes``.
+In: ``StepReport``, ``BatchSizes``, ``Measurement``. Out: for each a line, a ``Table`` and a chart.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from remat_plan.report.palette import AFTER
-from remat_plan.report.plots import OWNED, RULE, finish, ink, new_axes
-from remat_plan.report.rows import Fact, best_overhead, number_of, overhead_fact
-from remat_plan.report.tables import Column, Line, Table
-from remat_plan.results.batch_sizes import BatchSize, BatchSizes
-from remat_plan.results.step_report import StepReport
+from remat_plan.report.charts import AFTER, BEFORE, GREY, Axis, BarChart, Chart, Look, Rule, Series, overhead_axis
+from remat_plan.report.curves import overhead_text
+from remat_plan.report.plans import best_overhead, overhead_fact
+from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.steps import BatchSize, BatchSizes, StepReport
 from remat_plan.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def step_line(report: StepReport) -> str:
@@ -30,73 +25,63 @@ def step_line(report: StepReport) -> str:
 def step_table(report: StepReport) -> Table:
     """What a step needs, plain and planned, by what it is for."""
     plain, planned = report.plain, report.planned
-    arguments = [
+
+    def line(label: str, before: int, after: int, remark: str = "", indent: int = 0) -> Line:
+        return Line((label, format_bytes(before), format_bytes(after), remark), indent)
+
+    arguments = (
         ("parameters and state of the model", report.parameter_bytes),
         ("optimizer state", report.optimizer_bytes),
         ("batch, other arguments", report.batch_bytes),
-    ]
-    lines = [Line(("arguments that are read", *_pair(plain.argument_bytes, planned.argument_bytes), ""))]
-    lines += [Line((label, *_pair(size, size), "")) for label, size in arguments if size]
-    lines[1:] = [Line(line.cells, 2) for line in lines[1:]]
-    lines += [
-        Line(("outputs (not donated)", *_pair(plain.result_bytes, planned.result_bytes), "")),
-        Line(("temporaries", *_pair(plain.temporary_bytes, planned.temporary_bytes), "")),
-        Line(("peak", *_pair(plain.peak_bytes, planned.peak_bytes), "the sum of these")),
-        Line(
-            ("results in donated memory", *_pair(plain.donated_bytes, planned.donated_bytes), "not in the peak twice")
-        ),
-        Line(("gradients", *_pair(report.gradient_bytes, report.gradient_bytes), "as large as the parameters")),
-        Line(("activations and gradients", *_pair(plain.activation_bytes, planned.activation_bytes), "predicted")),
-    ]
-    columns = (Column("", "<", flexible=True), Column("as written", ">"), Column("planned", ">"), Column("", "<"))
-    title = f"Step {report.name} for {report.target}: {number_of(report.marks, 'mark')}, bytes on one device"
-    notes = tuple(f"note: {note}" for note in report.notes)
-    return Table(title, tuple(_facts(report)), notes, columns, tuple(lines))
+    )
+    lines = (
+        line("arguments that are read", plain.argument_bytes, planned.argument_bytes),
+        *(line(label, size, size, indent=1) for label, size in arguments if size),
+        line("outputs (not donated)", plain.result_bytes, planned.result_bytes),
+        line("temporaries", plain.temporary_bytes, planned.temporary_bytes),
+        line("peak", plain.peak_bytes, planned.peak_bytes, "the sum of these"),
+        line("results in donated memory", plain.donated_bytes, planned.donated_bytes, "not in the peak twice"),
+        line("gradients", report.gradient_bytes, report.gradient_bytes, "as large as the parameters"),
+        line("activations and gradients", plain.activation_bytes, planned.activation_bytes, "predicted"),
+    )
+    return Table(
+        f"Step {report.name} for {report.target}: {number_of(report.marks, 'mark')}, bytes on one device",
+        (Column("", flexible=True), *figures("as written", "planned"), Column("")),
+        lines,
+        tuple(_facts(report)),
+        tuple(f"note: {note}" for note in report.notes),
+    )
 
 
 def _facts(report: StepReport) -> list[Fact]:
-    written = max(report.plain.peak_bytes, 1)
-    spare = report.budget_bytes - report.planned.peak_bytes
-    overhead, source = best_overhead(report)
+    def peak(label: str, size_bytes: int, remark: str) -> Fact:
+        return Fact(label, format_bytes(size_bytes), size_bytes / max(report.plain.peak_bytes, 1), remark)
+
+    planned = report.planned.peak_bytes
+    spare = f"{format_bytes(report.budget_bytes - planned)} to spare"
     of = "what is marked" if report.compiled_overhead is None else "the step as written"
     return [
-        Fact("peak as written", format_bytes(report.plain.peak_bytes), 1.0, "compiled"),
-        Fact("budget", format_bytes(report.budget_bytes), report.budget_bytes / written, f"asked for: {report.budget}"),
-        Fact(
-            "peak, planned",
-            format_bytes(report.planned.peak_bytes),
-            report.planned.peak_bytes / written,
-            f"compiled; {format_bytes(spare)} to spare; {number_of(report.compiles, 'compile')}",
-        ),
-        overhead_fact(overhead, source, report.planned.peak_bytes < report.plain.peak_bytes, of),
+        peak("peak as written", report.plain.peak_bytes, "compiled"),
+        peak("budget", report.budget_bytes, f"asked for: {report.budget}"),
+        peak("peak, planned", planned, f"compiled; {spare}; {number_of(report.compiles, 'compile')}"),
+        overhead_fact(*best_overhead(report), planned < report.plain.peak_bytes, of),
     ]
 
 
-def _pair(plain: int, planned: int) -> tuple[str, str]:
-    return format_bytes(plain), format_bytes(planned)
-
-
-def plot_step(report: StepReport, ax: Axes | None = None) -> Axes:
-    """Draw what a step needs, as written and planned, as two bars, with the budget (needs matplotlib)."""
-    ax = new_axes(ax)
-    names = ["as written", "planned"]
-    steps = [report.plain, report.planned]
-    bottom = [0, 0]
-    parts = [
-        ("arguments and outputs (not donated)", OWNED, [s.argument_bytes + s.result_bytes for s in steps]),
-        ("temporaries", AFTER, [s.temporary_bytes for s in steps]),
-    ]
-    for label, colour, sizes in parts:
-        ax.barh(names, sizes, left=bottom, color=colour, label=label)
-        bottom = [b + s for b, s in zip(bottom, sizes, strict=True)]
-    label = f"budget: {format_bytes(report.budget_bytes)}"
-    ax.axvline(report.budget_bytes, color=ink(), linewidth=1.2, linestyle=RULE, label=label)
-    ax.invert_yaxis()
-    ax.set_xlabel(f"bytes on one device of {report.name} (compiled)")
+def step_chart(report: StepReport) -> BarChart:
+    """What a step needs, as written and planned, with the budget."""
+    steps = (report.plain, report.planned)
     overhead, source = best_overhead(report)
-    ax.set_title(f"Training step for {report.target}: {overhead:.1%} overhead ({source})")
-    finish(ax, ax.xaxis)
-    return ax
+    return BarChart(
+        f"Training step for {report.target}: {overhead:.1%} overhead ({source})",
+        ("as written", "planned"),
+        f"bytes on one device of {report.name} (compiled)",
+        (
+            ("arguments and outputs (not donated)", GREY, tuple(s.argument_bytes + s.result_bytes for s in steps)),
+            ("temporaries", AFTER, tuple(s.temporary_bytes for s in steps)),
+        ),
+        rule=Rule(f"budget: {format_bytes(report.budget_bytes)}", report.budget_bytes, vertical=True),
+    )
 
 
 def batch_line(sizes: BatchSizes) -> str:
@@ -111,19 +96,14 @@ def batch_table(sizes: BatchSizes) -> Table:
     lines = []
     for row in sizes.rows:
         factor = f"{row.batch / sizes.plain:.2f} x" if sizes.plain else "-"
-        cells = (_limit(row), str(row.batch), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes))
-        lines.append(Line(cells))
-    columns = (
-        Column("overhead allowed", "<", flexible=True),
-        Column("batch", ">"),
-        Column("of plain", ">"),
-        Column("overhead", ">"),
-        Column("peak", ">"),
+        lines.append(Line((_limit(row), str(row.batch), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes))))
+    return Table(
+        f"Largest batches of {sizes.name} for {sizes.target}, in multiples of {sizes.multiple_of}",
+        (Column("overhead allowed", flexible=True), *figures("batch", "of plain", "overhead", "peak")),
+        tuple(lines),
+        (Fact("budget", format_bytes(sizes.budget_bytes), None, f"asked for: {sizes.budget}"),),
+        (f"peaks are compiled ({number_of(sizes.compiles, 'compile')}), overheads predicted",),
     )
-    title = f"Largest batches of {sizes.name} for {sizes.target}, in multiples of {sizes.multiple_of}"
-    budget = Fact("budget", format_bytes(sizes.budget_bytes), None, f"asked for: {sizes.budget}")
-    note = f"peaks are compiled ({number_of(sizes.compiles, 'compile')}), overheads predicted"
-    return Table(title, (budget,), (note,), columns, tuple(lines))
 
 
 def _limit(row: BatchSize) -> str:
@@ -132,15 +112,56 @@ def _limit(row: BatchSize) -> str:
     return f"{row.limit:.0%}" if row.limit else "none: the step as it is"
 
 
-def plot_batches(sizes: BatchSizes, ax: Axes | None = None) -> Axes:
-    """Draw batch sizes against overhead (needs matplotlib)."""
-    ax = new_axes(ax)
-    rows = sorted({(100 * row.overhead, row.batch) for row in sizes.rows})
-    ax.plot(*zip(*rows, strict=True), color=AFTER, marker="o", label=f"budget: {format_bytes(sizes.budget_bytes)}")
-    ax.set_xlabel("overhead (%, predicted)")
-    ax.set_ylabel("batch (examples)")
-    ax.set_ylim(0)
-    ax.set_title(f"Largest batches of {sizes.name} for {sizes.target}")
-    ax.grid(visible=True, alpha=0.25, linewidth=0.6)
-    ax.legend(frameon=True, fontsize="small")
-    return ax
+def batch_chart(sizes: BatchSizes) -> Chart:
+    """Batch sizes against overhead."""
+    overheads, batches = zip(*sorted({(row.overhead, row.batch) for row in sizes.rows}), strict=True)
+    told = [f"batch {batch}, overhead {overhead:.1%}" for overhead, batch in zip(overheads, batches, strict=True)]
+    label = f"budget: {format_bytes(sizes.budget_bytes)}"
+    return Chart(
+        f"Largest batches of {sizes.name} for {sizes.target}",
+        overhead_axis("overhead (predicted)", overheads),
+        Axis.around("batch (examples)", batches, "{:g}".format),
+        (Series(label, Look(AFTER), overheads, batches, told),),
+    )
+
+
+def measurement_line(measured: Measurement) -> str:
+    """A measurement for the debugger."""
+    seconds = f"{format_seconds(measured.plain.seconds)} -> {format_seconds(measured.planned.seconds)}"
+    return f"<Measurement on {measured.device}: {seconds}, overhead {overhead_text(measured)}>"
+
+
+def measurement_table(measured: Measurement) -> Table:
+    """Seconds, spread and bytes of both steps."""
+    lines = [
+        Line((name, format_seconds(step.seconds), format_seconds(step.spread_seconds), format_bytes(step.peak_bytes)))
+        for name, step in (("plain", measured.plain), ("planned", measured.planned))
+    ]
+    interval = f"{measured.overhead_low:+.1%} to {measured.overhead_high:+.1%}"
+    calls = "" if measured.calls == (1, 1) else f", {measured.calls[0]} and {measured.calls[1]} calls in each"
+    return Table(
+        f"Measured: {measured.name}",
+        (Column("step", flexible=True), *figures("seconds", "spread", "peak")),
+        tuple(lines),
+        (
+            Fact("overhead, measured", "", measured.overhead, f"19 times of 20 the median is within {interval}"),
+            Fact("overhead, predicted", "", measured.predicted_overhead, "by the plan"),
+        ),
+        footnotes=(
+            f"Medians of {number_of(measured.rounds, 'round')}{calls}, both steps in turns; spread: between quartiles.",
+            f"{measured.device}; {measured.versions}",
+        ),
+    )
+
+
+def measurement_chart(measured: Measurement) -> BarChart:
+    """The seconds of both steps, with their spread."""
+    plain, planned = measured.plain, measured.planned
+    return BarChart(
+        f"overhead {overhead_text(measured)}",
+        ("plain", "planned"),
+        f"seconds of one step on {measured.device}",
+        (("", BEFORE, (plain.seconds, 0.0)), ("", AFTER, (0.0, planned.seconds))),
+        format_seconds,
+        (plain.spread_seconds / 2, planned.spread_seconds / 2),
+    )

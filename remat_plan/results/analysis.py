@@ -9,19 +9,15 @@ backward pass can be run without recomputing anything but internals.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from remat_plan import _compat
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import needed_values
-from remat_plan.results.shown import Shown, renderer_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.places import lines_text
+from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +69,22 @@ class Analysis(Shown):
     argument_bytes: int
     equations: int
 
-    def to_json(self) -> str:
-        """Return the analysis as JSON text: the totals, and one object for each residual."""
-        return json.dumps({"kind": "analysis", **asdict(self)}, sort_keys=True)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the largest residuals as bars (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
-
-
-def _row(graph: Graph, v: int, saved: bool, needed: bool, read_by: str) -> Residual:
-    value = graph.values[v]
-    constants = {c for c, _ in graph.constants}
-    primitive, source, function = "constant" if v in constants else "argument", "", ""
-    if value.producer >= 0:
-        eqn = graph.ops[value.producer].eqn
-        primitive = eqn.primitive.name
-        source, function = _place(eqn)
-    return Residual(
-        value.size_bytes,
-        tuple(value.aval.shape),
-        str(value.aval.dtype),
-        primitive,
-        source,
-        function,
-        value.name,
-        "value",
-        needed,
-        saved,
-        read_by,
-    )
-
-
-def _place(eqn: object) -> tuple[str, str]:
+def _place(eqn: Any) -> tuple[str, str]:
     file, line, function = _compat.source_line(eqn)
     return (f"{file}:{line}" if file else ""), function
 
 
 def _place_inside(eqn: Any) -> tuple[str, str]:
     """Where what an equation runs inside stands: the lines of a scanned layer, say, not the line of the scan."""
-    inside = [place for place in _places_inside(eqn) if place[0]]
-    if not inside:
+    lines: dict[tuple[str, str], list[int]] = {}
+    for file, line, function in _places_inside(eqn):
+        if file:
+            lines.setdefault((file, function), []).append(line)
+    if not lines:
         return _place(eqn)
-    (file, function), _ = Counter((file, function) for file, _, function in inside).most_common(1)[0]
-    lines = [line for f, line, name in inside if (f, name) == (file, function)]
-    first, last = min(lines), max(lines)
-    return f"{file}:{first}" + (f"-{last}" if last > first else ""), function
+    file, function = max(lines, key=lambda place: len(lines[place]))
+    return lines_text(file, lines[file, function]), function
 
 
 def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:
@@ -139,39 +105,37 @@ def analyze_graph(graph: Graph) -> Analysis:
             continue
         need = graph.needs[op.kind]
         for side, position in need.direct:
-            v = op.operands[position] if side == "in" else op.outputs[position]
-            if v >= 0:
-                saved.setdefault(v, op.primitive)
+            saved.setdefault(op.operands[position] if side == "in" else op.outputs[position], op.primitive)
         for v in [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]:
             readers.setdefault(v, op.primitive)
-        source, function = _place_inside(op.eqn)
-        for aval in need.internal_avals:
-            internals.append(
-                Residual(
-                    _compat.aval_bytes(aval),
-                    tuple(aval.shape),
-                    str(aval.dtype),
-                    op.primitive,
-                    source,
-                    function,
-                    "",
-                    "internal",
-                    False,
-                    True,
-                    op.primitive,
-                )
-            )
-    rows = [
-        _row(graph, v, v in saved, v in needed, saved.get(v) or readers[v])
-        for v in sorted(set(saved) | set(needed))
-        if v >= 0
-    ]
-    made = {v for v in set(saved) | set(needed) if v >= 0 and graph.values[v].producer >= 0}
-    everything = sorted(rows + internals, key=lambda r: (-r.size_bytes, r.source, r.primitive, r.why))
+        internals += _internals(op, need.internal_avals)
+    read = sorted(v for v in {*saved, *needed} if v >= 0)  # literals have numbers below 0
+    rows = [_value(graph, v, v in saved, v in needed, saved.get(v) or readers[v]) for v in read]
+    made = [v for v in read if graph.values[v].producer >= 0]
     return Analysis(
-        residuals=tuple(everything),
+        residuals=tuple(sorted(rows + internals, key=lambda r: (-r.size_bytes, r.source, r.primitive, r.why))),
         saved_bytes=sum(graph.values[v].size_bytes for v in made if v in saved) + sum(r.size_bytes for r in internals),
         minimum_residual_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
         argument_bytes=sum(graph.values[v].size_bytes for v in graph.inputs),
         equations=len(graph.ops),
     )
+
+
+def _value(graph: Graph, v: int, saved: bool, needed: bool, read_by: str) -> Residual:
+    """The row of a value of the program."""
+    value = graph.values[v]
+    if value.producer >= 0:
+        eqn = graph.ops[value.producer].eqn
+        origin = (eqn.primitive.name, *_place(eqn))
+    else:
+        origin = ("constant" if v in {c for c, _ in graph.constants} else "argument", "", "")
+    kind = (tuple(value.aval.shape), str(value.aval.dtype))
+    return Residual(value.size_bytes, *kind, *origin, value.name, "value", needed, saved, read_by)
+
+
+def _internals(op: Op, avals: Iterable[Any]) -> Iterator[Residual]:
+    """The rows of what the derivative rule of an equation saves beside values of the program."""
+    origin = (op.primitive, *_place_inside(op.eqn))
+    for aval in avals:
+        kind = (tuple(aval.shape), str(aval.dtype))
+        yield Residual(_compat.aval_bytes(aval), *kind, *origin, "", "internal", False, True, op.primitive)

@@ -5,9 +5,9 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol, cast
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
@@ -15,8 +15,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, is_written
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.planning.cuts import needed_values
-from remat_plan.results.places import file_label
-from remat_plan.results.reading import Fields
+from remat_plan.results.places import file_label, lines_text, value_text
 
 
 class DescribedStructure(Structure, Protocol):
@@ -48,7 +47,7 @@ class Decision:
         recomputed_flops: of one of them.
     """
 
-    count: int
+    count: Annotated[int, 1]
     depth: int
     action: str
     equations: tuple[int, int]
@@ -66,75 +65,30 @@ class Decision:
         """The same without its place: equal for segments that one row can stand for."""
         return replace(self, count=1, equations=(0, 0))
 
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_data(fields: Fields) -> Decision:
-        """Read back what ``to_data`` returned.
-
-        Raises:
-            ValueError: a field is wrong; the message names it.
-        """
-        return Decision(
-            count=fields.count("count", least=1),
-            depth=fields.count("depth"),
-            action=fields.text("action"),
-            equations=fields.span("equations"),
-            source=fields.text("source"),
-            checkpointed=fields.flag("checkpointed"),
-            nested=fields.flag("nested"),
-            structured=fields.flag("structured"),
-            values=fields.count("values"),
-            saved=fields.texts("saved"),
-            saved_bytes=fields.count_or_none("saved_bytes"),
-            recomputed_flops=fields.number("recomputed_flops"),
-        )
-
-
-def value_text(graph: Graph, v: int) -> str:
-    """One value as text: name or primitive, type, source line."""
-    value = graph.values[v]
-    if value.producer < 0:
-        return f"argument {value.text}"
-    eqn = graph.ops[value.producer].eqn
-    label = f"{value.name!r}" if value.name else eqn.primitive.name
-    place = line_text(eqn)
-    return f"{label} {value.text}" + (f" {place}" if place else "")
-
-
-def line_text(eqn: Any) -> str:
-    """The user's source line of an equation as ``file.py:line``, or nothing."""
-    file, line, _ = _compat.source_line(eqn)
-    return f"{file_label(file)}:{line}" if file else ""
-
 
 def _source(graph: Graph, start: int, end: int) -> str:
-    lines: dict[str, list[int]] = {}
-    for op in graph.ops[start:end]:
-        if kind_of(op.eqn) >= Kind.OPAQUE or end - start < 4:
-            file, line, _ = _compat.source_line(op.eqn)
-            if file:
-                lines.setdefault(file_label(file), []).append(line)
-    if not lines:
-        for op in graph.ops[start:end]:
-            file, line, _ = _compat.source_line(op.eqn)
-            if file:
-                lines.setdefault(file_label(file), []).append(line)
+    """The lines of the expensive equations, or of all where there are none, in the file that most of them stand in."""
+    ops = graph.ops[start:end]
+    expensive = [op for op in ops if kind_of(op.eqn) >= Kind.OPAQUE or len(ops) < 4]
+    lines = _lines(expensive) or _lines(ops)
     if not lines:
         return "-"
-    file, numbers = max(lines.items(), key=lambda item: (len(item[1]), item[0]))
-    low, high = min(numbers), max(numbers)
-    return f"{file}:{low}" if low == high else f"{file}:{low}-{high}"
+    return lines_text(*max(lines.items(), key=lambda item: (len(item[1]), item[0])))
+
+
+def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
+    lines: dict[str, list[int]] = {}
+    for op in ops:
+        file, line, _ = _compat.source_line(op.eqn)
+        if file:
+            lines.setdefault(file_label(file), []).append(line)
+    return lines
 
 
 def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:
     """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
-    inside = range(segment.start, segment.end)
     stack = []
-    for index in inside:
-        op = graph.ops[index]
+    for op in graph.ops[segment.start : segment.end]:
         if op.differentiated:
             need = graph.needs[op.kind]
             stack += [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]
@@ -156,10 +110,7 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
     _collect(graph, needed_values(graph), schedule, 0, rows)
-    merged: list[Decision] = []
-    for row in rows:
-        _add(merged, row)
-    return tuple(merged)
+    return tuple(_merged(rows))
 
 
 def count_segments(schedule: Sequence[Segment]) -> int:
@@ -281,10 +232,13 @@ def _collect_structure(
     return int(saved), again, structure.describe(graph, op, choice)
 
 
-def _add(rows: list[Decision], row: Decision) -> None:
-    """Add a row; one that is equal to the last becomes one with it, unless rows below tell more of them."""
-    if not rows or row.nested or row.structured or rows[-1].like != row.like:
-        rows.append(row)
-        return
-    last = rows.pop()
-    rows.append(replace(last, count=last.count + row.count, equations=(last.equations[0], row.equations[1])))
+def _merged(rows: Iterable[Decision]) -> list[Decision]:
+    """The rows, equal neighbours as one, unless rows below tell more of them."""
+    merged: list[Decision] = []
+    for row in rows:
+        if merged and not (row.nested or row.structured) and merged[-1].like == row.like:
+            last = merged.pop()
+            where = (last.equations[0], row.equations[1])
+            row = replace(last, count=last.count + row.count, equations=where)
+        merged.append(row)
+    return merged

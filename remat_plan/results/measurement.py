@@ -1,25 +1,31 @@
-"""What was measured: seconds of the plain and of the planned step, run in turns on one device.
+"""The plain and the planned step of a plan, run in turns on one device: ``Plan.measure``.
 
-In: ``Samples`` of both. Out: ``Measurement``: printed, shown, drawn, stored as JSON.
+In: a ``Plan``, the function it is for, arrays. Out: ``Measurement``, from the ``Samples`` of both steps: printed,
+shown, drawn, stored as JSON.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
-import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from remat_plan.clock.device import device_name
-from remat_plan.clock.turns import Ratio, Samples
-from remat_plan.results.shown import Shown, renderer_of
+from remat_plan.clock.device import device_name, peak_bytes
+from remat_plan.clock.steps import attached, check_arrays, ones, run_of
+from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
+from remat_plan.program import Program, make_program, make_runner, run_plain
+from remat_plan.results.shown import Shown
+from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from remat_plan.results.plan import Plan
+
+ROUNDS = 15
+"""How often both steps run by default: the interval around the median leaves the three largest and smallest out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,68 @@ class Measurement(Shown):
             versions=f"jax {jax.__version__}, jaxlib {importlib.metadata.version('jaxlib')}",
         )
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the seconds of both steps as bars with their spread (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
 
-    def to_json(self) -> str:
-        """Return the figures as JSON text."""
-        return json.dumps({"kind": "measurement", **dataclasses.asdict(self)}, sort_keys=True)
+def measure_plan(
+    plan: Plan, fn: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], rounds: int
+) -> Measurement:
+    """Run both steps in turns; see ``Plan.measure``."""
+    if fn is None:
+        raise ValueError(
+            "this plan does not hold its function: only what rp.plan returns does, and it is not stored with a plan. "
+            "Say plan.measure(*args, fn=loss_fn)."
+        )
+    check_rounds(rounds)
+    target = attached(plan.target, "this plan")
+    program = make_program(plan.trace(fn, args, kwargs), plan.existing)
+    plan.check(program)
+    runs = plain_and_planned(program, plan.schedule, target)
+    peaks = peaks_of(runs, target)
+    plain, planned = time_in_turns(runs, rounds)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return Measurement.of(f"gradient step of {name}", plain, planned, plan.overhead, target, peaks)
+
+
+def check_rounds(rounds: int) -> None:
+    """Raise where so many rounds cannot be run."""
+    if isinstance(rounds, bool) or not isinstance(rounds, int):
+        raise TypeError(f"rounds={rounds!r}: how often both steps are run is an integer.")
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds!r}: both steps are to be run at least once.")
+
+
+def plain_and_planned(program: Program, schedule: Any, target: Target) -> tuple[Run, Run]:
+    """The gradient step of a program on its own arrays, as JAX has it without recomputation, and under a schedule."""
+    kind = GradientStep if program.is_loss else PullbackStep
+    moving = program.call.differentiated
+    planned = make_runner(program, schedule)
+    values = step_values(program)
+    plain_step = kind(lambda *values: run_plain(program, values), moving)
+    return run_of(plain_step, values, target), run_of(kind(lambda *values: planned(values), moving), values, target)
+
+
+def step_values(program: Program) -> list[Any]:
+    """The arguments of a program's gradient step: its own, and ones for cotangents.
+
+    Raises:
+        TypeError: it was traced on shapes without values.
+    """
+    check_arrays(program.call.leaves, "measuring")
+    return [*program.call.leaves, *ones(program.cotangents)]
+
+
+def peaks_of(runs: tuple[Run, Run], target: Target) -> tuple[int | None, int | None]:
+    """Run both steps once and return the peaks that the device reports.
+
+    It reports the largest since the process began, so the planned step runs first, and a peak that did not grow is
+    not known.
+    """
+    plain, planned = runs
+    before = peak_bytes(target.device)
+    planned.seconds()
+    between = peak_bytes(target.device)
+    plain.seconds()
+    return _grown(between, peak_bytes(target.device)), _grown(before, between)
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    return after if before is not None and after is not None and after > before else None

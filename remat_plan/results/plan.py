@@ -5,37 +5,26 @@ In: what ``api.plan`` found. Out: ``Plan``: applied to functions, printed, drawn
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 from remat_plan.doors import door
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
 from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
-from remat_plan.results.applied import Applied
-from remat_plan.results.decisions import Decision, count_segments
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.measuring import ROUNDS, measure_plan
-from remat_plan.results.reading import Fields, read_objects
-from remat_plan.results.shown import Shown, renderer_of
-from remat_plan.results.stored import DIGEST, check_digest, digest_of, read_fingerprint, read_schedule
-from remat_plan.results.trace import MemoryTrace
-from remat_plan.results.tried import Search, Tried
-from remat_plan.reuse import warn_where_undone
-from remat_plan.wording import short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from remat_plan.results.codec import Change, Signed
+from remat_plan.results.decisions import Decision
+from remat_plan.results.evidence import MemoryTrace, Search
+from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
+from remat_plan.results.shown import Shown
+from remat_plan.results.stored import read_plan, write_plan
+from remat_plan.reuse import Emissions, warn_where_undone
+from remat_plan.wrapper import Wrapper
 
 P = ParamSpec("P")
-R = TypeVar("R")
-
-FORMAT = 4
-"""Number of the form of stored plans: one more with each change that an older version could not read."""
+R = TypeVar("R", covariant=True)
 
 NO_SEARCH = Search()
 """The log of a plan that nothing was searched for."""
@@ -100,9 +89,9 @@ class Plan(Shown):
     plain_peak_bytes: int
     predicted_peak_bytes: int
     compiled_peak_bytes: int | Any
-    overhead: float
-    compiled_overhead: float | Any
-    lower_bound: float
+    overhead: Change
+    compiled_overhead: Change | Any
+    lower_bound: Change
     program: Fingerprint
     schedule: tuple[Segment, ...]
     decisions: tuple[Decision, ...]
@@ -110,12 +99,12 @@ class Plan(Shown):
     planned_timeline: MemoryTrace
     step_flops: float
     plain_flops: float
-    argnums: tuple[int, ...]
+    argnums: tuple[Signed, ...]
     has_aux: bool
-    static_argnums: tuple[int, ...]
-    existing: str
+    static_argnums: tuple[Signed, ...]
+    existing: Annotated[str, EXISTING]
     notes: tuple[str, ...] = ()
-    written_overhead: float | None = None
+    written_overhead: Change | None = None
     written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
     function: Callable[..., Any] | None = field(default=None, compare=False)
@@ -233,22 +222,9 @@ class Plan(Shown):
                 "rp.plan(...), or use rp.remat(fn, budget=...), which plans again for every new shape."
             )
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw live bytes over the step, before and after, with the budget line (needs matplotlib)."""
-        return renderer_of(self).plot(self, ax)
-
     def to_json(self) -> str:
         """Return the plan as JSON text, equal for equal programs, budgets and devices."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.compare}
-        data["format"] = FORMAT
-        data["search"] = self.search.to_data()
-        data["program"] = dataclasses.asdict(self.program)
-        data["schedule"] = [s.to_data() for s in self.schedule]
-        data["decisions"] = [d.to_data() for d in self.decisions]
-        for name in ("plain_timeline", "planned_timeline"):
-            data[name] = data[name].to_data()
-        data[DIGEST] = digest_of(data)
-        return json.dumps(data, sort_keys=True)
+        return write_plan(self)
 
     @staticmethod
     def from_json(source: str) -> Plan:
@@ -258,69 +234,30 @@ class Plan(Shown):
             TypeError: ``source`` is no string.
             ValueError: not a plan, or one of another format; the message names what is wrong.
         """
-        if not isinstance(source, str):
-            kind = type(source).__name__
-            raise TypeError(f"Plan.from_json needs the text that plan.to_json() returned, not {kind}.")
-        try:
-            data = json.loads(source)
-        except RecursionError:
-            raise ValueError("Plan.from_json: the text is nested too deeply to be a plan.") from None
-        except ValueError as error:
-            if "{" not in source and "\n" not in source:
-                hint = f" If {short(source)} is a path, give what is in the file: Path(...).read_text()."
-            else:
-                hint = ""
-            raise ValueError(f"Plan.from_json: this is not JSON ({error}).{hint}") from None
-        try:
-            fields = Fields.of(data, "the text")
-            return _read(Fields(fields.data))
-        except ValueError as error:
-            raise ValueError(f"Plan.from_json: this is not a plan that can be read: {error}.") from None
+        return read_plan(Plan, source)
 
 
-def _read(fields: Fields) -> Plan:
-    """The plan in JSON data; ``ValueError`` says what is wrong with it."""
-    if "format" not in fields.data:
-        raise ValueError("it has no format number, so plan.to_json() did not write it")
-    version = fields.whole("format")
-    if version != FORMAT:
-        raise ValueError(
-            f"it is of format {version}, and this version of remat_plan reads format {FORMAT}; plan again with "
-            "rp.plan(...), and store that plan"
-        )
-    program = read_fingerprint(fields.inside("program"))
-    plan = Plan(
-        strategy=fields.text("strategy"),
-        target=fields.text("target"),
-        budget=fields.text("budget"),
-        budget_bytes=fields.count_or_none("budget_bytes"),
-        written_peak_bytes=fields.count("written_peak_bytes"),
-        plain_peak_bytes=fields.count("plain_peak_bytes"),
-        predicted_peak_bytes=fields.count("predicted_peak_bytes"),
-        compiled_peak_bytes=fields.count_or_none("compiled_peak_bytes"),
-        overhead=fields.change("overhead"),
-        compiled_overhead=fields.change_or_none("compiled_overhead"),
-        lower_bound=fields.change("lower_bound"),
-        program=program,
-        schedule=read_schedule(fields, "schedule", len(program.equations)),
-        decisions=tuple(read_objects(fields, "decisions", Decision.from_data)),
-        plain_timeline=MemoryTrace.from_data(fields.inside("plain_timeline")),
-        planned_timeline=MemoryTrace.from_data(fields.inside("planned_timeline")),
-        step_flops=fields.number("step_flops"),
-        plain_flops=fields.number("plain_flops"),
-        argnums=fields.wholes("argnums"),
-        has_aux=fields.flag("has_aux"),
-        static_argnums=fields.wholes("static_argnums"),
-        existing=fields.text("existing", EXISTING),
-        notes=fields.texts("notes"),
-        written_overhead=fields.change_or_none("written_overhead"),
-        written_flops=fields.number_or_none("written_flops"),
-        search=Search(tuple(read_objects(fields, "search", Tried.from_data))),
-    )
-    fields.any(DIGEST, None)
-    fields.finish()
-    told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)
-    if told != there:
-        raise ValueError(f"decisions has rows for {told} segments, and schedule has {there}")
-    check_digest(fields)  # last: what is wrong by itself has a better message
-    return plan
+class Applied(Wrapper[P, R]):
+    """A function run as it was planned.
+
+    Attributes:
+        fn: the function.
+        plan: its plan.
+    """
+
+    def __init__(self, fn: Callable[P, R], plan: Plan):
+        super().__init__(fn)
+        self.plan = plan
+        self.emissions = Emissions(plan.schedule_of, plan.existing)
+
+    @door
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.emissions(self.plan.trace(self.fn, args, kwargs))
+
+    def made_of(self) -> tuple[Any, ...]:
+        """The function and the plan."""
+        return self.fn, self.plan
+
+    def known_plans(self) -> tuple[Plan, ...]:
+        """The plan."""
+        return (self.plan,)

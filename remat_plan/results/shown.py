@@ -1,15 +1,22 @@
 """How results find what shows them: a registry, by type, that rendering fills.
 
-In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich and ``.plot()`` show them;
+In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich, ``.plot()`` and JSON show them;
 ``Renderer``, what shows one type of them; ``register``. Results import no rendering: ``report.renderers`` registers one
 renderer for each type when ``remat_plan`` is imported.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from remat_plan.results.codec import encode_fields
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +74,26 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return renderer_of(self).html(self)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw it by matplotlib: ``result.plot().figure.savefig("picture.png")``.
+
+        Of a plan, live memory over the step, plain and planned, with the budget; of an analysis, the largest residuals;
+        of a curve, a comparison and a search, overheads against peaks; of batch sizes, these against overheads; of a
+        fitted step and a measurement, the bytes or seconds of both steps.
+
+        Args:
+            ax: axes to draw on; by default those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        return renderer_of(self).plot(self, ax)
+
+    def to_json(self) -> str:
+        """Return all figures as JSON text, with the ``kind`` of result that they are of."""
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return json.dumps({"kind": kind, **encode_fields(self)}, sort_keys=True)

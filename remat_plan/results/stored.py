@@ -1,7 +1,7 @@
-"""Schedules and fingerprints, read back from JSON with every field checked.
+"""Plans as text: JSON of their fields, with the number of its form and a digest.
 
-In: ``Fields`` of a stored plan. Out: ``Schedule``, ``Fingerprint``; ``ValueError`` that names the field that is wrong.
-Fields that are well formed, and not what was written, are told by a digest of all (``digest_of``).
+In: a ``Plan``, or the text that one was written to. Out: the text; the ``Plan``, whole, or ``ValueError`` that names
+what is wrong. Fields that are well formed, and not what was written, are told by the digest of all.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
-from remat_plan.graph.schedule import Schedule, Segment, check_cover
-from remat_plan.results.reading import Fields, check_count, check_text, items_of
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover
+from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
+from remat_plan.results.decisions import count_segments, inside_of
+from remat_plan.results.evidence import MemoryTrace, Search
+from remat_plan.wording import short
 
+if TYPE_CHECKING:
+    from remat_plan.results.plan import Plan
+
+FORMAT = 4
+"""Number of the form of stored plans: one more with each change that an older version could not read."""
 DEEPEST = 200
 """Segments inside segments, loops and branches that are read; a deeper schedule no strategy makes."""
-
-
 DIGEST = "digest"
 """The field of a stored plan with the digest of all others."""
 
@@ -30,95 +37,64 @@ def digest_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_digest(fields: Fields) -> None:
-    """Raise ``ValueError`` if a stored plan is not what was written. (Plans were written without a digest once.)"""
-    if DIGEST in fields.data and fields.text(DIGEST) != digest_of(fields.data):
+def write_plan(plan: Plan) -> str:
+    """Return a plan as text, equal for equal plans."""
+    data = {**encode(plan), "format": FORMAT}
+    return json.dumps({**data, DIGEST: digest_of(data)}, sort_keys=True)
+
+
+def read_plan(kind: type[Plan], source: str) -> Plan:
+    """Read a plan back.
+
+    Raises:
+        TypeError: ``source`` is no string.
+        ValueError: not a plan, or one of another format; the message names what is wrong.
+    """
+    if not isinstance(source, str):
+        found = type(source).__name__
+        raise TypeError(f"Plan.from_json needs the text that plan.to_json() returned, not {found}.")
+    deep = "Plan.from_json: the text is nested too deeply to be a plan."
+    try:
+        data = json.loads(source)
+    except RecursionError:
+        raise ValueError(deep) from None
+    except ValueError as error:
+        is_path = "{" not in source and "\n" not in source
+        hint = f" If {short(source)} is a path, give what is in the file: Path(...).read_text()." if is_path else ""
+        raise ValueError(f"Plan.from_json: this is not JSON ({error}).{hint}") from None
+    try:
+        return _read(kind, data)
+    except RecursionError:
+        raise ValueError(deep) from None
+    except ValueError as error:
+        raise ValueError(f"Plan.from_json: this is not a plan that can be read: {error}.") from None
+
+
+def _read(kind: type[Plan], data: Any) -> Plan:
+    if not isinstance(data, dict):
+        raise ValueError(f"the text is {kind_of(data)}, not an object")
+    if "format" not in data:
+        raise ValueError("it has no format number, so plan.to_json() did not write it")
+    if (version := check_count(data["format"], "format")) != FORMAT:
         raise ValueError(
-            f"{fields.at(DIGEST)} is not that of the other fields: one was changed after plan.to_json() wrote them"
+            f"it is of format {version}, and this version of remat_plan reads format {FORMAT}; plan again with "
+            "rp.plan(...), and store that plan"
         )
+    plan = decode(kind, {name: field for name, field in data.items() if name not in ("format", DIGEST)})
+    if _depth(plan.schedule) > DEEPEST:
+        raise ValueError(f"schedule is nested too deeply: more than {DEEPEST} levels")
+    _check_cover(plan.schedule, len(plan.program.equations), "schedule")
+    told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)
+    if told != there:
+        raise ValueError(f"decisions has rows for {told} segments, and schedule has {there}")
+    # Last, since what is wrong by itself has a better message. (Plans were written without a digest once.)
+    if DIGEST in data and data[DIGEST] != digest_of(data):
+        raise ValueError(f"{DIGEST} is not that of the other fields: one was changed after plan.to_json() wrote them")
+    return plan
 
 
-def read_schedule(fields: Fields, name: str, equations: int) -> Schedule:
-    """Read the schedule of a program with so many equations.
-
-    Raises:
-        ValueError: a field is wrong, or the segments do not cover the program; the message names the place.
-    """
-    found = fields.items(name)
-    for item, place in found:
-        _check_segment(item, place, 0)
-    schedule = tuple(Segment.from_data(item) for item, _ in found)
-    _check_cover(schedule, equations, fields.at(name))
-    return schedule
-
-
-def read_fingerprint(fields: Fields) -> Fingerprint:
-    """Read the identity of a program.
-
-    Raises:
-        ValueError: a field is wrong; the message names it.
-    """
-    names = ("equations", "labels", "inputs")
-    equations, labels, inputs = (fields.texts(name) for name in names)
-    if len(equations) != len(labels):
-        raise ValueError(f"{fields.at('labels')} has {len(labels)} texts for {len(equations)} equations")
-    found = Fingerprint(fields.text("digest"), equations, labels, inputs, fields.wholes("differentiated"))
-    fields.finish()
-    return found
-
-
-def _check_segment(data: Any, place: str, depth: int) -> None:
-    if depth > DEEPEST:
-        raise ValueError(f"{place} is nested too deeply: more than {DEEPEST} levels")
-    fields = Fields.of(data, place)
-    start, end = fields.count("start"), fields.count("end")
-    if end < start:
-        raise ValueError(f"{fields.at('end')} is {end}, before its start {start}")
-    fields.flag("checkpointed", False)
-    for pair, where in fields.items("actions", []):
-        value, action = _pair(pair, where)
-        check_count(value, f"{where}[0]")
-        check_text(action, f"{where}[1]")
-        try:
-            action_of(action)
-        except ValueError as error:
-            raise ValueError(f"{where}[1]: {str(error).rstrip('.')}") from None
-    for child, where in fields.items("children", []):
-        _check_segment(child, where, depth + 1)
-    for pair, where in fields.items("choices", []):
-        index, choice = _pair(pair, where)
-        check_count(index, f"{where}[0]")
-        _check_choice(choice, f"{where}[1]", depth + 1)
-    fields.finish()
-
-
-def _check_choice(data: Any, place: str, depth: int) -> None:
-    fields = Fields.of(data, place)
-    parts = fields.items("parts")
-    if not parts:
-        raise ValueError(f"{fields.at('parts')} is empty")
-    fields.count("slots", default=0)
-    fields.finish()
-    for part, where in parts:
-        pieces = items_of(part, where)
-        if len(pieces) not in (2, 3):
-            raise ValueError(f"{where} has {len(pieces)} items, not a count, a schedule and perhaps groups")
-        check_count(pieces[0][0], pieces[0][1])
-        segments = items_of(*pieces[1])
-        for segment, at in segments:
-            _check_segment(segment, at, depth)
-        for groups, at in items_of(*pieces[2]) if len(pieces) == 3 else []:
-            check_count(groups, at, 1)
-        if segments:
-            read = tuple(Segment.from_data(segment) for segment, _ in segments)
-            _check_cover(read, read[-1].end, pieces[1][1])
-
-
-def _pair(data: Any, place: str) -> tuple[Any, Any]:
-    found = items_of(data, place)
-    if len(found) != 2:
-        raise ValueError(f"{place} has {len(found)} items, not 2")
-    return found[0][0], found[1][0]
+def _depth(schedule: Schedule) -> int:
+    return 1 + max((_depth(inside_of(segment)) for segment in schedule), default=-1)
 
 
 def _check_cover(schedule: Schedule, equations: int, place: str) -> None:
@@ -126,3 +102,47 @@ def _check_cover(schedule: Schedule, equations: int, place: str) -> None:
         check_cover(schedule, 0, equations)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
+
+
+def _check_segment(segment: Segment, place: str) -> None:
+    if segment.end < segment.start:
+        raise ValueError(f"{place}.end is {segment.end}, before its start {segment.start}")
+    for n, (_, action) in enumerate(segment.actions):
+        try:
+            action_of(action)
+        except ValueError as error:
+            raise ValueError(f"{place}.actions[{n}][1]: {str(error).rstrip('.')}") from None
+
+
+def _check_choice(choice: Choice, place: str) -> None:
+    if not choice.parts:
+        raise ValueError(f"{place}.parts is empty")
+
+
+def _check_part(part: Part, place: str) -> None:
+    for n, groups in enumerate(part.groups):
+        check_count(groups, f"{place}[2][{n}]", 1)
+    if part.schedule:
+        _check_cover(part.schedule, part.schedule[-1].end, f"{place}[1]")
+
+
+def _check_fingerprint(program: Fingerprint, place: str) -> None:
+    equations, labels = len(program.equations), len(program.labels)
+    if equations != labels:
+        raise ValueError(f"{place}.labels has {labels} texts for {equations} equations")
+
+
+def _check_trace(trace: MemoryTrace, place: str) -> None:
+    positions, live = trace.positions, trace.live_bytes
+    if len(positions) != len(live):
+        raise ValueError(f"{place}.live_bytes has {len(live)} numbers for {len(positions)} positions")
+    if any(b <= a for a, b in pairwise((-1, *positions, trace.steps))):
+        raise ValueError(f"{place}.positions do not rise from 0 to below {place}.steps, {trace.steps}")
+
+
+store_as(Segment, "sparse", _check_segment)
+store_as(Choice, "sparse", _check_choice)
+store_as(Part, "list", _check_part)
+store_as(Fingerprint, check=_check_fingerprint)
+store_as(MemoryTrace, check=_check_trace)
+store_as(Search, "bare")

@@ -16,7 +16,7 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import evaluate
 from remat_plan.marks import MarkRunner
 from remat_plan.program import Traced
-from remat_plan.results.decisions import line_text
+from remat_plan.results.places import line_text
 from remat_plan.search.candidates import Request
 from remat_plan.training.step import TrainingStep
 

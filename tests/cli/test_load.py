@@ -20,7 +20,7 @@ def test_a_file_is_loaded_with_its_neighbours(folder):
     )()
     assert problem.fn.__name__ == "loss_fn"
     assert isinstance(problem.args, tuple)
-    assert problem.as_arguments() == {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None}
+    assert problem.options == {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None}
 
 
 def test_a_file_in_a_package_may_import_its_siblings(folder):
@@ -44,7 +44,7 @@ def test_dataclasses_work_in_the_file(folder):
         "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
         "def f():\n    return (lambda x: x), (1.0,), {'kwargs': {}}\n"
     )
-    assert load(say(folder, text))().options.kwargs == {}
+    assert load(say(folder, text))().options["kwargs"] == {}
 
 
 @pytest.mark.parametrize("text", ["train", "train.py", "train.py:", ":f", "train.py:1", "train.py:a.b", ""])
@@ -115,7 +115,7 @@ def test_what_is_wrong_with_what_the_function_returned(made, told):
 def test_a_function_of_the_batch_is_given_one(folder):
     make = load(say(folder, "def f(batch):\n    return print, (batch,), {'donate_argnums': 0}\n"), STEPS)
     assert make(16).args == (16,)
-    assert make(16).as_arguments()["donate_argnums"] == 0
+    assert make(16).options["donate_argnums"] == 0
     with pytest.raises(InputError, match="cannot be called with the number of examples in a batch alone"):
         load(say(folder, "def f(): pass", "none.py"), STEPS)
     with pytest.raises(InputError, match=r"unknown 'argnums'\.\nIt must be a dict with some of donate_argnums, "):

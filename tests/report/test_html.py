@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import pytest
 
 import remat_plan as rp
-from remat_plan.report.html import ENTRIES, page, plan_html
-from remat_plan.report.palette import PLAIN
-from remat_plan.report.rows import plan_entries
-from remat_plan.report.svg import Axis, Line, line_chart
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.report import svg
+from remat_plan.report.charts import PLAIN, Axis, Chart, Series
+from remat_plan.report.entries import plan_entries
+from remat_plan.report.html import ENTRIES, page
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 NASTY = "<script>alert('&\"')</script>"
@@ -79,7 +79,7 @@ def test_no_rule_of_a_notebook_reaches_a_table(plan, analysis, curve, comparison
 
 
 def test_prose_is_on_the_left_and_figures_on_the_right(plan):
-    cells = re.findall(r'text-align:(left|right)[^"]*"[^>]*>([^<]+)<', plan_html(plan))
+    cells = re.findall(r'text-align:(left|right)[^"]*"[^>]*>([^<]+)<', plan._repr_html_())
     assert {side for side, text in cells if re.fullmatch(r"[\d.,]+ ([kMG]?B|[kMG]?FLOP)", text)} == {"right"}
     assert {side for side, text in cells if re.match("recompute all|unchanged|plain peak|save ", text)} == {"left"}
 
@@ -91,20 +91,20 @@ def test_no_colour_of_one_theme(plan, analysis, curve, comparison):
 
 
 def test_what_has_no_colour_of_its_own_takes_that_of_the_page(plan):
-    charts = re.findall(r"<svg [^>]*>", plan_html(plan))
+    charts = re.findall(r"<svg [^>]*>", plan._repr_html_())
     assert len(charts) > 3  # keys of the legend are charts too
     assert all('fill="currentColor"' in chart for chart in charts)
 
 
 def test_style_is_for_the_fragment_only(plan):
-    style = re.search(r"<style>(.*?)</style>", plan_html(plan), re.S).group(1)
+    style = re.search(r"<style>(.*?)</style>", plan._repr_html_(), re.S).group(1)
     selectors = [s.strip() for rule in style.split("}")[:-1] for s in rule.split("{")[0].split(",")]
     assert all(s.startswith(".remat-plan") for s in selectors)
 
 
 def test_the_figures_of_a_plan_are_shown(verified):
     verified = dataclasses.replace(verified, lower_bound=verified.overhead / 2)
-    texts = shown(read(plan_html(verified)))
+    texts = shown(read(verified._repr_html_()))
     for size in (
         verified.written_peak_bytes, verified.budget_bytes, verified.predicted_peak_bytes,
         verified.compiled_peak_bytes, verified.plain_timeline.peak_bytes, verified.planned_timeline.owned_bytes,
@@ -112,11 +112,11 @@ def test_the_figures_of_a_plan_are_shown(verified):
         assert format_bytes(size) in texts
     assert verified.fingerprint in texts
     assert f"{verified.gap:.1%}" in texts
-    assert "position in the gradient step (share of its instructions)" in texts
+    assert "position in the gradient step (% of its instructions)" in texts
 
 
 def test_the_timeline_has_all_points(plan):
-    chart = plan_html(plan).split('role="img"')[1]
+    chart = plan._repr_html_().split('role="img"')[1]
     lines = re.findall(r'<polyline points="([^"]*)"', chart)
     assert [len(line.split()) for line in lines] == [
         len(t.positions) for t in (plan.plain_timeline, plan.planned_timeline)
@@ -127,38 +127,39 @@ def test_the_timeline_has_all_points(plan):
 
 
 def test_pointing_at_the_timeline_tells_values(plan):
-    titles = re.findall(r"<title>(at .*?)</title>", plan_html(plan))
+    titles = re.findall(r"<title>(at .*?)</title>", plan._repr_html_())
     assert len(titles) == 100
     assert any(f"plain {format_bytes(plan.plain_timeline.peak_bytes)}" in t for t in titles)
     assert any(f"planned {format_bytes(plan.planned_timeline.peak_bytes)}" in t for t in titles)
 
 
 def test_compiled_peaks_are_marked_where_the_peaks_are_predicted(plan, verified):
-    assert "compiled peak" not in plan_html(plan).split("<svg", 1)[1]  # not compiled
-    chart = plan_html(verified)
+    assert "compiled peak" not in plan._repr_html_().split("<svg", 1)[1]  # not compiled
+    chart = verified._repr_html_()
     for word, size in (("plain", verified.plain_peak_bytes), ("planned", verified.compiled_peak_bytes)):
         assert chart.count(f"{word}: compiled peak {format_bytes(size)}") == 2  # in the legend, and at the marker
         assert f"{word}: predicted peak" in chart
 
 
 def test_the_budget_is_a_line_where_it_is_in_sight(plan):
-    assert "stroke-dasharray" in plan_html(plan)
+    assert "stroke-dasharray" in plan._repr_html_()
     far = dataclasses.replace(plan, budget_bytes=100 * plan.written_peak_bytes)
-    assert "stroke-dasharray" not in plan_html(far)
-    assert format_bytes(far.budget_bytes) in plan_html(far)
+    assert "stroke-dasharray" not in far._repr_html_()
+    assert f">budget: {format_bytes(far.budget_bytes)}</span>" in far._repr_html_()
+    assert ">budget: none</span>" in dataclasses.replace(plan, budget_bytes=None)._repr_html_()
 
 
 def test_there_is_a_row_for_each_entry(plan, with_schedule):
     for made in (plan, with_schedule([["a", ["b", "b"]], "a", ".", "f"])):
-        body = plan_html(made).split("<tbody>")[-1]
+        body = made._repr_html_().split("<tbody>")[-1]
         assert body.count("<tr ") == len(plan_entries(made))
-    nested = plan_html(with_schedule([["a", ["b", "b"]]]))
+    nested = with_schedule([["a", ["b", "b"]]])._repr_html_()
     assert [f"padding-left:{n}px" in nested for n in (0, 20, 40, 60)] == [True, True, True, False]
 
 
 def test_long_tables_are_cut(with_schedule):
     long = with_schedule(random.Random(0).choices("abcdefgh", k=300))
-    fragment = plan_html(long)
+    fragment = long._repr_html_()
     assert f"... and {len(plan_entries(long)) - ENTRIES} more rows" in fragment
     read(fragment)
 
@@ -197,7 +198,7 @@ def test_names_of_the_program_are_escaped(analysis):
 
 def test_a_curve_has_a_dot_and_a_row_for_each_point(curve):
     fragment = curve._repr_html_()
-    assert fragment.count("<circle") == len(curve.points)
+    assert fragment.split('role="img"')[1].count("<circle") == len(curve.points)
     assert fragment.split("<tbody>")[-1].count("<tr ") == len(curve.points)
     for point in curve.points:
         assert f"peak {format_bytes(point.peak_bytes)}, overhead {point.overhead:.1%}" in fragment
@@ -215,7 +216,7 @@ def test_a_comparison_has_a_dot_for_each_plan_and_a_row_for_each_budget(comparis
 
 
 def test_a_page_is_a_document_around_the_fragment(plan):
-    whole = page(NASTY, plan_html(plan))
+    whole = page(NASTY, plan._repr_html_())
     reader = Reader()
     reader.feed(whole.replace("<!doctype html>", "").replace('<meta charset="utf-8">', "").replace(
         '<meta name="viewport" content="width=device-width, initial-scale=1">', ""))  # fmt: skip
@@ -243,7 +244,7 @@ def test_ticks_are_few_round_and_within(low, high):
 
 def test_points_stand_where_the_axes_say():
     axis = Axis("", 0, 10, str)
-    chart = line_chart("", [Line(PLAIN, [0, 10], [0, 10])], axis, axis)
+    chart = svg.render(Chart("", axis, axis, (Series("", PLAIN, [0, 10], [0, 10]),))).split('role="img"')[1]
     (u0, v0), (u1, v1) = (map(float, p.split(",")) for p in re.search(r'points="([^"]*)"', chart).group(1).split())
     assert u0 < u1
     assert v0 > v1  # up is more

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
 from remat_plan.units import format_bytes
 
 
@@ -153,7 +153,7 @@ def test_a_comparison_is_a_line_for_each_strategy(comparison):
 
 def test_an_analysis_is_a_bar_for_each_group(analysis):
     ax = analysis.plot()
-    widths = [bar.get_width() for bar in ax.patches]
+    widths = [bar.get_width() for bar in sorted(ax.patches, key=lambda bar: bar.get_y())]  # from the top
     assert widths == sorted(widths, reverse=True)
     assert sum(widths) <= sum(r.size_bytes for r in analysis.residuals)
     assert all("conftest.py:" in t.get_text() for t in ax.get_yticklabels())

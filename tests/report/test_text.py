@@ -10,12 +10,13 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.graph.schedule import as_is
-from remat_plan.report import tables, text
-from remat_plan.report.rows import format_flops, plan_entries
-from remat_plan.report.text import plan_status
+from remat_plan.report import analyses, plans, text
+from remat_plan.report.entries import plan_entries
+from remat_plan.report.plans import plan_status
+from remat_plan.report.tables import format_flops
 from remat_plan.results.analysis import Residual
-from remat_plan.results.tradeoff import Tradeoff, TradeoffPoint
-from remat_plan.results.tried import Search
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
+from remat_plan.results.evidence import Search
 from remat_plan.units import format_bytes
 
 
@@ -187,7 +188,7 @@ def test_long_tables_are_cut(with_schedule):
     shown = table(with_schedule(random.Random(0).choices("abcdefgh", k=300)))
     assert shown[-1].startswith("... and ")
     assert shown[-1].endswith(" more rows")
-    assert len(shown) <= 2 * tables.ENTRIES + 1
+    assert len(shown) <= 2 * plans.ENTRIES + 1
 
 
 @pytest.mark.parametrize("depth", [0, 3, 30])
@@ -245,7 +246,7 @@ def test_long_analyses_are_cut_and_fit(analysis):
     rows = tuple(_residual(n, name="n" * 200, read_by="r" * 200, source="/" + "s" * 200) for n in range(1, 51))
     lines = str(dataclasses.replace(analysis, residuals=rows)).splitlines()
     assert max(map(len, lines)) <= text.WIDTH
-    assert f"... and {50 - tables.RESIDUALS} more" in "\n".join(lines)
+    assert f"... and {50 - analyses.RESIDUALS} more" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(

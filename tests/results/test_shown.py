@@ -11,9 +11,8 @@ import pytest
 import remat_plan as rp
 from remat_plan.results import shown
 from remat_plan.results.analysis import Analysis
-from remat_plan.results.comparison import Comparison
+from remat_plan.results.curves import Comparison, Tradeoff
 from remat_plan.results.shown import Renderer, Shown, register, renderer_of
-from remat_plan.results.tradeoff import Tradeoff
 
 FOLDER = Path(rp.__file__).parent / "results"
 

@@ -90,8 +90,3 @@ def test_few_carries_are_kept_by_slots():
     end = len(program.graph.ops)
     schedule = (as_is(0, op.index), structured(op.index, choice), as_is(op.index + 1, end))
     check(binomial_steps, tuple(s for s in schedule if s.end > s.start), program)
-
-
-def test_a_choice_is_plain_data():
-    choice = Choice((Part(3, (saving(0, 4, (1, 2)),)), Part(6, (as_is(0, 4),), (2, 2))), 5)
-    assert Choice.from_data(choice.to_data()) == choice

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import remat_plan as rp
-from remat_plan.report.terminal import show
+from remat_plan.report.text import show
 from remat_plan.units import format_bytes
 
 

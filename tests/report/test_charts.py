@@ -1,10 +1,13 @@
 """Lines can be told apart: by readers with colour deficiencies, on white and on black, and where they coincide."""
 
 import itertools
+import re
+from html import escape
 
 import numpy as np
+import pytest
 
-from remat_plan.report.palette import COLOURS, PLAIN, PLANNED, point_look
+from remat_plan.report.charts import COLOURS, PLAIN, PLANNED, Axis, point_look
 
 SEEN = {
     "all cones": np.eye(3),
@@ -53,3 +56,26 @@ def test_points_drawn_later_leave_the_ones_below_in_sight():
     looks = [point_look(n, 6) for n in range(6)]
     assert all(a.size > b.size for a, b in itertools.pairwise(looks))
     assert PLAIN.width > PLANNED.width
+
+
+def test_axes_have_room_for_all_values():
+    for values in ([], [0.0], [5.0], [-2.0, 8.0], [3e9, 4e9]):
+        for zero in (True, False):
+            axis = Axis.around("", values, str, zero)
+            assert all(axis.low <= value <= axis.high for value in values)
+            assert axis.low < axis.high
+    assert Axis.around("", [2.0, 5.0], str).low == 0
+
+
+@pytest.mark.parametrize("name", ["plan", "verified", "curve", "comparison"])
+def test_all_media_draw_one_chart(name, request):
+    """The same title, axes, labels and number of points, by matplotlib and as SVG."""
+    thing = request.getfixturevalue(name)
+    ax, page = thing.plot(), thing._repr_html_()
+    for text in (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()):
+        assert escape(text) in page
+    legend, drawing = page.split('role="img"')
+    for label in (text.get_text() for text in ax.get_legend().get_texts()):
+        assert f"{escape(label)}</span>" in legend
+    marked = sum(len(line.get_xdata()) for line in ax.get_lines() if line.get_marker() not in ("", "None"))
+    assert len(re.findall("<circle|<polygon", drawing)) == marked

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from remat_plan.report.folding import Run, fold
+from remat_plan.report.entries import Run, fold
 
 
 def unfold(ids, runs):

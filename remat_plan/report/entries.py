@@ -1,0 +1,224 @@
+"""The decisions of a plan as lines of a tree, in which what repeats is one line with a count.
+
+In: ``Plan``. Out: ``Entry``s. Equal groups that follow each other are found by ``fold``, in a sequence of numbers that
+are equal where subtrees are equal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from remat_plan.results.decisions import Decision, inside_of
+from remat_plan.results.places import lines_text
+
+if TYPE_CHECKING:
+    from remat_plan.graph.schedule import Segment
+    from remat_plan.results.plan import Plan
+
+LONGEST = 64
+"""Groups of more rows than this are not looked for: the search for them takes time in proportion."""
+_SAVE_ONE = "save {}, recompute the rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``count`` equal groups of ``period`` rows each, the first of them at ``start``."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """One past the last row."""
+        return self.start + self.period * self.count
+
+    @property
+    def spared(self) -> int:
+        """Lines that showing one group spares; a group of several rows takes a line more, for its count."""
+        return self.period * (self.count - 1) - (self.period > 1 and self.count > 1)
+
+
+def fold(ids: Sequence[int], longest: int = LONGEST) -> tuple[Run, ...]:
+    """Cover all rows by runs.
+
+    From the first row on, the run that spares the most lines is taken, unless a better one starts a row later
+    (as matches are chosen in LZ77): few lines, not always the fewest. Takes O(rows * longest).
+
+    >>> fold([1, 2, 3, 2, 3, 2, 3, 4])
+    (Run(start=0, period=1, count=1), Run(start=1, period=2, count=3), Run(start=7, period=1, count=1))
+    """
+    ids = list(ids)
+    runs: list[Run] = []
+    start = 0
+    while start < len(ids):
+        best = _best(ids, start, longest)
+        if best.count > 1 and best.end < len(ids) and _best(ids, start + 1, longest).spared > best.spared:
+            best = Run(start, 1, 1)
+        runs.append(best)
+        start = best.end
+    return tuple(runs)
+
+
+def _best(ids: list[int], start: int, longest: int) -> Run:
+    """The run from here on that spares the most lines; among equals the one of the shortest group."""
+    best = Run(start, 1, 1)
+    for period in range(1, min(longest, (len(ids) - start) // 2) + 1):
+        run = Run(start, period, _repeats(ids, start, period))
+        if run.spared > best.spared:
+            best = run
+        if best.end == len(ids):
+            break  # a longer group cannot spare more
+    return best
+
+
+def _repeats(ids: list[int], start: int, period: int) -> int:
+    if ids[start] != ids[start + period]:
+        return 1
+    group, count = ids[start : start + period], 1
+    while ids[start + count * period : start + (count + 1) * period] == group:
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the table of decisions.
+
+    Attributes:
+        indent: how deep it stands in the tree.
+        count: how many equal ones (with all that stands below) follow each other.
+        start, end: equations of all of them, the end not included.
+        decision: of one of them; None: the lines below, one deeper, are repeated ``count`` times.
+        opens: whether the lines below, one deeper, tell more of one of them.
+    """
+
+    indent: int
+    count: int
+    start: int
+    end: int
+    decision: Decision | None
+    opens: bool
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing is done here: no checkpoint, nothing planned inside."""
+        d = self.decision
+        return d is not None and not (self.opens or d.checkpointed or d.structured) and d.saved_bytes is None
+
+    @property
+    def equations(self) -> str:
+        """The equations as ``first-last``."""
+        return f"{self.start}-{self.end - 1}" if self.end - self.start > 1 else f"{self.start}"
+
+    @property
+    def source(self) -> str:
+        """The lines of one of them."""
+        return "" if self.decision is None else self.decision.source
+
+    def action(self, room: int) -> str:
+        """What is done, in words; a single saved value is named where there is room."""
+        if self.decision is None:
+            return f"{self.count} times:"
+        if self.names_value(room):
+            return _SAVE_ONE.format(self.saved_values())
+        return self.decision.action + (":" if self.opens else "")
+
+    def names_value(self, room: int) -> bool:
+        """Whether ``action`` names the only value that is saved."""
+        d = self.decision
+        if d is None or d.values != 1 or d.structured:
+            return False
+        return bool(self.saved_values()) and len(_SAVE_ONE.format(self.saved_values())) <= room
+
+    def saved_values(self, room: int | None = None) -> str:
+        """The largest saved values, as many as there is room for, and how many others there are.
+
+        The file of a value is left out where it is that of ``source``.
+        """
+        if self.decision is None:
+            return ""
+        file = self.source.partition(":")[0]
+        counts = Counter(text.replace(f" {file}:", " :") for text in self.decision.saved)
+        text, left = "", self.decision.values
+        for value, count in counts.items():
+            part = ("; " if text else "") + (value if count == 1 else f"{count} x {value}")
+            rest = f"; {left - count} more" if left > count else ""
+            if text and room is not None and len(text + part + rest) > room:
+                break
+            text, left = text + part, left - count
+        return f"{text}; {left} more" if text and left > 0 else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A segment with its decision and what is inside; nodes of equal numbers are told by one line."""
+
+    equations: tuple[int, int]
+    decision: Decision
+    children: tuple[_Node, ...]
+    number: int
+
+
+def plan_entries(plan: Plan) -> tuple[Entry, ...]:
+    """The table of decisions: a tree, as lines; equal neighbours and equal groups are folded."""
+    each = iter([d for d in plan.decisions for _ in range(d.count)])
+    nodes = _nodes(plan.schedule, each, {})
+    if plan.is_written:
+        nodes = tuple(_Node(d.equations, d, (), 0) for d in each)
+    return tuple(_joined(_entries(nodes, 0)))
+
+
+def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: dict[Any, int]) -> tuple[_Node, ...]:
+    """Pair segments with their decisions, which stand in the same order; equal trees get equal numbers."""
+    nodes = []
+    for segment in schedule:
+        decision = next(decisions, None)
+        if decision is None:
+            raise ValueError("this plan's decisions are not those of its schedule: there are fewer of them.")
+        children = _nodes(inside_of(segment), decisions, numbers)
+        key = (decision.like, tuple(c.number for c in children))
+        where = (segment.start, segment.end)
+        nodes.append(_Node(where, decision, children, numbers.setdefault(key, len(numbers))))
+    return tuple(nodes)
+
+
+def _entries(nodes: Sequence[_Node], indent: int) -> Iterator[Entry]:
+    for run in fold([n.number for n in nodes]):
+        first, last = nodes[run.start], nodes[run.end - 1]
+        start, end = first.equations[0], last.equations[1]
+        if run.period > 1:
+            yield Entry(indent, run.count, start, end, None, True)
+            yield from _entries(nodes[run.start : run.start + run.period], indent + 1)
+        else:
+            yield Entry(indent, run.count, start, end, first.decision, bool(first.children))
+            yield from _entries(first.children, indent + 1)
+
+
+def _joined(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Make one line of neighbours that stay as they are: where one of them ends says nothing."""
+    last: Entry | None = None
+    for entry in entries:
+        alike = last is not None and last.indent == entry.indent and last.is_unchanged and entry.is_unchanged
+        if last is not None and last.decision is not None and alike:
+            decision = replace(last.decision, source=_both_sources(last, entry))
+            last = Entry(entry.indent, 1, last.start, entry.end, decision, False)
+            continue
+        if last is not None:
+            yield last
+        last = entry
+    if last is not None:
+        yield last
+
+
+def _both_sources(one: Entry, other: Entry) -> str:
+    """The lines of two entries that are in one file; else those of the one with more equations."""
+    file, _, lines = one.source.rpartition(":")
+    other_file, _, other_lines = other.source.rpartition(":")
+    numbers = [int(n) for n in (*lines.split("-"), *other_lines.split("-")) if n]
+    if file != other_file or not numbers:
+        return max(one, other, key=lambda entry: entry.end - entry.start).source
+    return lines_text(file, numbers)

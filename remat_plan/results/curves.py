@@ -1,0 +1,177 @@
+"""Peaks against overheads: the trade-off curve of a program, and plans of it side by side.
+
+In: points by the evaluator; per strategy and budget a ``Plan``, or the ``BudgetError`` that there was instead. Out:
+``Tradeoff``, which is a source of plans too, and ``Comparison``: printed, shown, drawn, stored as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from remat_plan.results.codec import encode_fields
+from remat_plan.results.measurement import Measurement
+from remat_plan.results.plan import Plan
+from remat_plan.results.shown import Shown
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffPoint:
+    """One schedule: predicted peak bytes of the step, and recomputed over plain seconds."""
+
+    peak_bytes: int
+    overhead: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tradeoff(Shown):
+    """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
+
+    Recomputation may be predicted to cost nothing (arithmetic that fits between transfers); then the plain step is no
+    point of the curve. It is named beside it, and shares are of it all the same.
+
+    Attributes:
+        points: predicted by the evaluator; no point is beaten by another in both.
+        target: the device.
+        planner: makes a plan for a budget, from the same solve; None of a curve that was unpickled.
+        written: the function as written, where it has ``jax.checkpoint`` regions of its own; else None.
+        plain: the step without recomputation; None of a curve without points.
+    """
+
+    points: tuple[TradeoffPoint, ...]
+    target: str
+    planner: Callable[..., Any] | None = field(default=None, compare=False)
+    written: TradeoffPoint | None = None
+    plain: TradeoffPoint | None = None
+
+    @property
+    def written_peak_bytes(self) -> int:
+        """Predicted peak of the function as written, which shares (and budgets in per cent) are of."""
+        step = self.written or self.plain
+        return max((p.peak_bytes for p in (self.points if step is None else (step,))), default=1) or 1
+
+    @property
+    def free(self) -> TradeoffPoint | None:
+        """The point that takes the plain step's place on the curve: less memory, and no more time; None without one."""
+        beaten = self.plain is not None and self.points and self.plain not in self.points
+        return self.points[-1] if beaten else None
+
+    def plan(self, budget: Any, *, verify: bool = True) -> Any:
+        """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again.
+
+        Raises:
+            ValueError: the curve was unpickled, and what solved it is not stored with it.
+            BudgetError: the budget is below the least peak reached.
+        """
+        if self.planner is None:
+            raise ValueError(
+                "this curve was unpickled, and the program that it is of is not stored with it: ask rp.tradeoff(...) "
+                "again, or rp.plan(..., budget=...), where plans are to be made. Plans themselves can be stored."
+            )
+        return self.planner(budget, verify)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tradeoff, (self.points, self.target, None, self.written, self.plain)
+
+    def __deepcopy__(self, memo: Any) -> Tradeoff:
+        return self  # nothing in it can be changed
+
+
+def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:
+    """Keep the points that no other beats in both, from least memory to most."""
+    best: list[TradeoffPoint] = []
+    for point in sorted(points, key=lambda p: (p.overhead, p.peak_bytes)):
+        if not best or point.peak_bytes < best[-1].peak_bytes:
+            best.append(point)
+    return tuple(reversed(best))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """What became of one strategy at one budget.
+
+    Attributes:
+        strategy: its name.
+        budget: as it was asked for; "" for none.
+        plan: the plan; None where the strategy cannot meet the budget.
+        minimum_bytes: the least peak that was reached; None where there is a plan.
+        problem: why there is no plan; "" where there is one.
+        measurement: of its step and the plain one, with ``measure=True``.
+    """
+
+    strategy: str
+    budget: str
+    plan: Plan | None
+    minimum_bytes: int | None = None
+    problem: str = ""
+    measurement: Measurement | None = None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The compiled peak; without verification the predicted one; None without a plan."""
+        if self.plan is None:
+            return None
+        compiled = self.plan.compiled_peak_bytes
+        return self.plan.predicted_peak_bytes if compiled is None else compiled
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
+    """Plans of one program for one device, by strategy and budget.
+
+    Attributes:
+        rows: in the order asked for.
+        target: the device.
+        verified: whether peaks are compiled; else they are predicted.
+        written_peak_bytes: of the function as written, which shares are of.
+        plain_peak_bytes: of the plain step, in which nothing is recomputed.
+        has_own_remat: whether the function has ``jax.checkpoint`` regions of its own that were planned anew; if not,
+            both are one.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, remat_plan as rp
+        >>> loss = lambda w, x: jnp.sum(jax.lax.fori_loop(0, 8, lambda _, x: jnp.tanh(x @ w), x))
+        >>> shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
+        >>> found = rp.compare(loss, *shapes, budgets=["75%", "65%"], verify=False)
+        >>> [row.plan is not None for row in found.rows]
+        [True, True]
+    """
+
+    rows: tuple[ComparisonRow, ...]
+    target: str
+    verified: bool
+    written_peak_bytes: int
+    plain_peak_bytes: int
+    has_own_remat: bool = False
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """What to know about the figures."""
+        word = "compiled" if self.verified else "predicted"
+        told = [f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."]
+        if self.verified:
+            told.append("Compiled overhead is of the modules that XLA made.")
+        measured = next((row.measurement for row in self.rows if row.measurement is not None), None)
+        if measured is not None:
+            told.append(
+                f"Measured: median of {measured.rounds} rounds, plain {1e3 * measured.plain.seconds:.4g} ms, all steps "
+                f"in turns; in brackets, what it is between 19 times of 20. {measured.device}; {measured.versions}"
+            )
+        return tuple(told)
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON text; each row has its whole plan, readable by ``Plan.from_json``."""
+        rows = []
+        for row in self.rows:
+            plan, measured = row.plan, row.measurement
+            figures = {
+                "peak_bytes": row.peak_bytes,
+                "overhead": None if plan is None else plan.overhead,
+                "compiled_overhead": None if plan is None else plan.compiled_overhead,
+                "plan": None if plan is None else json.loads(plan.to_json()),
+                "measurement": None if measured is None else json.loads(measured.to_json()),
+            }
+            rows.append({**encode_fields(replace(row, plan=None, measurement=None)), **figures})
+        return json.dumps({"kind": "comparison", **encode_fields(replace(self, rows=())), "rows": rows}, sort_keys=True)
