@@ -14,7 +14,9 @@ Limits: read off jaxlib 0.12.0 and the sources of XLA of that time; older jaxlib
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import MATRIX_PRIMITIVES
@@ -107,6 +109,14 @@ class FusionModel:
     loops_over_bits: bool = False
     clears_stacks: bool = False
 
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules that hold here and not on a fusing compiler that nothing is known of."""
+        return tuple([f.name for f in fields(self) if getattr(self, f.name) != getattr(GENERIC, f.name)])
+
+    def without(self, rule: str) -> FusionModel:
+        """The same backend without one of its rules."""
+        return replace(self, **{rule: getattr(GENERIC, rule)})
+
 
 GENERIC = FusionModel()
 """A fusing compiler that nothing else is known of: everything element-wise is fused, program order."""
@@ -182,3 +192,19 @@ def model_for(hardware: Hardware) -> FusionModel:
     True
     """
     return _MODELS.get(hardware.name.split(":")[0], GENERIC)
+
+
+@contextmanager
+def judged_by(platform: str, model: FusionModel) -> Iterator[None]:
+    """Within this context, a platform goes by other rules: what a rule is worth shows in predictions made without it.
+
+    Args:
+        platform: one that has rules.
+        model: the rules in their place.
+    """
+    before = _MODELS[platform]
+    _MODELS[platform] = model
+    try:
+        yield
+    finally:
+        _MODELS[platform] = before
