@@ -31,8 +31,8 @@ class FusionModel:
             that nobody else reads; whatever else they read is materialised (XLA:CPU, ``LibraryRewriter``).
         layout_copies: matrix products and convolutions whose operands are not in canonical order read
             transposed copies (XLA:CPU, ``DotDecomposer``, ``ConvCanonicalization``).
-        index_pooling: the gradient of a max-pool reads indices of the maxima, a second pooling
-            (``SelectAndScatterExpander``).
+        index_pooling: the gradient of a max-pool reads indices of the maxima, a second pooling (XLA:CPU,
+            ``SelectAndScatterExpander``).
         offset_pooling: in planned programs that gradient is written by ``rewrite.pooling``.
         widens: there is no 16-bit arithmetic: convolutions read and write 32-bit copies, and rounding each
             element-wise result back is too dear to be done twice (XLA:CPU, ``FloatNormalization``).
@@ -42,12 +42,8 @@ class FusionModel:
         writes_over: an element-wise kernel writes over an operand that dies there.
         repeats_from_bytes: an expensive element-wise step (``exp``, ``tanh``, ``div``) whose elements have at least so
             many bytes is as cheap to repeat as any other, since kernels wait for memory (XLA:GPU, ``PriorityFusion``).
-        softmax_kernels: ``x - max(x)`` that several kernels read is made in a kernel with its maximum, and kept
-            (XLA:GPU, ``SoftmaxRewriterTriton``).
         fuses_operands: matrix products and convolutions compute their operands on the way in (XLA:TPU, where both are
             convolutions and may be the root of a fusion).
-        gather_kernels: a gather is a kernel of its own; a scatter of one element a row is a comparison with the
-            positions in it, which fuses (XLA:TPU).
         kernel_copies: convolutions read their kernels from a copy in the order of cuDNN, output features first, which
             forward and backward pass share; the gradient of a transposed one's kernel, which cuDNN lacks, reads copies
             of both operands (XLA:GPU, ``GpuLayoutAssignment``).
@@ -79,6 +75,8 @@ class FusionModel:
             fuse).
         clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
             XLA:CPU they are steps of their own, see ``Lowering.stacks``).
+        isolates: primitives whose blocks should stay outside segments. The gradient of a max-pool reads indices of its
+            maxima, which take another pooling to find (XLA:GPU); predictions do not know of it.
     """
 
     library_clusters: bool = False
@@ -90,9 +88,7 @@ class FusionModel:
     reuses_outputs: bool = True
     writes_over: bool = True
     repeats_from_bytes: int = 1 << 10
-    softmax_kernels: bool = False
     fuses_operands: bool = False
-    gather_kernels: bool = False
     kernel_copies: bool = False
     tiles: bool = False
     epilogues: frozenset[str] = frozenset()
@@ -108,6 +104,7 @@ class FusionModel:
     counts_gains: bool = False
     loops_over_bits: bool = False
     clears_stacks: bool = False
+    isolates: frozenset[str] = frozenset()
 
     def rules(self) -> tuple[str, ...]:
         """The names of the rules that hold here and not on a fusing compiler that nothing is known of."""
@@ -122,9 +119,7 @@ GENERIC = FusionModel()
 """A fusing compiler that nothing else is known of: everything element-wise is fused, program order."""
 
 GPU = FusionModel(
-    index_pooling=True,
     repeats_from_bytes=4,
-    softmax_kernels=True,
     kernel_copies=True,
     weighs_copies_from_bytes=1,
     row_kernels=True,
@@ -132,6 +127,7 @@ GPU = FusionModel(
     epilogues=frozenset({"conv_general_dilated"}),
     counts_gains=True,
     clears_stacks=True,
+    isolates=frozenset({"reduce_window_max"}),
 )
 """XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
 
@@ -140,7 +136,6 @@ TPU = FusionModel(
     writes_over=False,
     repeats_from_bytes=1,
     fuses_operands=True,
-    gather_kernels=True,
     tiles=True,
     epilogues=MATRIX_PRIMITIVES,
     whole_concatenations=True,

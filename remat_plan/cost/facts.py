@@ -141,10 +141,6 @@ class FactBook:
         name = eqn.primitive.name
         if name == "div" and narrow and narrow[1] is not False:
             kind = Kind.CHEAP  # a division by a broadcast becomes a multiplication with its reciprocal
-        if self.model.gather_kernels and name == "gather":
-            return Kind.OPAQUE
-        if self.model.gather_kernels and name == "scatter-add" and one_a_row(eqn):
-            return Kind.CHEAP
         if kind == Kind.EXPENSIVE and name != "gather" and item_bytes(eqn) >= self.model.repeats_from_bytes:
             kind = Kind.CHEAP
         if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
@@ -198,13 +194,6 @@ def item_bytes(eqn: Any) -> int:
     """Bytes of one element of an equation's first result; 0 where there is none, or no equation."""
     aval = eqn.outvars[0].aval if eqn is not None and eqn.outvars else None
     return getattr(getattr(aval, "dtype", None), "itemsize", 0)
-
-
-def one_a_row(eqn: Any) -> bool:
-    """Tell whether a scatter puts single elements, one for each index of all dimensions of the operand but one."""
-    numbers = eqn.params["dimension_numbers"]
-    rank = eqn.invars[0].aval.ndim
-    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
 
 
 def only_branch(eqn: Any, platform: str) -> Any | None:

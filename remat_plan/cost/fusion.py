@@ -170,20 +170,6 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     return found
 
 
-def _shifts(steps: list[Step], links: _Links) -> list[int]:
-    """Return the steps ``x - max(x)`` that have several readers."""
-    found = []
-    for index, step in enumerate(steps):
-        if step.primitive != "sub" or len(step.reads) != 2 or len(links.users[index]) < 2:
-            continue
-        maker = links.maker[step.reads[1]]
-        while maker >= 0 and steps[maker].primitive == "broadcast_in_dim" and steps[maker].reads:
-            maker = links.maker[steps[maker].reads[0]]
-        if maker >= 0 and steps[maker].primitive == "reduce_max" and steps[maker].reads[0] == step.reads[0]:
-            found.append(index)
-    return found
-
-
 def _split_up(steps: list[Step], links: _Links) -> list[int]:
     """Return the steps whose results are read in several parts."""
     parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in users) for users in links.users]
@@ -203,7 +189,7 @@ class _Grouping:
         self._steps, self._links, self._model, self._cluster = steps, links, model, cluster
         self._consumes = [c < 0 and _takes_in(step, model) for c, step in zip(cluster, steps, strict=True)]
         self._epilogues = _epilogues(program, links) if model.epilogues else {}
-        self._written = {*self._epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
+        self._written = set(self._epilogues.values())
         if model.whole_splits:
             self._written.update(_split_up(steps, links))
         self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]

@@ -127,15 +127,11 @@ class Lowering(Emitter):
     def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
         """Lower the gradient of a max-pool.
 
-        Indices of its maxima need the forward input only. XLA:CPU runs what finds them as soon as it can, XLA:GPU in
-        the forward pass where nothing is recomputed, and in a planned program right before they are read.
+        Indices of its maxima need the forward input only, so XLA:CPU runs what finds them as soon as it can.
         """
         if self.planned and self.model.offset_pooling and by_offsets(eqn.params):
             return windows.lean_pooling_gradient(self, eqn, reads, out_bytes)
-        begun = len(self.steps)
         indices = windows.pool_indices(self, eqn, reads)
-        if not self.model.breadth_first and not self.planned:
-            windows.move_to_pooling(self, begun, reads[1])
         return windows.pool_scatter(self, eqn, reads[0], indices, out_bytes)
 
     def step(self, facts: Facts, operands: Sequence[int | None], reads: list[int]) -> tuple[int, ...]:

@@ -107,13 +107,13 @@ def pool_indices(state: Emitter, eqn: Any, reads: list[int]) -> tuple[int, ...]:
     rank = len(full.shape)
     index_bytes = 4 * full.size
     number = state.facts.number
-    found_by = Kind.OPAQUE if state.model.library_clusters else Kind.REDUCE
-    made = Kind.OPAQUE if state.model.library_clusters else Kind.CHEAP  # the library reads them from memory
-    indices = [
-        state.emit(number(("iota", d, full.shape)), Step((), (), made, "iota", 0.0, NO_REGION, eqn), (index_bytes,))
+    indices = [  # the library reads them from memory
+        state.emit(
+            number(("iota", d, full.shape)), Step((), (), Kind.OPAQUE, "iota", 0.0, NO_REGION, eqn), (index_bytes,)
+        )
         for d in range(rank)
     ]
-    found = Step((reads[1], *[i for (i,) in indices]), (), found_by, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
+    found = Step((reads[1], *[i for (i,) in indices]), (), Kind.OPAQUE, "reduce_window", eqn_flops(eqn), NO_REGION, eqn)
     key = number(("reduce_window", *equal_key(eqn)))
     return state.emit(key, found, (state.sizes[reads[0]], *[4 * pooled.size] * rank))[1:]
 
@@ -145,13 +145,3 @@ def lean_pooling_gradient(state: Emitter, eqn: Any, reads: list[int], out_bytes:
     (offsets,) = state.emit(number(("pool_offsets", *equal_key(eqn))), found_by, (pooled.size,))
     made = Step((offsets, reads[0]), (), Kind.CHEAP, "pool_spread", 0.0, NO_REGION, eqn)
     return state.emit(number(("pool_spread", *equal_key(eqn))), made, (out_bytes,))[0]
-
-
-def move_to_pooling(state: Emitter, begun: int, pooled: int) -> None:
-    """Move the steps from ``begun`` on behind the pooling of a value, in the forward pass."""
-    made = state.steps[begun:]
-    for place, step in enumerate(state.steps[:begun]):
-        if step.primitive.startswith("reduce_window") and step.reads[:1] == (pooled,):
-            state.steps[begun:] = []
-            state.steps[place + 1 : place + 1] = made
-            return
