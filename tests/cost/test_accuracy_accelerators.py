@@ -6,7 +6,7 @@ import pytest
 import remat_plan as rp
 from benchmarks.models import MODELS
 from remat_plan import _compat
-from remat_plan.compiled.cycles import CLOCK_HERTZ
+from remat_plan.compiled.seconds import CLOCK_HERTZ
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.verify.compile import compile_memory
