@@ -22,8 +22,9 @@ from benchmarks.kept import Kept
 from benchmarks.models import MODELS, Model, small
 from benchmarks.peaks import SIZES, Compiled
 from benchmarks.predictions import Steps, restored, steps_of
-from remat_plan.cost.backend import GENERIC, FusionModel, judged_by, model_for
+from remat_plan.cost.backend import GENERIC, Backend
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.platforms import backend_for, judged_by
 
 _COLUMNS = (
     *("target", "without", "rows changed", "in sample", "held out", "overheads"),
@@ -78,10 +79,10 @@ Offsets = defaultdict[tuple[str, str], dict[str, Offs]]
 IN_SAMPLE, HELD_OUT, OVERHEADS = KINDS = ("in sample", "held out", "overheads")
 
 
-def variants(target: str, wanted: Sequence[str]) -> dict[str, FusionModel]:
+def variants(target: str, wanted: Sequence[str]) -> dict[str, Backend]:
     """The rules of a target as they are, without any, and without each one (that is ``wanted``, if some are)."""
-    full = model_for(hardware_for(target, _platform(target)))
-    single = {rule: full.without(rule) for rule in full.rules() if not wanted or rule in wanted}
+    full = backend_for(hardware_for(target, _platform(target)))
+    single = {rule: full.without(rule) for rule in full.habits() if not wanted or rule in wanted}
     return {_AS_IT_IS: full, **single, _ALL: GENERIC}
 
 

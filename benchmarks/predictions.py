@@ -18,10 +18,11 @@ import jax
 from benchmarks.authors import llama
 from benchmarks.common import Options, Session, raw_step
 from benchmarks.models import Model
-from remat_plan.cost.backend import FusionModel, model_for
+from remat_plan.cost.backend import Backend
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule, Segment
 from remat_plan.program import Program, trace_program
@@ -54,7 +55,7 @@ class Steps:
         return {}
 
     @cached_property
-    def _rules(self) -> dict[tuple[Hardware, FusionModel], Rules]:
+    def _rules(self) -> dict[tuple[Hardware, Backend], Rules]:
         return {}
 
     def jaxpr(self, policy: str) -> Any:
@@ -73,7 +74,7 @@ class Steps:
         """What the evaluator says of a step: of a policy by its name, of the plain one, or of a schedule."""
         if step in self.losses:
             return evaluate(self.jaxpr(step), hardware)
-        key = hardware, model_for(hardware)
+        key = hardware, backend_for(hardware)
         if key not in self._rules:
             self._rules[key] = Rules(self.program.graph, hardware)
         return StepProgram(self._rules[key]).loss_timeline(schedule or self.program.plain)

@@ -33,8 +33,8 @@ def test_gains_are_what_a_rule_takes_off_the_mean():
 def test_each_rule_is_left_out_once():
     found = variants(TARGET, ())
     full = found["nothing"]
-    assert list(found) == ["nothing", *full.rules(), "all rules"]
-    assert all(full.rules() != model.rules() for name, model in found.items() if name != "nothing")
+    assert list(found) == ["nothing", *full.habits(), "all rules"]
+    assert all(full.habits() != model.habits() for name, model in found.items() if name != "nothing")
     assert list(variants(TARGET, ("tiles",))) == ["nothing", "tiles", "all rules"]
 
 

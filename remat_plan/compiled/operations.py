@@ -17,16 +17,8 @@ import math
 import re
 
 from remat_plan.compiled.hlo import Array, Computation, Instruction
+from remat_plan.cost import work
 from remat_plan.cost.rules import TRANSCENDENTAL_FLOPS
-from remat_plan.cost.work import (
-    BATCHED,
-    ELEMENTWISE,
-    WINDOW_SUM,
-    convolution_class,
-    product_class,
-    reduction_class,
-    with_type,
-)
 
 _SIMPLE = frozenset(
     "add subtract multiply negate abs maximum minimum compare select and or xor not clamp sign floor ceil "
@@ -43,7 +35,7 @@ _FUNCTIONS = {
     "divide": "div",
     "remainder": "rem",
     **{name: name for name in "log tanh logistic tan atan2 erf rsqrt sqrt cbrt".split()},
-    **dict.fromkeys("acos acosh asin asinh atanh cosh sinh rng rng-bit-generator".split(), ELEMENTWISE),
+    **dict.fromkeys("acos acosh asin asinh atanh cosh sinh rng rng-bit-generator".split(), work.ELEMENTWISE),
 }
 """Functions of one element, and what JAX calls them; of the last ones no rates are measured."""
 
@@ -173,7 +165,7 @@ def work_class(inside: Computation, found: Instruction) -> str:
     'exp float32'
     """
     read = inside.operand_array(found, 0) or (found.arrays[0] if found.arrays else None)
-    return with_type(_kind(inside, found), read.dtype if read is not None else "")
+    return work.with_type(_kind(inside, found), read.dtype if read is not None else "")
 
 
 def _kind(inside: Computation, found: Instruction) -> str:
@@ -187,18 +179,18 @@ def _kind(inside: Computation, found: Instruction) -> str:
     if opcode == "reduce":
         return _reduction_class(inside, found)
     if opcode in ("reduce-window", "select-and-scatter"):
-        return WINDOW_SUM
-    return _FUNCTIONS.get(opcode, ELEMENTWISE)
+        return work.WINDOW_SUM
+    return _FUNCTIONS.get(opcode, work.ELEMENTWISE)
 
 
 def _product_class(inside: Computation, found: Instruction) -> str:
     left, right = inside.operand_array(found, 0), inside.operand_array(found, 1)
     if left is None or right is None:
-        return product_class(1, found.size, found.size, found.size)
+        return work.product_class(1, found.size, found.size, found.size)
     batch = math.prod(left.shape[d] for d in found.numbers("lhs_batch_dims"))
     depth = math.prod(left.shape[d] for d in found.numbers("lhs_contracting_dims"))
     each = max(batch * depth, 1)
-    return product_class(batch, left.size // each, right.size // each, depth)
+    return work.product_class(batch, left.size // each, right.size // each, depth)
 
 
 def _library_class(inside: Computation, found: Instruction) -> str:
@@ -206,11 +198,11 @@ def _library_class(inside: Computation, found: Instruction) -> str:
     target = found.word("custom_call_target")
     shape = found.arrays[0].shape if found.arrays else ()
     if "$conv" in target:
-        return convolution_class((), shape, False, False)
+        return work.convolution_class((), shape, False, False)
     if "fmha" in target or len(shape) < 2:
-        return BATCHED
+        return work.BATCHED
     depth = matrix_flops(inside, found) / (2 * max(math.prod(shape), 1))
-    return product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth))
+    return work.product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth))
 
 
 def _convolution_class(inside: Computation, found: Instruction) -> str:
@@ -224,7 +216,7 @@ def _convolution_class(inside: Computation, found: Instruction) -> str:
     if "rhs_reversal" in text and image < read:
         window = read
     spread, dilated = (max(_sizes(text, key), default=1) > 1 for key in ("rhs_dilate", "lhs_dilate"))
-    return convolution_class(window, image, spread, dilated)
+    return work.convolution_class(window, image, spread, dilated)
 
 
 def _of_image(array: Array | None, labels: str) -> list[int]:
@@ -243,4 +235,4 @@ def _sizes(text: str, key: str) -> list[int]:
 def _reduction_class(inside: Computation, found: Instruction) -> str:
     read = inside.operand(found, 0)
     order = read.minor_first if read is not None else ()
-    return reduction_class(bool(order) and order[0] in found.numbers("dimensions"))
+    return work.reduction_class(bool(order) and order[0] in found.numbers("dimensions"))

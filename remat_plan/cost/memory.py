@@ -15,6 +15,7 @@ Limits: no fragmentation; XLA's own rematerialisation and its memory-saving sche
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -22,16 +23,13 @@ from itertools import groupby
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.launches import Launches
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
-from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
-from remat_plan.cost.schedule import breadth_first
-from remat_plan.cost.siblings import beside_sums
 from remat_plan.cost.steps import SCATTERS, Program, RegionCost, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -71,11 +69,15 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
 
     ``kernels`` are those of ``fuse(program)``, for callers that have them already.
     """
-    kernels = fuse(program) if kernels is None else kernels
-    if program.model.breadth_first:
-        kernels = breadth_first(kernels, len(program.sizes))
-    if program.model.sums_images:
-        kernels = beside_sums(kernels, program.sizes)
+    ordered = fuse(program) if kernels is None else kernels
+    for rule in program.backend.of("order"):
+        ordered = rule(ordered, program.sizes)
+    return _walk(program, ordered, hardware)
+
+
+def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeline:
+    """``evaluate_program`` of kernels that are in order."""
+    backend = program.backend
     sizes, home = program.sizes, _homes(program, kernels)
     reads, kept = [k.reads for k in kernels], [k.keeps for k in kernels]
     writes = [tuple([w for w in k.step.writes if w not in home]) for k in kernels]
@@ -93,11 +95,12 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     base = argument_bytes + output_bytes + program.around_bytes
     owned = outputs | program.inputs
     kept = _apart(kernels, reads, kept, home)
-    rows = launched_with_readers(program, kernels)
+    find_rows = backend.only("rows")
+    rows: Mapping[int, Sequence[int]] = find_rows(program, kernels) if find_rows else {}
     for position in rows:  # an element of the result needs all of its row
         kept[position] = kept[position].union(reads[position])
     _write_into_outputs(kernels, reads, writes, kept, last, sizes, owned)
-    if program.model.reuses_outputs:
+    if backend.reuses_outputs:
         owned |= _hosted(writes, last, sizes, outputs - program.inputs, owned)
     for late in _read_too_late(kernels, kept, last, carried):
         last[late] = len(kernels)
@@ -119,7 +122,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             if step.carries:
                 reused = sum(sizes[w] for b, w in step.carries if home.get(b, b) in dying and w in new)
             else:
-                into = sizes[new[0]] if new and program.model.writes_over else 0
+                into = sizes[new[0]] if new and backend.writes_over else 0
                 over = [b for b in dying if into and sizes[b] == into and b not in kept[position]]
                 reused = sizes[over[0]] if over else 0
             live_bytes.append(base + live - reused + step.region.transient_bytes)
@@ -289,7 +292,8 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
         worst = max(worst, timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes)
     steps = trip_count(eqn)
     clearing = 0.0
-    if eqn.primitive.name == "scan" and model_for(hardware).clears_stacks:
+    clears = backend_for(hardware).only("stacks")
+    if eqn.primitive.name == "scan" and clears and clears(False):
         written = sum(fact_book(hardware).bytes(v.aval) for v in eqn.outvars[loop_counts(eqn).carry :])
         clearing = hardware.clearing_seconds(written)
     seconds = [t.seconds for t in timelines] or [0.0]
@@ -301,7 +305,7 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
 
 def fact_book(hardware: Hardware) -> FactBook:
     """Return an empty book of facts for a backend."""
-    return FactBook(partial(region_cost, hardware=hardware), model_for(hardware), hardware.name.split(":")[0])
+    return FactBook(partial(region_cost, hardware=hardware), backend_for(hardware), hardware.name.split(":")[0])
 
 
 def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:

@@ -36,6 +36,9 @@ class Kind(IntEnum):
     BARRIER = 6  # optimization_barrier, the border of a checkpointed segment: nothing is fused across it
 
 
+FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
+"""What is computed element by element, in the kernels that read it."""
+
 ALIASES = frozenset(
     "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint reduce_precision mesh_cast "
     "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put random_clone "

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_plan.cost.backend import GENERIC, FusionModel
-from remat_plan.cost.rules import MOVES, READ_ROW, WRITE_ROW, Kind
+from remat_plan.cost.backend import GENERIC, Backend
+from remat_plan.cost.rules import FUSIBLE, MOVES, READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
 SCATTERS = frozenset(
@@ -52,12 +52,12 @@ class Step:
     """
 
     reads: tuple[int, ...]
-    writes: tuple[int, ...]
     kind: Kind
     primitive: str
-    flops: float
-    region: RegionCost
     eqn: Any
+    writes: tuple[int, ...] = ()
+    flops: float = 0.0
+    region: RegionCost = NO_REGION
     library: int = 0
     unary: bool = False
     equations: int = 1
@@ -72,7 +72,7 @@ class Program:
 
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
-    is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
+    is the value whose buffer they live in; ``backend`` is the one that the program was lowered for. In the body of
     a loop, ``carried[v]`` is the input whose memory output ``v`` is written over, and ``around_bytes`` are needed for
     what is made before it.
     """
@@ -83,7 +83,7 @@ class Program:
     outputs: tuple[int, ...]
     pinned: set[int]
     storage: dict[int, int] = field(default_factory=dict)
-    model: FusionModel = GENERIC
+    backend: Backend = GENERIC
     carried: dict[int, int] = field(default_factory=dict)
     around_bytes: int = 0
 
@@ -95,7 +95,7 @@ class Program:
 
 def can_write_in_place(step: Step) -> bool:
     """Tell whether XLA may give the step's output the buffer of an input that dies there."""
-    if step.kind in (Kind.CHEAP, Kind.EXPENSIVE):
+    if step.kind in FUSIBLE:
         return step.primitive not in ELSEWHERE
     return step.primitive in _IN_PLACE
 

@@ -183,7 +183,7 @@ class StepProgram(ProgramBuilder):
         for v in graph.differentiated_inputs:
             outputs.append(self.cotangents[v] if v in self.cotangents else state.new(graph.values[v].aval))
         steps = live_steps(state.steps, outputs)
-        program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.model)
+        program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.backend)
         return with_fresh_memory(evaluate_program(program, self.rules.hardware), self.rules.hardware)
 
 

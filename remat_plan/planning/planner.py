@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from math import inf
 
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.platforms import backend_for
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import structure_of
@@ -129,7 +129,7 @@ def isolated_primitives(hardware: Hardware) -> frozenset[str]:
     It matters little: without this, plans of a U-Net and a ResNet-50 for an H100 are predicted 2.3 points faster to 0.7
     slower.
     """
-    return model_for(hardware).isolates
+    return backend_for(hardware).isolates
 
 
 _MERGE_SMALL = 12
@@ -224,7 +224,7 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
     n = len(region.ops)
     cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
-    problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
+    problem = segment_problem(region, run, op_seconds(region, rules.hardware), bool(rules.backend.of("library")))
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
     if n <= _LONG_REGION:
         hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)

@@ -9,11 +9,15 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
-from remat_plan.cost.backend import CPU, GENERIC, GPU, TPU, model_for
+from remat_plan.cost.backend import GENERIC
+from remat_plan.cost.backends.cpu import CPU
+from remat_plan.cost.backends.gpu import GPU
+from remat_plan.cost.backends.tpu import TPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate_program, region_cost
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
 
 H100 = hardware_for("gpu:h100", "gpu")
@@ -191,7 +195,7 @@ def test_what_is_summed_for_each_channel_is_not_written_over_its_operands():
         return {k.step.primitive: k.keeps == set(k.reads) for k in fuse(program(fun, IMAGE, KERNEL, model=model))}
 
     assert keeps(GPU)["max"]
-    assert not keeps(replace(GPU, sums_images=False))["max"]
+    assert not keeps(GPU.without("sums_images"))["max"]
 
 
 @pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'")
@@ -205,7 +209,7 @@ def test_a_callback_without_a_result_is_a_kernel_of_no_bytes(name, platform):
         return y * y
 
     hardware = hardware_for(name, platform)
-    book = FactBook(partial(region_cost, hardware=hardware), model_for(hardware))
+    book = FactBook(partial(region_cost, hardware=hardware), backend_for(hardware))
     found = evaluate_program(lower(jax.make_jaxpr(fun)(X), book), hardware)
     assert "io_callback" in [eqn.primitive.name for eqn in found.equations]
     assert found.seconds > 0
