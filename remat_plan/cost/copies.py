@@ -16,12 +16,10 @@ from typing import Any
 
 from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Program, Step
+from remat_plan.cost.steps import NOBODY, Program, Step
 
 _DEPTH = 4
 """How many steps back the sources of a value are looked for; what lies further back is counted as an array."""
-
-_NO_KERNEL = -1
 
 
 class Copies:
@@ -48,7 +46,7 @@ class Copies:
     def are_dear(self, step: Step, kernels: frozenset[int]) -> bool:
         """Tell whether a step that is computed in each of ``kernels`` reads more than one that is written for them."""
         left = self._sizes[step.writes[0]] * (1 + len(kernels))
-        left += sum([self._reading(value, _NO_KERNEL, _DEPTH) for value in step.reads])
+        left += sum([self._reading(value, NOBODY, _DEPTH) for value in step.reads])
         for kernel in kernels:
             left -= sum([self._reading(value, kernel, _DEPTH) for value in step.reads])
             if left < 0:

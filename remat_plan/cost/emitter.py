@@ -6,14 +6,14 @@ In: steps. Out: ``Emitter``, which numbers what they write and knows which steps
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Step
+from remat_plan.cost.steps import Program, Step, live_steps
 
 
 class Emitter:
@@ -39,6 +39,19 @@ class Emitter:
         self.backend = facts.backend
         self.planned = False
         self.counters: dict[Any, int] = {}
+
+    def program(
+        self,
+        inputs: Iterable[int],
+        outputs: Sequence[int],
+        carried: Mapping[int, int] | None = None,
+        around_bytes: int = 0,
+    ) -> Program:
+        """The steps so far that outputs depend on, as a program; see there."""
+        steps, given = live_steps(self.steps, outputs), frozenset(inputs)
+        return Program(
+            steps, self.sizes, given, tuple(outputs), self.storage, self.backend, carried or {}, around_bytes
+        )
 
     def new(self, aval: Any) -> int:
         return self.allocate(_compat.aval_bytes(aval))

@@ -8,7 +8,7 @@ the first, take in neighbours (products too) as long as no value inside is read 
 result. Then instruction fusion (``InstructionFusion``): an element-wise step is computed inside its consumers
 when they form one kernel, or when it is cheap and all of them can take it; if only some can, and computing it
 again reads no more memory than reading its result, those do, and it is materialised for the others. Kernels that
-would hold its code too often read its result as well (``emissions``).
+would hold its code too often read its result as well (``backends.cpu_code``).
 
 Limits: of XLA's other caps on the size of a fusion there is one, on how many kernels compute a step.
 """
@@ -21,14 +21,12 @@ from dataclasses import dataclass, field
 from remat_plan.cost.backend import Backend
 from remat_plan.cost.copies import Copies
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
-from remat_plan.cost.steps import Program, Step, can_write_in_place
-from remat_plan.cost.work import is_product
+from remat_plan.cost.steps import NOBODY, Program, Step, can_write_in_place
 
 _CONSUMERS = (*FUSIBLE, Kind.REDUCE)
 _PARTIAL = frozenset({"slice", "dynamic_slice", "gather", "split", "unstack"})
 """Primitives that read of their first operand no more than they write."""
 
-_NOBODY = -1
 _MAX_COPIES = 64
 """A cheap producer is computed again in at most this many kernels."""
 
@@ -50,23 +48,13 @@ class Kernel:
     alone: bool = False
     unread: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def matrix_flops(self) -> float:
-        """FLOPs of products and convolutions."""
-        return sum(flops for work, flops in self.work.items() if is_product(work))
-
-    @property
-    def vector_flops(self) -> float:
-        """All other FLOPs."""
-        return sum(flops for work, flops in self.work.items() if not is_product(work))
-
 
 class _Links:
     """Who makes and who reads each value, by position of the step."""
 
     def __init__(self, program: Program):
         steps = program.steps
-        self.maker = [_NOBODY] * len(program.sizes)
+        self.maker = [NOBODY] * len(program.sizes)
         self.readers: list[list[int]] = [[] for _ in program.sizes]
         for index, step in enumerate(steps):
             for value in step.writes:
@@ -76,12 +64,12 @@ class _Links:
         self.users = [[user for value in step.writes for user in self.readers[value]] for step in steps]
         for value in (*program.outputs, *program.pinned):
             if self.maker[value] >= 0:
-                self.users[self.maker[value]].append(_NOBODY)
+                self.users[self.maker[value]].append(NOBODY)
 
 
 def _clusters(steps: list[Step], links: _Links) -> list[int]:
     """Return for each step the position of the result step of its library cluster, or -1."""
-    owner = [_NOBODY] * len(steps)
+    owner = [NOBODY] * len(steps)
     members: dict[int, list[int]] = {}
     result: dict[int, int] = {}
 
@@ -121,7 +109,7 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
             waiting = {w for w in waiting if owner[w] != cluster}
             if not fresh:
                 break
-    return [result[o] if o >= 0 else _NOBODY for o in owner]
+    return [result[o] if o >= 0 else NOBODY for o in owner]
 
 
 def _takes_in(step: Step, backend: Backend) -> bool:
@@ -165,7 +153,7 @@ class _Grouping:
 
     def __init__(self, program: Program, links: _Links):
         steps, backend = program.steps, program.backend
-        cluster = _clusters(steps, links) if backend.of("library") else [_NOBODY] * len(steps)
+        cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
         self._steps, self._links, self._cluster = steps, links, cluster
         self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
         self._consumes = [c < 0 and _takes_in(step, backend) for c, step in zip(cluster, steps, strict=True)]

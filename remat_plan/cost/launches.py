@@ -19,8 +19,6 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Program, Step
 
-_HALF_BYTES = 2
-
 
 class Launches:
     """The launches of a program.
@@ -145,4 +143,4 @@ def slow_elements(eqn: Any, kind: Kind, operand_bytes: float, result_bytes: floa
         return 0.0
     if kind == Kind.REDUCE:
         return operand_bytes / eqn.invars[0].aval.dtype.itemsize
-    return result_bytes / _HALF_BYTES if item_bytes(eqn) == _HALF_BYTES else 0.0
+    return result_bytes / 2 if item_bytes(eqn) == 2 else 0.0

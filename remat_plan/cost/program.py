@@ -21,7 +21,7 @@ from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
-from remat_plan.cost.steps import Program, Step, live_steps
+from remat_plan.cost.steps import Program, Step
 
 
 class Lowering(Emitter):
@@ -32,7 +32,6 @@ class Lowering(Emitter):
         self.late = late  # whether loops make the zeros of their stacks when they run
         self.clears: Callable[[bool], bool] | None = self.backend.only("stacks")
         self.inner_of = self.backend.only("inner")
-        self.pinned: set[int] = set()
         self.turned: set[int] = set()
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
@@ -213,8 +212,6 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
         for index, row in enumerate(found):
             if index >= len(carries) and row is not None:
                 found[index] = state.move(loop, WRITE_ROW, (row,), None, state.sizes[row])
-    outputs = tuple([value for value in found if value is not None])
+    outputs = [value for value in found if value is not None]
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
-    steps = live_steps(state.steps, outputs)
-    around = 0 if loop is None else sum(state.counters.values())
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.backend, carried, around)
+    return state.program(inputs, outputs, carried, 0 if loop is None else sum(state.counters.values()))

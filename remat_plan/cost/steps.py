@@ -1,11 +1,11 @@
 """The records of a lowered program: steps over numbered values.
 
-In and out: plain data, made by ``program``, read by ``fusion``, ``schedule`` and ``memory``.
+In and out: plain data, made by ``program``, read by ``fusion``, ``buffers`` and ``memory``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ SCATTERS = frozenset(
     "pool_scatter".split()
 )
 _IN_PLACE = SCATTERS | {"dynamic_update_slice"}
+NOBODY = -1
+"""In the place of a step or kernel: whoever else makes or reads a value, such as the caller."""
+
 ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
@@ -81,11 +84,11 @@ class Program:
     sizes: list[int]
     inputs: frozenset[int]
     outputs: tuple[int, ...]
-    pinned: set[int]
-    storage: dict[int, int] = field(default_factory=dict)
+    storage: Mapping[int, int] = field(default_factory=dict)
     backend: Backend = GENERIC
-    carried: dict[int, int] = field(default_factory=dict)
+    carried: Mapping[int, int] = field(default_factory=dict)
     around_bytes: int = 0
+    pinned: frozenset[int] = frozenset()
 
     def array_rows(self) -> set[int]:
         """The values that a loop reads out of larger arrays, or writes into them: no cache holds those."""

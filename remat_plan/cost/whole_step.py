@@ -20,8 +20,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
-from remat_plan.cost.program import Lowering, Program
-from remat_plan.cost.steps import live_steps
+from remat_plan.cost.program import Lowering
 from remat_plan.graph.action import action_of
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 
@@ -174,7 +173,7 @@ class StepProgram(ProgramBuilder):
         graph, state = self.graph, self.state
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
-        inputs = frozenset((*self.buffers.values(), *arriving))
+        inputs = (*self.buffers.values(), *arriving)
         state.late = self.rules.order.late_loops(schedule)[0]
         self.planned = is_planned(schedule)
         self.forward_pass(schedule)
@@ -182,8 +181,7 @@ class StepProgram(ProgramBuilder):
         self.backward_pass(schedule)
         for v in graph.differentiated_inputs:
             outputs.append(self.cotangents[v] if v in self.cotangents else state.new(graph.values[v].aval))
-        steps = live_steps(state.steps, outputs)
-        program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.backend)
+        program = state.program(inputs, outputs)
         return with_fresh_memory(evaluate_program(program, self.rules.hardware), self.rules.hardware)
 
 

@@ -107,9 +107,9 @@ class SegmentProgram(ProgramBuilder):
             state.sizes,
             frozenset(self.owned),
             (end,),
-            state.pinned | set(held),
             state.storage,
             state.backend,
+            pinned=frozenset(held),
         )
         self.kernels = kernels = fuse(program)
         timeline = evaluate_program(program, self.rules.hardware, kernels)

@@ -16,11 +16,11 @@ from typing import Any
 from remat_plan import _compat
 from remat_plan.cost import layout
 from remat_plan.cost.backend import Backend, Rule
-from remat_plan.cost.emissions import Emissions
+from remat_plan.cost.backends.cpu_code import Emissions
+from remat_plan.cost.backends.cpu_order import breadth_first
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts, equal_key, is_float, is_real
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
-from remat_plan.cost.schedule import breadth_first
 from remat_plan.cost.steps import RegionCost, Step
 from remat_plan.graph.pooling import by_offsets
 

@@ -9,12 +9,12 @@ import math
 from typing import Any
 
 from remat_plan.cost.backend import Backend, Rule
+from remat_plan.cost.backends.gpu_rows import launched_with_readers
+from remat_plan.cost.backends.gpu_sums import beside_sums, keep_operands_of_sums, made_with_sums
 from remat_plan.cost.copies import repeats_from, weighs_from
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import is_kernel_gradient
-from remat_plan.cost.rows import launched_with_readers
-from remat_plan.cost.siblings import beside_sums, keep_operands_of_sums, made_with_sums
 
 
 def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:

@@ -9,13 +9,13 @@ import pytest
 from remat_plan.cost import launches as launches_of
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.gpu import GPU
+from remat_plan.cost.backends.gpu_sums import beside_sums, made_with_sums
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.siblings import beside_sums, made_with_sums
 
 H100 = hardware_for("gpu:h100", "gpu")
 IMAGES, KERNEL = (8, 32, 32, 16), (3, 3, 16, 16)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from remat_plan.cost.backends.cpu import CPU
+from remat_plan.cost.backends.cpu_order import breadth_first
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import lower
-from remat_plan.cost.schedule import breadth_first
 
 HARDWARE = hardware_for("cpu", "cpu")
 
