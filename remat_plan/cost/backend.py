@@ -51,12 +51,14 @@ class Rule:
         habit: a name; rules of several stages that are one habit of the compiler share it.
         source: the pass of XLA that it stands for, or where it was seen.
         apply: the function.
+        primitives: those that it is asked about, at stages that ask about equations; empty for all.
     """
 
     stage: str
     habit: str
     source: str
     apply: Callable[..., Any]
+    primitives: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,22 @@ class Backend:
     counts_gains: bool = False
     isolates: frozenset[str] = frozenset()
 
-    def of(self, stage: str) -> tuple[Callable[..., Any], ...]:
-        """The rules of a stage, in order."""
-        return self._stages.get(stage, ())
+    def of(self, stage: str, primitive: str = "") -> tuple[Callable[..., Any], ...]:
+        """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""
+        key = stage, primitive
+        if key not in self._known:
+            mine = [rule for rule in self.rules if rule.stage == stage]
+            asked = [rule.apply for rule in mine if not (primitive and rule.primitives) or primitive in rule.primitives]
+            self._known[key] = tuple(asked)
+        return self._known[key]
 
     def only(self, stage: str) -> Callable[..., Any] | None:
         """The rule of a stage that has one answer; None where the backend has none."""
         return next(iter(self.of(stage)), None)
 
     @cached_property
-    def _stages(self) -> dict[str, tuple[Callable[..., Any], ...]]:
-        stages = dict.fromkeys(rule.stage for rule in self.rules)
-        return {stage: tuple([rule.apply for rule in self.rules if rule.stage == stage]) for stage in stages}
+    def _known(self) -> dict[tuple[str, str], tuple[Callable[..., Any], ...]]:
+        return {}
 
     def habits(self) -> tuple[str, ...]:
         """The names of what sets predictions here apart from those of ``GENERIC``."""

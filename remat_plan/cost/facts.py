@@ -141,7 +141,7 @@ class FactBook:
         """How an equation fuses on this backend."""
         if eqn.primitive.name == "div" and narrow and narrow[1] is not False:
             kind = Kind.CHEAP  # a division by a broadcast becomes a multiplication with its reciprocal
-        for rule in self.backend.of("kind"):
+        for rule in self.backend.of("kind", eqn.primitive.name):
             kind = rule(eqn, kind)
         return kind
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remat_plan.cost.backend import Backend
 from remat_plan.cost.copies import Copies
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
 from remat_plan.cost.steps import NOBODY, Program, Step, can_write_in_place
@@ -112,9 +111,11 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
     return [result[o] if o >= 0 else NOBODY for o in owner]
 
 
-def _takes_in(step: Step, backend: Backend) -> bool:
-    """Tell whether a kernel computes what this step reads on the way in."""
-    return step.kind in _CONSUMERS or any(rule(step.primitive) for rule in backend.of("takes_in"))
+def _primitives(program: Program, stage: str) -> set[str]:
+    """The primitives of a program that the rules of a stage hold for."""
+    rules = program.backend.of(stage)
+    names = {step.primitive for step in program.steps} if rules else set()
+    return {name for name in names if any(rule(name) for rule in rules)}
 
 
 def _epilogues(program: Program, links: _Links) -> dict[int, int]:
@@ -123,11 +124,11 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     It takes in a chain of element-wise steps that are each other's only readers, and does not end with a conversion to
     a larger type, which is computed in the readers instead.
     """
-    steps, sizes, rules = program.steps, program.sizes, program.backend.of("follows")
+    steps, sizes, leading = program.steps, program.sizes, _primitives(program, "follows")
     found: dict[int, int] = {}
     taken: set[int] = set()
-    for index in range(len(steps) - 1, -1, -1) if rules else ():
-        if not any(rule(steps[index].primitive) for rule in rules):
+    for index in range(len(steps) - 1, -1, -1) if leading else ():
+        if steps[index].primitive not in leading:
             continue
         place = index
         while len(links.users[place]) == 1 and (user := links.users[place][0]) >= 0:
@@ -156,7 +157,11 @@ class _Grouping:
         cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
         self._steps, self._links, self._cluster = steps, links, cluster
         self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
-        self._consumes = [c < 0 and _takes_in(step, backend) for c, step in zip(cluster, steps, strict=True)]
+        taking = _primitives(program, "takes_in")
+        self._consumes = [
+            c < 0 and (step.kind in _CONSUMERS or step.primitive in taking)
+            for c, step in zip(cluster, steps, strict=True)
+        ]
         self._epilogues = _epilogues(program, links)
         self._written = set(self._epilogues.values())
         self._written.update(*[rule(steps, links.users) for rule in backend.of("written")])

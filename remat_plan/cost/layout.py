@@ -127,8 +127,6 @@ def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
 
 def whole_concatenation(eqn: Any, kind: Kind) -> Kind:
     """A concatenation is a kernel of its own along the last dimension, or of many parts: no part is an array there."""
-    if eqn.primitive.name != "concatenate":
-        return kind
     shape = eqn.outvars[0].aval.shape
     last = eqn.params["dimension"] == len(shape) - 1 > 0
     return Kind.OPAQUE if len(eqn.invars) > 8 or (last and shape[-1] >= 16) else kind

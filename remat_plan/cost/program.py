@@ -62,7 +62,7 @@ class Lowering(Emitter):
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
         if facts.by_name and (found := self.by_name(facts, reads)) is not None:
             return found
-        for rule in self.backend.of("lower"):
+        for rule in self.backend.of("lower", facts.name):
             if (found := rule(self, facts, reads)) is not None:
                 return found
         return self.step(facts, operands, reads)
@@ -104,7 +104,7 @@ class Lowering(Emitter):
             reads, library = algebra.product(self, facts, reads, library)
         if facts.name == "div":
             reads, kind = algebra.quotient(self, facts, reads)
-        for rule in self.backend.of("operands"):
+        for rule in self.backend.of("operands", facts.name):
             reads, library = rule(self, facts, reads, library)
         inner = self.inner_of(self, facts, reads) if self.inner_of else None
         out = facts.out_bytes if inner is None else (self.facts.bytes(facts.eqn.outvars[0].aval, inner),)

@@ -19,7 +19,7 @@ X, W = jax.ShapeDtypeStruct((2048, 256), jnp.float32), jax.ShapeDtypeStruct((256
 ARRAY_BYTES = 4 * 2048 * 256
 TOY, OTHER = Hardware("toy:one", 1e9, 1e9, 1e12), Hardware("nobody", 1e9, 1e9, 1e12)
 RULES = (
-    Rule("operands", "copies", "the toy's layouts", dot_copies),
+    Rule("operands", "copies", "the toy's layouts", dot_copies, frozenset({"dot_general"})),
     Rule("repeats", "repeats_nothing", "the toy's fusion", lambda step, kernels, copies: len(kernels) == 1),
 )
 

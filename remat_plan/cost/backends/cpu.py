@@ -32,6 +32,9 @@ _LIBRARY = frozenset(
 """What a library call can take in (XLA's ynn_support.cc), above 4096 elements: comparisons, selections, slices and
 transposes are not in the list, so chains through them are cut there."""
 
+_CONCATENATE = frozenset({"concatenate"})
+_RANDOM = frozenset({"random_bits", "threefry2x32"})
+_POOLING = frozenset({"select_and_scatter_add"})
 _LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 
 
@@ -75,7 +78,7 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
     A transpose before a product is folded into it: the order is found on what was transposed. A reshape between
     them must go: it does where the product's matrix is just what the transpose made.
     """
-    if facts.name != "dot_general" or len(reads) != 2:
+    if len(reads) != 2:
         return reads, library
     contract, batch = facts.eqn.params["dimension_numbers"]
     found = []
@@ -101,10 +104,8 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
     return found, int(library and canonical)
 
 
-def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int] | None:
+def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
     """Lower a convolution with the copies of its operands and its result, into and out of NHWC, HWIO and 32 bits."""
-    if facts.name != "conv_general_dilated":
-        return None
     eqn, out_bytes = facts.eqn, facts.out_bytes[0]
     odd = layout.conv_orders(eqn)
     spec = eqn.params["dimension_numbers"]
@@ -140,15 +141,13 @@ def _reshapes(step: Step, made: Step) -> bool:
     return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
 
 
-def random_bits(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int] | None:
+def random_bits(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
     """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
 
     A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another loop,
     what it counts the elements with, two words again, is made before that one and is there all the time. The key is
     taken apart first, so whatever else is ready runs before the loop.
     """
-    if facts.name not in ("random_bits", "threefry2x32"):
-        return None
     eqn, words, inside = facts.eqn, facts.out_bytes, 0
     of_key = len(words) == 1 and _compat.is_threefry(eqn.invars[0].aval)
     if of_key:
@@ -172,7 +171,7 @@ def offset_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[i
     written out with its padding; the gradient is made of the cotangent at each offset, in the kernels that read it.
     """
     eqn = facts.eqn
-    if facts.name != "select_and_scatter_add" or not state.planned or not by_offsets(eqn.params):
+    if not state.planned or not by_offsets(eqn.params):
         return None
     pooled, number = eqn.invars[0].aval, state.facts.number
     full, read = eqn.invars[1].aval, reads[1]
@@ -187,14 +186,12 @@ def offset_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[i
     return state.emit(number(("pool_spread", *equal_key(eqn))), made, facts.out_bytes)
 
 
-def index_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int] | None:
+def index_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
     """Lower the gradient of a max-pool: its cotangent is scattered by indices of the maxima into zeros.
 
     The indices are found by a second pooling, over one full-size index array for each dimension, which the library
     reads from memory. It needs the forward input only, so it runs as soon as that is there.
     """
-    if facts.name != "select_and_scatter_add":
-        return None
     eqn, out_bytes = facts.eqn, facts.out_bytes[0]
     pooled, full = eqn.invars[0].aval, eqn.invars[1].aval
     rank, number = len(full.shape), state.facts.number
@@ -223,12 +220,12 @@ CPU = Backend(
         Rule("library", "library_clusters", "LibraryRewriter", library_role),
         Rule("kind", "library_clusters", "TreeReductionRewriter", sums_in_windows),
         Rule("kind", "widens", "FloatNormalization", rounds_halves),
-        Rule("kind", "whole_concatenations", "long rows, many parts", layout.whole_concatenation),
-        Rule("operands", "layout_copies", "DotDecomposer", dot_copies),
-        Rule("lower", "layout_copies", "ConvCanonicalization", convolution),
-        Rule("lower", "loops_over_bits", "RngBitGeneratorExpander", random_bits),
-        Rule("lower", "offset_pooling", "rewrite.pooling", offset_pooling),
-        Rule("lower", "index_pooling", "SelectAndScatterExpander", index_pooling),
+        Rule("kind", "whole_concatenations", "long rows, many parts", layout.whole_concatenation, _CONCATENATE),
+        Rule("operands", "layout_copies", "DotDecomposer", dot_copies, frozenset({"dot_general"})),
+        Rule("lower", "layout_copies", "ConvCanonicalization", convolution, frozenset({"conv_general_dilated"})),
+        Rule("lower", "loops_over_bits", "rounds of Threefry are not unrolled", random_bits, _RANDOM),
+        Rule("lower", "offset_pooling", "rewrite.pooling", offset_pooling, _POOLING),
+        Rule("lower", "index_pooling", "SelectAndScatterExpander", index_pooling, _POOLING),
         Rule("beside", "layout_copies", "InstructionFusion", reshaped_for_products),
         Rule("room", "max_emissions", "FusionNodeIndexingEvaluation", Emissions),
         Rule("order", "breadth_first", "BFScheduler", breadth_first),

@@ -16,6 +16,8 @@ from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import is_kernel_gradient
 
+_CONVOLUTION = frozenset({"conv_general_dilated"})
+
 
 def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
     """Return what a convolution reads: an image as cuDNN pads it, and its kernel copied, output features first.
@@ -24,7 +26,7 @@ def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) 
     convolution, so that is a forward one of transposed copies; and it has another algorithm for that of the input.
     """
     eqn = facts.eqn
-    if facts.name != "conv_general_dilated" or len(reads) != 2:
+    if len(reads) != 2:
         return reads, library
     left, right = reads
     source = state.made_by.get(right)
@@ -60,7 +62,7 @@ def _padded(state: Emitter, eqn: Any, read: int) -> int:
 
 def is_convolution(primitive: str) -> bool:
     """Convolutions take in what follows them."""
-    return primitive == "conv_general_dilated"
+    return primitive in _CONVOLUTION
 
 
 def loops_write_zeros(late: bool) -> bool:
@@ -72,13 +74,13 @@ GPU = Backend(
     (
         Rule("kind", "repeats_from_bytes", "PriorityFusion", repeats_from(4)),
         Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", weighs_from(1)),
-        Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies),
+        Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", is_convolution),
         Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
         Rule("order", "sums_images", "MultiOutputFusion", beside_sums),
         Rule("joins", "sums_images", "MultiOutputFusion", made_with_sums),
         Rule("rows", "row_kernels", "SoftmaxRewriterTriton", launched_with_readers),
-        Rule("stacks", "clears_stacks", "copies of broadcast zeros in front of loops", loops_write_zeros),
+        Rule("stacks", "clears_stacks", "seen in loops of compiled modules", loops_write_zeros),
     ),
     counts_gains=True,
     isolates=frozenset({"reduce_window_max"}),  # its gradient finds indices of the maxima by another pooling

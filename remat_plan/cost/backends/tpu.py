@@ -76,7 +76,7 @@ def _share(length: int, multiple: int) -> float:
 def tiled_image(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
     """Return what a convolution reads: what enters the first one of a network is copied into tiles."""
     eqn = facts.eqn
-    if facts.name != "conv_general_dilated" or len(reads) != 2 or reads[0] in state.inner:
+    if len(reads) != 2 or reads[0] in state.inner:
         return reads, library
     spec = eqn.params["dimension_numbers"].lhs_spec
     size = tiled_bytes(eqn.invars[0].aval, (spec[0], spec[1]))
@@ -177,17 +177,17 @@ def _elements(kernel: Kernel) -> int:
 
 TPU = Backend(
     (
-        Rule("kind", "repeats_from_bytes", "instruction fusion", repeats_from(1)),
-        Rule("repeats", "weighs_copies_from_bytes", "instruction fusion", weighs_from(4)),
-        Rule("kind", "whole_concatenations", "long rows, many parts", whole_concatenation),
+        Rule("kind", "repeats_from_bytes", "seen in compiled modules", repeats_from(1)),
+        Rule("repeats", "weighs_copies_from_bytes", "seen in compiled modules", weighs_from(4)),
+        Rule("kind", "whole_concatenations", "long rows, many parts", whole_concatenation, frozenset({"concatenate"})),
         Rule("written", "whole_splits", "gradients of concatenations", whole_splits),
-        Rule("takes_in", "fuses_operands", "operands of convolutions", is_product),
+        Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", is_product),
         Rule("follows", "epilogues", "output fusions", is_product),
         Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
-        Rule("operands", "tiles", "LayoutAssignment", tiled_image),
+        Rule("operands", "tiles", "LayoutAssignment", tiled_image, frozenset({"conv_general_dilated"})),
         Rule("inner", "tiles", "LayoutAssignment", inner_dimensions),
         Rule("joins", "further_results", "MultiOutputFusion", further_results),
-        Rule("far", "fills_chip", "memory space assignment", fills_chip),
+        Rule("far", "fills_chip", "seen in the compiler's cycles", fills_chip),
     ),
     reuses_outputs=False,
     writes_over=False,
