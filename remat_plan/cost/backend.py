@@ -7,31 +7,28 @@ backend has for it, and knows none by name; without any it does what a compiler 
 everything element-wise is fused, kernels run in the order of the program (``GENERIC``). The rules themselves are in
 ``backends``, a module for each compiler.
 
-==========  =================================  ===================================================================
-stage       a rule is called with              and answers
-==========  =================================  ===================================================================
-library     equation                           1: a library call may take it in; 2: starts with it; else 0
-kind        equation, kind                     how the equation fuses (``rules.Kind``), after the rules before
-bytes       type, innermost dimensions         bytes of an array
-lower       ``Lowering``, facts, reads         the numbers of its results; None to lower it as any other
-operands    ``Lowering``, facts, reads,        what it reads instead, and whether a library call may take it in
-            library
-inner       ``Lowering``, facts, reads         the two innermost dimensions of the result; None where it is free
-stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
-takes_in    name of a primitive                whether it computes its operands on the way in
-follows     name of a primitive                whether the only readers of its result are computed with it
-written     steps, readers of each             the positions of those that are written whatever reads them
-repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
-beside      step, its other readers            whether it is computed again beside its result, which these read
-room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step
-keeps       steps, maker and readers of each   adds to the operands that a kernel may not write over
-            value, operands kept by kernel
-order       kernels, sizes                     the kernels in the order in which they run
-rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
-joins       kernels, sizes                     by kernel, those that are launched with it
-far         step, bytes that no cache holds,   bytes that no cache speeds up
-            moved, written, size of the cache
-==========  =================================  ===================================================================
+    stage       a rule is called with              and answers
+    library     equation                           1: a library call may take it in; 2: starts with it; else 0
+    kind        equation, kind                     how the equation fuses (``rules.Kind``), after the rules before
+    bytes       type, innermost dimensions         bytes of an array
+    lower       ``Lowering``, facts, reads         the numbers of its results; None to lower it as any other
+    operands    ``Lowering``, facts, reads,        what it reads instead, and whether a library call may take it in
+                library
+    inner       ``Lowering``, facts, reads         the two innermost dimensions of the result; None where it is free
+    stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
+    takes_in    name of a primitive                whether it computes its operands on the way in
+    follows     name of a primitive                whether the only readers of its result are computed with it
+    written     steps, readers of each             the positions of those that are written whatever reads them
+    repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
+    beside      step, its other readers            whether it is computed again beside its result, which these read
+    room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step
+    keeps       steps, maker and readers of each   adds to the operands that a kernel may not write over
+                value, operands kept by kernel
+    order       kernels, sizes                     the kernels in the order in which they run
+    rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
+    joins       kernels, sizes                     by kernel, those that are launched with it
+    far         step, bytes that no cache holds,   bytes that no cache speeds up
+                moved, written, size of the cache
 """
 
 from __future__ import annotations

@@ -158,8 +158,6 @@ _TABLE: dict[str, Hardware] = {
     )
 }
 _FALLBACK = {"cpu": "cpu", "gpu": "gpu:a100", "tpu": "tpu:v5e"}
-
-
 _KINDS = (
     ("h200", "gpu:h200"),
     ("h100", "gpu:h100"),

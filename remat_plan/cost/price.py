@@ -16,7 +16,6 @@ from remat_plan.cost.platforms import backend_for
 _WORK = 1e-3
 """How much a second forward and backward pass weighs where predicted seconds are equal: a thousandth of its seconds."""
 
-
 Pricing = Callable[[float, float, float, float], float]
 """Seconds and FLOPs of a schedule, seconds and FLOPs of the plain one, to a price."""
 

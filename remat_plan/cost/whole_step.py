@@ -98,16 +98,6 @@ class StepProgram(ProgramBuilder):
                 eqn = self.graph.ops[value.producer].eqn
                 self.buffers[v] = self.state.move(eqn, "fetch", (self.buffers[v],), None, value.size_bytes)
 
-    def behind_barrier(self, given: dict[int, int], cotangents: Sequence[int] = ()) -> dict[int, int]:
-        """Add a barrier around values (with their numbers) and cotangents; return the values' numbers behind it.
-
-        With cotangents, ``self.cotangents`` holds those behind it afterwards, and no others.
-        """
-        behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in cotangents)])
-        if cotangents:
-            self.cotangents = {v: behind[self.cotangents[v]] for v in cotangents}
-        return {v: behind[b] for v, b in given.items()}
-
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment, waits in reversed(self.rules.order.of(segments)):
@@ -136,7 +126,11 @@ class StepProgram(ProgramBuilder):
         self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
-        self.buffers = self.behind_barrier(given, arriving) if self.barriers else given
+        if self.barriers:
+            behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in arriving)])
+            self.cotangents = {v: behind[self.cotangents[v]] for v in arriving}
+            given = {v: behind[number] for v, number in given.items()}
+        self.buffers = given
         self.fetch(segment)
         if segment.children:
             self.forward_pass(segment.children)
