@@ -24,7 +24,7 @@ _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
 _MODULES |= {"gpu": "benchmarks.gpu.table"}
-_MODULES |= {"summary": "benchmarks.summary"}
+_MODULES |= {"predict": "benchmarks.predict", "summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
 _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it goes):
@@ -59,6 +59,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   packages       models that packages ship, at 75, 50 and 30 % of their peak: bytes and gradients (an hour; runs what
                  is installed)
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
+  predict        what each rule of the evaluator gains, by the figures that peaks, architectures and overheads keep
+                 (--without RULE, --targets; 20 minutes)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
@@ -95,6 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--targets", nargs="+", default=(), metavar="target", help="of those that name targets: only these"
     )
     parser.add_argument("--policies", nargs="+", default=(), metavar="policy", help="of authors: only these")
+    parser.add_argument("--without", nargs="+", default=(), metavar="rule", help="of predict: only these rules")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
                         help="seconds for one child process of planning_time, targets (default 600)")  # fmt: skip
@@ -105,6 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = Options(
         *(tuple(given.models), given.quick, given.timeout, results, given.size, tuple(given.policies)),
         targets=tuple(given.targets),
+        without=tuple(given.without),
     )
     for name in given.names or ALL:
         print(f"\n== {name}", flush=True)

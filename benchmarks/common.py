@@ -48,6 +48,7 @@ class Options:
         size: of the models of ``benchmarks.authors``.
         policies: names of their policies; empty for all.
         targets: devices to compile for; empty for the benchmark's own list.
+        without: rules of the backends that `predict` leaves out, one at a time; empty for all.
     """
 
     models: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Options:
     size: str = "small"
     policies: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def choose(self, default: Sequence[str]) -> tuple[str, ...]:
         """The models to run, in the order asked for, of those that a benchmark runs by default."""

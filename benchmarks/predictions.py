@@ -18,9 +18,11 @@ import jax
 from benchmarks.authors import llama
 from benchmarks.common import Options, Session, raw_step
 from benchmarks.models import Model
+from remat_plan.cost.backend import Backend
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule
 from remat_plan.program import Program, trace_program
@@ -54,7 +56,7 @@ class Steps:
         return {}
 
     @cached_property
-    def _rules(self) -> dict[Hardware, Rules]:
+    def _rules(self) -> dict[tuple[Hardware, Backend], Rules]:
         return {}
 
     def jaxpr(self, policy: str) -> Any:
@@ -73,9 +75,10 @@ class Steps:
         """What the evaluator says of a step: of a policy by its name, of the plain one, or of a schedule."""
         if step in self.losses:
             return evaluate(self.jaxpr(step), hardware)
-        if hardware not in self._rules:
-            self._rules[hardware] = Rules(self.program.graph, hardware)
-        return StepProgram(self._rules[hardware]).loss_timeline(schedule or self.program.plain)
+        key = hardware, backend_for(hardware)
+        if key not in self._rules:
+            self._rules[key] = Rules(self.program.graph, hardware)
+        return StepProgram(self._rules[key]).loss_timeline(schedule or self.program.plain)
 
 
 def steps_of(name: str, options: Options, sizes: dict[str, dict[str, Any]]) -> Steps:

@@ -11,7 +11,7 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "1")  # in debug infor
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from remat_plan.cost import backend
+from remat_plan.cost import platforms
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
 from remat_plan.search import candidates, front, known
@@ -32,7 +32,12 @@ settings.load_profile("default")
 @pytest.fixture(autouse=True)
 def own_registries(monkeypatch):
     """What a test or an example makes known is gone after it: nothing in the library takes it out again."""
-    for module, name in ((registry, "_BY_NAME"), (structure, "_REGISTRY"), (action, "_ACTIONS"), (backend, "_MODELS")):
+    for module, name in (
+        (registry, "_BY_NAME"),
+        (structure, "_REGISTRY"),
+        (action, "_ACTIONS"),
+        (platforms, "_BACKENDS"),
+    ):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
 
 

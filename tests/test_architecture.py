@@ -81,7 +81,6 @@ ASK_NO_NAMES = ("api", "planned", "planning", "rewrite", "report", "results", "s
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",
-    ("planning/planner.py", "reduce_window_max"): "a fault of XLA:GPU in one primitive",
     ("planning/saving.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",
     ("planning/strategies/uniform.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",
     ("planning/strategies/values.py", "log"): "a strategy, which happens to have the name of a primitive",

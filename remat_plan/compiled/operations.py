@@ -1,12 +1,14 @@
-"""What single HLO operations compute: FLOPs of products, convolutions, element-wise work.
+"""What single HLO operations compute: their FLOPs, and the class of work that these are.
 
 In: an ``Instruction`` and its ``Computation``. Out: FLOPs; a multiply-add is two, a transcendental function eight, as
-in ``cost.rules``.
+in ``cost.rules``. The name of a class of work, by the rules of ``cost.work``, for rates that were measured.
 
 Of library calls (cuBLAS, cuDNN, oneDNN) products and convolutions are known by their shapes, attention by what its
 config says of its scores; a Pallas kernel for a TPU says itself what it costs, where its author does.
 
-Limits: padding counts as work in convolutions. What other library calls compute is not known.
+Limits: padding counts as work in convolutions. What other library calls compute is not known. A function that XLA wrote
+out (a polynomial for ``erf``, an exponential for ``logistic``) is of the classes of what it was written as, and a
+convolution that it made a product of is a product. Of library calls, products are told by their shapes.
 """
 
 from __future__ import annotations
@@ -15,18 +17,27 @@ import math
 import re
 
 from remat_plan.compiled.hlo import Array, Computation, Instruction
+from remat_plan.cost import work
+from remat_plan.cost.rules import TRANSCENDENTAL_FLOPS
 
 _SIMPLE = frozenset(
     "add subtract multiply negate abs maximum minimum compare select and or xor not clamp sign floor ceil "
     "round-nearest-afz round-nearest-even is-finite convert shift-left shift-right-arithmetic shift-right-logical "
     "count-leading-zeros popcnt reduce-precision complex real imag stochastic-convert map".split()
 )
-_TRANSCENDENTAL = frozenset(
-    "exponential exponential-minus-one log log-plus-one tanh logistic sine cosine tan atan2 erf rsqrt sqrt cbrt "
-    "divide remainder power acos acosh asin asinh atanh cosh sinh rng rng-bit-generator".split()
-)
-_TRANSCENDENTAL_FLOPS = 8.0
-"""FLOPs of one such function; vector units take several operations for it."""
+_FUNCTIONS = {
+    "exponential": "exp",
+    "exponential-minus-one": "expm1",
+    "log-plus-one": "log1p",
+    "sine": "sin",
+    "cosine": "cos",
+    "power": "pow",
+    "divide": "div",
+    "remainder": "rem",
+    **{name: name for name in "log tanh logistic tan atan2 erf rsqrt sqrt cbrt".split()},
+    **dict.fromkeys("acos acosh asin asinh atanh cosh sinh rng rng-bit-generator".split(), work.ELEMENTWISE),
+}
+"""Functions of one element, and what JAX calls them; of the last ones no rates are measured."""
 
 _TOLD = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _SCORES = re.compile(r'"intermediate_tensor_shape":\{[^}]*"dimensions":\[([^\]]*)\]')
@@ -76,8 +87,8 @@ def vector_flops(found: Instruction, elements: float, operand_elements: float) -
     opcode = found.opcode
     if opcode in _SIMPLE:
         return elements
-    if opcode in _TRANSCENDENTAL:
-        return _TRANSCENDENTAL_FLOPS * elements
+    if opcode in _FUNCTIONS:
+        return TRANSCENDENTAL_FLOPS * elements
     if opcode in ("reduce", "scatter"):
         return operand_elements
     if opcode in ("reduce-window", "select-and-scatter"):
@@ -93,7 +104,7 @@ def _window_elements(found: Instruction) -> int:
 
     XLA:TPU writes a maximum over rows that is subtracted from them as a window of 2 n - 1: all of a row have one.
     """
-    sizes = [int(n) for n in re.findall(r"\d+", found.word("window").partition("size=")[2].split(" ")[0])]
+    sizes = _sizes(found.word("window"), "size")
     shape = found.arrays[0].shape if found.arrays else ()
     if len(sizes) != len(shape):
         return math.prod(sizes)
@@ -127,8 +138,7 @@ def _convolution(kernel: Array | None, output_elements: int, labels: str) -> flo
 
 def _dilation(found: Instruction) -> int:
     """How much the input is dilated: zeros between its elements, which no kernel multiplies."""
-    dilated = re.search(r"lhs_dilate=([\dx]+)", found.attributes)
-    return math.prod(int(n) for n in dilated.group(1).split("x")) if dilated else 1
+    return math.prod(_sizes(found.attributes, "lhs_dilate"))
 
 
 def _library_convolution(inside: Computation, found: Instruction, target: str) -> float | None:
@@ -141,3 +151,88 @@ def _library_convolution(inside: Computation, found: Instruction, target: str) -
     elif "BackwardFilter" in target:
         kernel, output = result, operands[1]
     return None if output is None else _convolution(kernel, output.size, _kernel_labels(found))
+
+
+def work_class(inside: Computation, found: Instruction) -> str:
+    """Return the class of work of an operation, with the type that it computes in.
+
+    >>> from remat_plan.compiled.hlo import parse
+    >>> module = parse('''ENTRY %main (x: f32[4]) -> f32[4] {
+    ...   %x = f32[4]{0} parameter(0)
+    ...   ROOT %y = f32[4]{0} exponential(%x)
+    ... }''')
+    >>> work_class(module.entry, module.entry.root)
+    'exp float32'
+    """
+    read = inside.operand_array(found, 0) or (found.arrays[0] if found.arrays else None)
+    return work.with_type(_kind(inside, found), read.dtype if read is not None else "")
+
+
+def _kind(inside: Computation, found: Instruction) -> str:
+    opcode = found.opcode
+    if opcode == "dot":
+        return _product_class(inside, found)
+    if opcode == "convolution":
+        return _convolution_class(inside, found)
+    if opcode == "custom-call":
+        return _library_class(inside, found)
+    if opcode == "reduce":
+        return _reduction_class(inside, found)
+    if opcode in ("reduce-window", "select-and-scatter"):
+        return work.WINDOW_SUM
+    return _FUNCTIONS.get(opcode, work.ELEMENTWISE)
+
+
+def _product_class(inside: Computation, found: Instruction) -> str:
+    left, right = inside.operand_array(found, 0), inside.operand_array(found, 1)
+    if left is None or right is None:
+        return work.product_class(1, found.size, found.size, found.size)
+    batch = math.prod(left.shape[d] for d in found.numbers("lhs_batch_dims"))
+    depth = math.prod(left.shape[d] for d in found.numbers("lhs_contracting_dims"))
+    each = max(batch * depth, 1)
+    return work.product_class(batch, left.size // each, right.size // each, depth)
+
+
+def _library_class(inside: Computation, found: Instruction) -> str:
+    """Products (M x K) (K x N) by the sizes of a call; attention is a batch of them."""
+    target = found.word("custom_call_target")
+    shape = found.arrays[0].shape if found.arrays else ()
+    if "$conv" in target:
+        return work.convolution_class((), shape, False, False)
+    if "fmha" in target or len(shape) < 2:
+        return work.BATCHED
+    depth = matrix_flops(inside, found) / (2 * max(math.prod(shape), 1))
+    return work.product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth))
+
+
+def _convolution_class(inside: Computation, found: Instruction) -> str:
+    """XLA takes a kernel that is larger than its image for the image, and reverses the other: its sizes are those of
+    the first operand then. A gradient that reverses its kernel is told from that by a result no smaller than it reads.
+    """
+    text, (given, _, written) = found.attributes, found.word("dim_labels").partition("->")
+    image = _of_image(found.arrays[0] if found.arrays else None, written)
+    read = _of_image(inside.operand_array(found, 0), given.partition("_")[0])
+    window = _sizes(text, "size")
+    if "rhs_reversal" in text and image < read:
+        window = read
+    spread, dilated = (max(_sizes(text, key), default=1) > 1 for key in ("rhs_dilate", "lhs_dilate"))
+    return work.convolution_class(window, image, spread, dilated)
+
+
+def _of_image(array: Array | None, labels: str) -> list[int]:
+    """Sizes of the dimensions of an image, which are labelled by numbers."""
+    if array is None or len(labels) != len(array.shape):
+        return []
+    return [n for _, n in sorted((label, n) for label, n in zip(labels, array.shape, strict=True) if label.isdigit())]
+
+
+def _sizes(text: str, key: str) -> list[int]:
+    """Numbers of a window by dimension, such as ``size=3x3``."""
+    found = re.search(rf"\b{key}=([\dx]+)", text)
+    return [int(n) for n in found.group(1).split("x")] if found else []
+
+
+def _reduction_class(inside: Computation, found: Instruction) -> str:
+    read = inside.operand(found, 0)
+    order = read.minor_first if read is not None else ()
+    return work.reduction_class(bool(order) and order[0] in found.numbers("dimensions"))

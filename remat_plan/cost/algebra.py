@@ -15,7 +15,7 @@ from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts, equal_key
 from remat_plan.cost.layout import SMALL_BYTES
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import NO_REGION, Step
+from remat_plan.cost.steps import Step
 
 _ADDING_SCATTERS = frozenset({"scatter-add", "scatter_add", "pool_scatter"})
 
@@ -75,7 +75,7 @@ def quotient(state: Emitter, facts: Facts, reads: list[int]) -> tuple[list[int],
         return reads, facts.kind
     divisor, size = broadcast.reads[0], state.sizes[broadcast.reads[0]]
     library = int(facts.library and size >= SMALL_BYTES)
-    made = Step((divisor,), (), Kind.EXPENSIVE, "div", 0.0, NO_REGION, facts.eqn, library, unary=True)
+    made = Step((divisor,), Kind.EXPENSIVE, "div", facts.eqn, library=library, unary=True)
     (inverse,) = state.emit(state.facts.number(("reciprocal", size)), made, (size,))
     spread = facts.fills[1] if facts.narrow[1:] == (True,) else state.facts.of(broadcast.eqn).key
     return [reads[0], *state.emit(spread, replace(broadcast, reads=(inverse,)), (state.sizes[reads[1]],))], Kind.CHEAP

@@ -1,184 +1,112 @@
-"""What a backend's compiler does to a program's buffers, as a few switches.
+"""What a backend's compiler does to a program's buffers, as a list of rules.
 
-In: a ``Hardware`` (its name tells the platform), models registered for platforms of one's own.
-Out: ``FusionModel``: which of the rules of ``layout``, ``fusion`` and ``schedule`` hold there.
+In: functions that answer the questions of the evaluator's stages. Out: ``Rule``, ``Backend``.
 
-XLA has one front end and three back ends that differ in what they leave in memory. XLA:GPU and XLA:TPU write
-reductions, matrix products and convolutions whose operands are computed on the way in, in any layout. XLA:CPU
-(since jaxlib 0.11) hands reductions and matrix products to the library YNNPACK, which reads its operands from
-memory in one canonical layout, and runs kernels breadth first. Each switch below names the pass it stands
-for.
+XLA has one front end and three back ends that differ in what they leave in memory. A stage asks the rules that its
+backend has for it, and knows none by name; without any it does what a compiler does of which nothing else is known:
+everything element-wise is fused, kernels run in the order of the program (``GENERIC``). The rules themselves are in
+``backends``, a module for each compiler.
 
-Limits: read off jaxlib 0.12.0 and the sources of XLA of that time; older jaxlibs differ.
+    stage       a rule is called with              and answers
+    library     equation                           1: a library call may take it in; 2: starts with it; else 0
+    kind        equation, kind                     how the equation fuses (``rules.Kind``), after the rules before
+    bytes       type, innermost dimensions         bytes of an array
+    lower       ``Lowering``, facts, reads         the numbers of its results; None to lower it as any other
+    operands    ``Lowering``, facts, reads,        what it reads instead, and whether a library call may take it in
+                library
+    inner       ``Lowering``, facts, reads         the two innermost dimensions of the result; None where it is free
+    stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
+    takes_in    name of a primitive                whether it computes its operands on the way in
+    follows     name of a primitive                whether the only readers of its result are computed with it
+    written     steps, readers of each             the positions of those that are written whatever reads them
+    repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
+    beside      step, its other readers            whether it is computed again beside its result, which these read
+    room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step
+    keeps       steps, maker and readers of each   adds to the operands that a kernel may not write over
+                value, operands kept by kernel
+    order       kernels, sizes                     the kernels in the order in which they run
+    rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
+    joins       kernels, sizes                     by kernel, those that are launched with it
+    far         step, bytes that no cache holds,   bytes that no cache speeds up
+                moved, written, size of the cache
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from remat_plan.cost.hardware import Hardware
-from remat_plan.graph.records import MATRIX_PRIMITIVES
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class FusionModel:
-    """The rules that hold on one backend.
+class Rule:
+    """One row: what a compiler is known to do at one stage.
 
     Attributes:
-        library_clusters: reductions become library calls that take in only those neighbours (products too)
-            that nobody else reads; whatever else they read is materialised (XLA:CPU, ``LibraryRewriter``).
-        layout_copies: matrix products and convolutions whose operands are not in canonical order read
-            transposed copies (XLA:CPU, ``DotDecomposer``, ``ConvCanonicalization``).
-        index_pooling: the gradient of a max-pool reads indices of the maxima, a second pooling
-            (``SelectAndScatterExpander``).
-        offset_pooling: in planned programs that gradient is written by ``rewrite.pooling``.
-        widens: there is no 16-bit arithmetic: convolutions read and write 32-bit copies, and rounding each
-            element-wise result back is too dear to be done twice (XLA:CPU, ``FloatNormalization``).
-        breadth_first: kernels run as soon as what they read is there, in the order in which they became ready
-            (XLA:CPU, ``BFScheduler``); otherwise in program order.
-        reuses_outputs: temporaries live in the memory of outputs that are not written yet.
-        writes_over: an element-wise kernel writes over an operand that dies there.
-        repeats_from_bytes: an expensive element-wise step (``exp``, ``tanh``, ``div``) whose elements have at least so
-            many bytes is as cheap to repeat as any other, since kernels wait for memory (XLA:GPU, ``PriorityFusion``).
-        softmax_kernels: ``x - max(x)`` that several kernels read is made in a kernel with its maximum, and kept
-            (XLA:GPU, ``SoftmaxRewriterTriton``).
-        fuses_operands: matrix products and convolutions compute their operands on the way in (XLA:TPU, where both are
-            convolutions and may be the root of a fusion).
-        gather_kernels: a gather is a kernel of its own; a scatter of one element a row is a comparison with the
-            positions in it, which fuses (XLA:TPU).
-        kernel_copies: convolutions read their kernels from a copy in the order of cuDNN, output features first, which
-            forward and backward pass share; the gradient of a transposed one's kernel, which cuDNN lacks, reads copies
-            of both operands (XLA:GPU, ``GpuLayoutAssignment``).
-        tiles: arrays are padded to tiles, and what enters a network's first convolution is copied (``cost.tiles``).
-        epilogues: products that take in the element-wise steps which are their only readers: these are written with
-            them, so nobody computes them again (XLA:GPU, ``CudnnFusedConvRewriter``; XLA:TPU, output fusions).
-        whole_concatenations: a concatenation along rows is a kernel of its own, so the parts are not kept where it is
-            (XLA:CPU, XLA:TPU).
-        whole_splits: so is what is split into parts, as the gradient of a concatenation is (XLA:TPU).
-        max_copies: a cheap producer is computed again in at most this many kernels.
-        max_emissions: so often the code of one step may be in a kernel (XLA:CPU; ``cost.emissions``); 0 is no limit.
-        weighs_copies_from_bytes: and, where its elements have at least so many bytes, only if that reads no more than
-            writing it once and reading the result (XLA:GPU, ``PriorityFusion``; XLA:TPU, of 32 bits): sums of several
-            arrays, as residual streams are, are written.
-        row_kernels: a reduction of rows takes no kernel of its own where one that reads its result reads the rows too,
-            as normalisations and softmax do (XLA:GPU, ``SoftmaxRewriterTriton``). Its result counts as memory all the
-            same.
-        sums_images: what is reduced to a number for each channel is made in one kernel with these sums, and so not
-            written over an operand; what reads the same arrays as sums of another waits for them and is made with them
-            (XLA:GPU, ``MultiOutputFusion``; ``cost.siblings``).
-        further_results: reductions and element-wise kernels are made by the kernel that makes the last of what they
-            read, or beside the first that reads the same arrays (XLA:TPU, ``MultiOutputFusion``; ``cost.outputs``).
-        fills_chip: the compiler decides what is in the memory on the chip: of what does not fit it holds a part, and
-            element-wise kernels gain by it for their results only (XLA:TPU).
-        counts_gains: seconds below those of the plain program are counted upon without a clock, since predictions are
-            held to the compiler's own kernels (XLA:GPU, XLA:TPU).
-        loops_over_bits: random bits are made in a loop over arrays as large as they are: of Threefry two, of 32-bit
-            words, that whatever reads the bits combines on the way in (XLA:CPU; elsewhere its rounds are unrolled, and
-            fuse).
-        clears_stacks: what a loop stacks is written over zeros, which the loop writes when it begins (XLA:GPU; on
-            XLA:CPU they are steps of their own, see ``Lowering.stacks``).
+        stage: see the module docstring.
+        habit: a name; rules of several stages that are one habit of the compiler share it.
+        source: the pass of XLA that it stands for, or where it was seen.
+        apply: the function.
+        primitives: those that it is asked about, at stages that ask about equations; empty for all.
     """
 
-    library_clusters: bool = False
-    layout_copies: bool = False
-    index_pooling: bool = False
-    offset_pooling: bool = False
-    widens: bool = False
-    breadth_first: bool = False
+    stage: str
+    habit: str
+    source: str
+    apply: Callable[..., Any]
+    primitives: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The rules that hold on one backend, and what its users ask beside predictions.
+
+    Attributes:
+        rules: in the order in which those of a stage are asked.
+        reuses_outputs: temporaries live in the memory of outputs that are not written yet (``BufferAssigner``).
+        writes_over: an element-wise kernel writes over an operand that dies there.
+        runs_early: kernels run as soon as what they read is there, those that read nothing at the start.
+        counts_gains: seconds below those of the plain program are counted upon without a clock, since predictions are
+            held to the compiler's own kernels.
+        isolates: primitives whose blocks should stay outside segments.
+    """
+
+    rules: tuple[Rule, ...] = ()
     reuses_outputs: bool = True
     writes_over: bool = True
-    repeats_from_bytes: int = 1 << 10
-    softmax_kernels: bool = False
-    fuses_operands: bool = False
-    gather_kernels: bool = False
-    kernel_copies: bool = False
-    tiles: bool = False
-    epilogues: frozenset[str] = frozenset()
-    whole_concatenations: bool = False
-    whole_splits: bool = False
-    max_copies: int = 64
-    max_emissions: int = 0
-    weighs_copies_from_bytes: int = 1 << 10
-    row_kernels: bool = False
-    sums_images: bool = False
-    further_results: bool = False
-    fills_chip: bool = False
+    runs_early: bool = False
     counts_gains: bool = False
-    loops_over_bits: bool = False
-    clears_stacks: bool = False
+    isolates: frozenset[str] = frozenset()
+
+    def of(self, stage: str, primitive: str = "") -> tuple[Callable[..., Any], ...]:
+        """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""
+        key = stage, primitive
+        if key not in self._known:
+            mine = [rule for rule in self.rules if rule.stage == stage]
+            asked = [rule.apply for rule in mine if not (primitive and rule.primitives) or primitive in rule.primitives]
+            self._known[key] = tuple(asked)
+        return self._known[key]
+
+    def only(self, stage: str) -> Callable[..., Any] | None:
+        """The rule of a stage that has one answer; None where the backend has none."""
+        return next(iter(self.of(stage)), None)
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], tuple[Callable[..., Any], ...]]:
+        return {}
+
+    def habits(self) -> tuple[str, ...]:
+        """The names of what sets predictions here apart from those of ``GENERIC``."""
+        shared = [name for name in ("reuses_outputs", "writes_over") if not getattr(self, name)]
+        return tuple(dict.fromkeys([rule.habit for rule in self.rules] + shared))
+
+    def without(self, habit: str) -> Backend:
+        """The same backend without one of its habits."""
+        if habit in {f.name for f in fields(self)}:
+            return replace(self, **{habit: getattr(GENERIC, habit)})
+        return replace(self, rules=tuple([rule for rule in self.rules if rule.habit != habit]))
 
 
-GENERIC = FusionModel()
-"""A fusing compiler that nothing else is known of: everything element-wise is fused, program order."""
-
-GPU = FusionModel(
-    index_pooling=True,
-    repeats_from_bytes=4,
-    softmax_kernels=True,
-    kernel_copies=True,
-    weighs_copies_from_bytes=1,
-    row_kernels=True,
-    sums_images=True,
-    epilogues=frozenset({"conv_general_dilated"}),
-    counts_gains=True,
-    clears_stacks=True,
-)
-"""XLA:GPU of jaxlib 0.12. Of 16 bits, expensive steps are kept: they halve the bytes that a kernel waits for."""
-
-TPU = FusionModel(
-    reuses_outputs=False,
-    writes_over=False,
-    repeats_from_bytes=1,
-    fuses_operands=True,
-    gather_kernels=True,
-    tiles=True,
-    epilogues=MATRIX_PRIMITIVES,
-    whole_concatenations=True,
-    whole_splits=True,
-    weighs_copies_from_bytes=4,
-    further_results=True,
-    fills_chip=True,
-    counts_gains=True,
-)
-"""XLA:TPU of libtpu for jaxlib 0.12. What it keeps in on-chip memory (128 MiB on a v5e) is not taken off."""
-
-CPU = FusionModel(
-    library_clusters=True,
-    layout_copies=True,
-    index_pooling=True,
-    offset_pooling=True,
-    widens=True,
-    breadth_first=True,
-    whole_concatenations=True,
-    max_emissions=15,
-    loops_over_bits=True,
-)
-"""XLA:CPU of jaxlib 0.12."""
-
-
-_MODELS = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
-
-
-def register_backend(platform: str, model: FusionModel) -> None:
-    """Make the rules of another compiler known: ``Hardware`` whose name begins with its platform is judged by them.
-
-    Args:
-        platform: a new name, such as ``"npu"``; what follows a colon in the name of a ``Hardware`` is left out.
-        model: the rules.
-
-    Raises:
-        ValueError: the platform has rules, or its name holds a colon.
-    """
-    if ":" in platform or platform in _MODELS:
-        raise ValueError(f"platform {platform!r}: give a new name without a colon; this one has rules already.")
-    _MODELS[platform] = model
-
-
-def model_for(hardware: Hardware) -> FusionModel:
-    """Return the rules of a device's backend; those of a fusing compiler where none are registered.
-
-    >>> from remat_plan.cost.hardware import hardware_for
-    >>> model_for(hardware_for("gpu:h100", "gpu")) is GPU
-    True
-    """
-    return _MODELS.get(hardware.name.split(":")[0], GENERIC)
+GENERIC = Backend()
+"""A fusing compiler that nothing else is known of."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import fact_book
 from remat_plan.cost.passes import Pull, Unit
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.border import Borders
@@ -131,7 +131,7 @@ class Rules:
 
     def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None):
         self.graph, self.hardware = graph, hardware
-        self.model = model_for(hardware)
+        self.backend = backend_for(hardware)
         self.facts = fact_book(hardware) if facts is None else facts
         self.borders = Borders(graph)
         self.order = Order(graph, self.borders.free)

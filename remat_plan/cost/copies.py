@@ -11,15 +11,15 @@ Limits: XLA takes producers in the order of what each gains, we take them from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Program, Step
+from remat_plan.cost.steps import NOBODY, Program, Step
 
 _DEPTH = 4
 """How many steps back the sources of a value are looked for; what lies further back is counted as an array."""
-
-_NO_KERNEL = -1
 
 
 class Copies:
@@ -46,7 +46,7 @@ class Copies:
     def are_dear(self, step: Step, kernels: frozenset[int]) -> bool:
         """Tell whether a step that is computed in each of ``kernels`` reads more than one that is written for them."""
         left = self._sizes[step.writes[0]] * (1 + len(kernels))
-        left += sum([self._reading(value, _NO_KERNEL, _DEPTH) for value in step.reads])
+        left += sum([self._reading(value, NOBODY, _DEPTH) for value in step.reads])
         for kernel in kernels:
             left -= sum([self._reading(value, kernel, _DEPTH) for value in step.reads])
             if left < 0:
@@ -67,3 +67,25 @@ class Copies:
             if total >= size:
                 return size
         return total
+
+
+def weighs_from(least_bytes: int) -> Callable[[Step, frozenset[int], Copies], bool]:
+    """Return the rule that elements of at least so many bytes are computed in several kernels if these read no more."""
+
+    def may_repeat(step: Step, kernels: frozenset[int], copies: Copies) -> bool:
+        return item_bytes(step.eqn) < least_bytes or not copies.are_dear(step, kernels)
+
+    return may_repeat
+
+
+def repeats_from(least_bytes: int) -> Callable[[Any, Kind], Kind]:
+    """Return the rule that an expensive step (``exp``, ``div``) of such elements is as cheap to repeat as any other.
+
+    Kernels wait for memory, so its arithmetic costs nothing.
+    """
+
+    def kind_of(eqn: Any, kind: Kind) -> Kind:
+        cheap = kind == Kind.EXPENSIVE and eqn.primitive.name != "gather" and item_bytes(eqn) >= least_bytes
+        return Kind.CHEAP if cheap else kind
+
+    return kind_of

@@ -6,14 +6,14 @@ In: steps. Out: ``Emitter``, which numbers what they write and knows which steps
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import NO_REGION, Step
+from remat_plan.cost.steps import Program, Step, live_steps
 
 
 class Emitter:
@@ -22,7 +22,9 @@ class Emitter:
     A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
     ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
     dimensions. ``readers`` counts the steps that read each value so far. ``inner`` are, of values next to
-    convolutions on a TPU, the rank and the two innermost dimensions.
+    convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
+    program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
+    loop, bytes of what their elements are counted with, by shape.
     """
 
     def __init__(self, facts: FactBook):
@@ -34,7 +36,22 @@ class Emitter:
         self.readers: Counter[int] = Counter()
         self.inner: dict[int, tuple[int, tuple[int, int]]] = {}
         self.facts = facts
-        self.model = facts.model
+        self.backend = facts.backend
+        self.planned = False
+        self.counters: dict[Any, int] = {}
+
+    def program(
+        self,
+        inputs: Iterable[int],
+        outputs: Sequence[int],
+        carried: Mapping[int, int] | None = None,
+        around_bytes: int = 0,
+    ) -> Program:
+        """The steps so far that outputs depend on, as a program; see there."""
+        steps, given = live_steps(self.steps, outputs), frozenset(inputs)
+        return Program(
+            steps, self.sizes, given, tuple(outputs), self.storage, self.backend, carried or {}, around_bytes
+        )
 
     def new(self, aval: Any) -> int:
         return self.allocate(_compat.aval_bytes(aval))
@@ -51,7 +68,7 @@ class Emitter:
             self.storage[behind[read]] = self.storage.get(read, read)
             if read in self.inner:
                 self.inner[behind[read]] = self.inner[read]
-        self.steps.append(Step(tuple(behind), tuple(behind.values()), Kind.BARRIER, "barrier", 0.0, NO_REGION, eqn))
+        self.steps.append(Step(tuple(behind), Kind.BARRIER, "barrier", eqn, tuple(behind.values())))
         return behind
 
     def emit(self, key: int | None, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
@@ -73,7 +90,7 @@ class Emitter:
 
     def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""
-        return self.emit(key, Step(reads, (), Kind.CHEAP, name, 0.0, NO_REGION, eqn, library, unary=True), (size,))[0]
+        return self.emit(key, Step(reads, Kind.CHEAP, name, eqn, library=library, unary=True), (size,))[0]
 
     def copy(self, eqn: Any, read: int, shape: tuple[int, ...], order: Sequence[int], size: int) -> int:
         """Add a copy into another layout, of a value that is read in this shape.
@@ -81,6 +98,6 @@ class Emitter:
         Copies that convolutions read are not told to split rows: the lines of an image that are read in strides stay
         in the cache. Charged like the others they put the overheads of a ResNet-50 off by 20 points, uncharged by 2.
         """
-        step = Step((read,), (), Kind.CHEAP, "layout_copy", 0.0, NO_REGION, eqn, unary=True)
+        step = Step((read,), Kind.CHEAP, "layout_copy", eqn, unary=True)
         step.splits_rows = eqn.primitive.name == "dot_general" and splits_rows(shape, range(len(shape)), order)
         return self.emit(self.facts.number(("layout_copy", shape, tuple(order))), step, (size,))[0]

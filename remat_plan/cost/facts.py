@@ -1,6 +1,6 @@
 """What is known of an equation whatever it is applied to.
 
-In: equations, the backend's ``FusionModel``, a function that tells what happens inside a region. Out: ``Facts``, each
+In: equations, the ``Backend``, a function that tells what happens inside a region. Out: ``Facts``, each
 equation's found once: planning lowers the same equations many times.
 """
 
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.backend import FusionModel
-from remat_plan.cost.layout import SMALL_BYTES, library_role, long_rows, splits_rows, sums_in_windows
+from remat_plan.cost.backend import Backend
+from remat_plan.cost.layout import SMALL_BYTES, splits_rows
 from remat_plan.cost.lowered import lowered_jaxpr
-from remat_plan.cost.rules import MOVES, REGIONS, Kind, called, eqn_flops, kind_of
+from remat_plan.cost.rules import FUSIBLE, MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
-from remat_plan.cost.tiles import tiled_bytes
 from remat_plan.cost.work import ELEMENTWISE, work_class
 
 _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the result
@@ -63,10 +62,12 @@ class Facts:
 
 
 class FactBook:
-    """The facts of all equations met so far, for one backend."""
+    """The facts of all equations met so far, for one backend; ``bytes`` are those of what a kernel writes."""
 
-    def __init__(self, region_cost: Callable[[Any], RegionCost], model: FusionModel, platform: str = "cpu"):
-        self.region_cost, self.model, self.platform = region_cost, model, platform
+    def __init__(self, region_cost: Callable[[Any], RegionCost], backend: Backend, platform: str = "cpu"):
+        self.region_cost, self.backend, self.platform = region_cost, backend, platform
+        self.bytes: Callable[..., int] = backend.only("bytes") or _compat.aval_bytes
+        self._library_role = backend.only("library")
         self._known: dict[int, Facts] = {}
         self._additions: dict[Any, Facts] = {}
         self._numbers: dict[Any, int] = {}
@@ -105,12 +106,12 @@ class FactBook:
             return Facts(eqn, name, None, kind)
         out = tuple([self.bytes(v.aval) for v in eqn.outvars])
         narrow: tuple[bool | None, ...] = ()
-        if kind in (Kind.CHEAP, Kind.EXPENSIVE) and name not in _SHAPED and out[0] >= SMALL_BYTES:
+        if kind in FUSIBLE and name not in _SHAPED and out[0] >= SMALL_BYTES:
             count = eqn.outvars[0].aval.size
             narrow = tuple(
                 [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
             )
-        library = library_role(eqn, is_real) if self.model.library_clusters else 0
+        library = self._library_role(eqn) if self._library_role else 0
         return Facts(
             eqn,
             name,
@@ -138,35 +139,11 @@ class FactBook:
 
     def _kind(self, eqn: Any, kind: Kind, narrow: tuple[bool | None, ...]) -> Kind:
         """How an equation fuses on this backend."""
-        name = eqn.primitive.name
-        if name == "div" and narrow and narrow[1] is not False:
+        if eqn.primitive.name == "div" and narrow and narrow[1] is not False:
             kind = Kind.CHEAP  # a division by a broadcast becomes a multiplication with its reciprocal
-        if self.model.gather_kernels and name == "gather":
-            return Kind.OPAQUE
-        if self.model.gather_kernels and name == "scatter-add" and one_a_row(eqn):
-            return Kind.CHEAP
-        if kind == Kind.EXPENSIVE and name != "gather" and item_bytes(eqn) >= self.model.repeats_from_bytes:
-            kind = Kind.CHEAP
-        if kind == Kind.CHEAP and name not in MOVES and self.is_half(eqn.outvars[0].aval):
-            return Kind.EXPENSIVE
-        if (
-            self.model.library_clusters
-            and kind == Kind.REDUCE
-            and sums_in_windows(eqn)
-            and not is_real(eqn.invars[0].aval)
-        ):
-            return Kind.OPAQUE
-        if self.model.whole_concatenations and name == "concatenate" and long_rows(eqn):
-            return Kind.OPAQUE
+        for rule in self.backend.of("kind", eqn.primitive.name):
+            kind = rule(eqn, kind)
         return kind
-
-    def bytes(self, aval: Any) -> int:
-        """Bytes of what a kernel writes."""
-        return tiled_bytes(aval) if self.model.tiles else _compat.aval_bytes(aval)
-
-    def is_half(self, aval: Any) -> bool:
-        """Tell whether a type is widened to 32 bits by this backend."""
-        return self.model.widens and is_float(aval) and aval.dtype.itemsize == 2
 
     def _fill(self, eqn: Any, atom: Any, narrow: bool | None, library: int) -> int | None:
         """What tells the broadcast of an operand apart; a literal's matters to library calls only."""
@@ -198,13 +175,6 @@ def item_bytes(eqn: Any) -> int:
     """Bytes of one element of an equation's first result; 0 where there is none, or no equation."""
     aval = eqn.outvars[0].aval if eqn is not None and eqn.outvars else None
     return getattr(getattr(aval, "dtype", None), "itemsize", 0)
-
-
-def one_a_row(eqn: Any) -> bool:
-    """Tell whether a scatter puts single elements, one for each index of all dimensions of the operand but one."""
-    numbers = eqn.params["dimension_numbers"]
-    rank = eqn.invars[0].aval.ndim
-    return not numbers.update_window_dims and len(numbers.operand_batching_dims) == rank - 1
 
 
 def only_branch(eqn: Any, platform: str) -> Any | None:

@@ -1,6 +1,6 @@
 """Which steps of a program become one kernel.
 
-In: a ``Program`` (with the ``FusionModel`` it was lowered for).
+In: a ``Program`` (with the ``Backend`` it was lowered for).
 Out: ``Kernel``s: the values each really reads and writes, and its FLOPs, recomputed producers included.
 
 Two passes, as in XLA. Library clusters first (XLA:CPU only, ``LibraryRewriter``): from the last reduction to
@@ -8,9 +8,9 @@ the first, take in neighbours (products too) as long as no value inside is read 
 result. Then instruction fusion (``InstructionFusion``): an element-wise step is computed inside its consumers
 when they form one kernel, or when it is cheap and all of them can take it; if only some can, and computing it
 again reads no more memory than reading its result, those do, and it is materialised for the others. Kernels that
-would hold its code too often read its result as well (``emissions``).
+would hold its code too often read its result as well (``backends.cpu_code``).
 
-Limits: of XLA's other caps on the size of a fusion there is one, ``max_copies``.
+Limits: of XLA's other caps on the size of a fusion there is one, on how many kernels compute a step.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remat_plan.cost.backend import FusionModel
 from remat_plan.cost.copies import Copies
-from remat_plan.cost.emissions import Emissions
-from remat_plan.cost.facts import item_bytes
-from remat_plan.cost.layout import dot_sizes
-from remat_plan.cost.parts import unread_bytes
-from remat_plan.cost.rules import MOVES, Kind
-from remat_plan.cost.steps import Program, Step, can_write_in_place
-from remat_plan.cost.work import is_product, reduces_images
-from remat_plan.graph.records import MATRIX_PRIMITIVES
+from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
+from remat_plan.cost.steps import NOBODY, Program, Step, can_write_in_place
 
-_FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
-_CONSUMERS = (Kind.CHEAP, Kind.EXPENSIVE, Kind.REDUCE)
-_NOBODY = -1
+_CONSUMERS = (*FUSIBLE, Kind.REDUCE)
+_PARTIAL = frozenset({"slice", "dynamic_slice", "gather", "split", "unstack"})
+"""Primitives that read of their first operand no more than they write."""
+
+_MAX_COPIES = 64
+"""A cheap producer is computed again in at most this many kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +47,13 @@ class Kernel:
     alone: bool = False
     unread: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def matrix_flops(self) -> float:
-        """FLOPs of products and convolutions."""
-        return sum(flops for work, flops in self.work.items() if is_product(work))
-
-    @property
-    def vector_flops(self) -> float:
-        """All other FLOPs."""
-        return sum(flops for work, flops in self.work.items() if not is_product(work))
-
 
 class _Links:
     """Who makes and who reads each value, by position of the step."""
 
     def __init__(self, program: Program):
         steps = program.steps
-        self.maker = [_NOBODY] * len(program.sizes)
+        self.maker = [NOBODY] * len(program.sizes)
         self.readers: list[list[int]] = [[] for _ in program.sizes]
         for index, step in enumerate(steps):
             for value in step.writes:
@@ -77,12 +63,12 @@ class _Links:
         self.users = [[user for value in step.writes for user in self.readers[value]] for step in steps]
         for value in (*program.outputs, *program.pinned):
             if self.maker[value] >= 0:
-                self.users[self.maker[value]].append(_NOBODY)
+                self.users[self.maker[value]].append(NOBODY)
 
 
 def _clusters(steps: list[Step], links: _Links) -> list[int]:
     """Return for each step the position of the result step of its library cluster, or -1."""
-    owner = [_NOBODY] * len(steps)
+    owner = [NOBODY] * len(steps)
     members: dict[int, list[int]] = {}
     result: dict[int, int] = {}
 
@@ -122,25 +108,14 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
             waiting = {w for w in waiting if owner[w] != cluster}
             if not fresh:
                 break
-    return [result[o] if o >= 0 else _NOBODY for o in owner]
+    return [result[o] if o >= 0 else NOBODY for o in owner]
 
 
-def _reshapes(step: Step, made: Step) -> bool:
-    """Tell whether a product reads what a step made through a reshape to a matrix, a reader that fuses.
-
-    What counts is the shape that was made: of reshapes between it and the matrix, XLA leaves one, or none.
-    """
-    sizes = dot_sizes(step.eqn) if step.primitive == "dot_general" else None
-    if sizes is None:
-        return False
-    shape, places = made.eqn.outvars[0].aval.shape, [i for i, v in enumerate(step.reads) if v in made.writes]
-    matrices = [sizes[i : i + 2] for i in places]
-    return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
-
-
-def _takes_in(step: Step, model: FusionModel) -> bool:
-    """Tell whether a kernel computes what this step reads on the way in."""
-    return step.kind in _CONSUMERS or (model.fuses_operands and step.primitive in MATRIX_PRIMITIVES)
+def _primitives(program: Program, stage: str) -> set[str]:
+    """The primitives of a program that the rules of a stage hold for."""
+    rules = program.backend.of(stage)
+    names = {step.primitive for step in program.steps} if rules else set()
+    return {name for name in names if any(rule(name) for rule in rules)}
 
 
 def _epilogues(program: Program, links: _Links) -> dict[int, int]:
@@ -149,16 +124,16 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     It takes in a chain of element-wise steps that are each other's only readers, and does not end with a conversion to
     a larger type, which is computed in the readers instead.
     """
-    steps, sizes = program.steps, program.sizes
+    steps, sizes, leading = program.steps, program.sizes, _primitives(program, "follows")
     found: dict[int, int] = {}
     taken: set[int] = set()
-    for index in range(len(steps) - 1, -1, -1):
-        if steps[index].primitive not in program.model.epilogues:
+    for index in range(len(steps) - 1, -1, -1) if leading else ():
+        if steps[index].primitive not in leading:
             continue
         place = index
         while len(links.users[place]) == 1 and (user := links.users[place][0]) >= 0:
             step, before = steps[user], sizes[steps[place].writes[0]]
-            if user in taken or step.kind not in _FUSIBLE or step.primitive in MOVES:
+            if user in taken or step.kind not in FUSIBLE or step.primitive in MOVES:
                 break
             taken.add(user)
             place = user
@@ -170,26 +145,6 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     return found
 
 
-def _shifts(steps: list[Step], links: _Links) -> list[int]:
-    """Return the steps ``x - max(x)`` that have several readers."""
-    found = []
-    for index, step in enumerate(steps):
-        if step.primitive != "sub" or len(step.reads) != 2 or len(links.users[index]) < 2:
-            continue
-        maker = links.maker[step.reads[1]]
-        while maker >= 0 and steps[maker].primitive == "broadcast_in_dim" and steps[maker].reads:
-            maker = links.maker[steps[maker].reads[0]]
-        if maker >= 0 and steps[maker].primitive == "reduce_max" and steps[maker].reads[0] == step.reads[0]:
-            found.append(index)
-    return found
-
-
-def _split_up(steps: list[Step], links: _Links) -> list[int]:
-    """Return the steps whose results are read in several parts."""
-    parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in users) for users in links.users]
-    return [index for index, count in enumerate(parts) if count > 1]
-
-
 class _Grouping:
     """Which kernels compute each step, decided from the last step to the first.
 
@@ -198,17 +153,22 @@ class _Grouping:
     """
 
     def __init__(self, program: Program, links: _Links):
-        steps, model = program.steps, program.model
-        cluster = _clusters(steps, links) if model.library_clusters else [_NOBODY] * len(steps)
-        self._steps, self._links, self._model, self._cluster = steps, links, model, cluster
-        self._consumes = [c < 0 and _takes_in(step, model) for c, step in zip(cluster, steps, strict=True)]
-        self._epilogues = _epilogues(program, links) if model.epilogues else {}
-        self._written = {*self._epilogues.values(), *(_shifts(steps, links) if model.softmax_kernels else ())}
-        if model.whole_splits:
-            self._written.update(_split_up(steps, links))
+        steps, backend = program.steps, program.backend
+        cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
+        self._steps, self._links, self._cluster = steps, links, cluster
+        self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
+        taking = _primitives(program, "takes_in")
+        self._consumes = [
+            c < 0 and (step.kind in _CONSUMERS or step.primitive in taking)
+            for c, step in zip(cluster, steps, strict=True)
+        ]
+        self._epilogues = _epilogues(program, links)
+        self._written = set(self._epilogues.values())
+        self._written.update(*[rule(steps, links.users) for rule in backend.of("written")])
         self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
         self._copies = Copies(program, links.maker, links.readers, self.groups)
-        self._emissions = Emissions(steps, links.users, model.max_emissions) if model.max_emissions else None
+        room = backend.only("room")
+        self._emissions = room(steps, links.users) if room else None
         for index in range(len(steps) - 1, -1, -1):
             self.groups[index] = kernels = self._kernels(index)
             if self._emissions:
@@ -219,7 +179,7 @@ class _Grouping:
         step, users, own = self._steps[index], self._links.users[index], self.groups[index]
         if index in self._epilogues:
             return self.groups[self._epilogues[index]]
-        if self._cluster[index] >= 0 or index in self._written or step.kind not in _FUSIBLE:
+        if self._cluster[index] >= 0 or index in self._written or step.kind not in FUSIBLE:
             return own
         takers = [u for u in users if u >= 0 and self._consumes[u]]
         if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
@@ -240,10 +200,9 @@ class _Grouping:
 
     def _may_repeat(self, step: Step, kernels: frozenset[int]) -> bool:
         """Tell whether a step is computed again in several kernels."""
-        if step.kind != Kind.CHEAP or (len(kernels) > self._model.max_copies and step.reads):
+        if step.kind != Kind.CHEAP or (len(kernels) > _MAX_COPIES and step.reads):
             return False
-        weighed = item_bytes(step.eqn) >= self._model.weighs_copies_from_bytes
-        return not (weighed and self._copies.are_dear(step, kernels))
+        return all(rule(step, kernels, self._copies) for rule in self._repeats)
 
     def _without_room(self, index: int, kernels: frozenset[int]) -> frozenset[int]:
         """The kernels that a step would be emitted too often in."""
@@ -253,13 +212,13 @@ class _Grouping:
     def _reads_no_more(self, step: Step, others: list[int]) -> bool:
         """Tell whether computing a step again beside its result, which ``others`` read, is as good as reading that.
 
-        So it is where they are products that read it through reshapes, which fuse. A library call that took in such a
-        product took in the reshape too.
+        Of readers inside a library call nothing more is known: what they read it took in.
         """
         if step.unary:
             return True
-        alone = self._model.layout_copies and all(u >= 0 and self._cluster[u] < 0 for u in others)
-        return alone and all(_reshapes(self._steps[u], step) for u in others)
+        if any(u < 0 or self._cluster[u] >= 0 for u in others):
+            return False
+        return any(rule(step, [self._steps[u] for u in others]) for rule in self._beside)
 
 
 def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int]]:
@@ -277,15 +236,41 @@ def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int
     return keeps
 
 
-def _keep_operands_of_summed(
-    steps: list[Step], links: _Links, reads: dict[int, set[int]], keeps: dict[int, set[int]]
-) -> None:
-    """Add to ``keeps`` the operands of kernels that are made together with sums of their result, channel by channel."""
-    for root, step in enumerate(steps):
-        if root in reads and step.kind == Kind.REDUCE and reduces_images(step.eqn):
-            for maker in {links.maker[value] for value in reads[root]}:
-                if maker in keeps and steps[maker].kind in _FUSIBLE:
-                    keeps[maker].update(reads[maker])
+def _unread_bytes(program: Program, groups: list[frozenset[int]]) -> Mapping[int, Mapping[int, int]]:
+    """Return by kernel and value the bytes that it does not read; kernels that read all are left out.
+
+    Each part of a split is a kernel that reads its share of the array, and rows of an embedding are read by number.
+    """
+    steps = program.steps
+    partial = [index for index, step in enumerate(steps) if step.primitive in _PARTIAL and step.reads]
+    members: dict[int, list[int]] = {root: [] for index in partial for root in groups[index]}
+    if not members:
+        return {}
+    for index, roots in enumerate(groups):
+        for root in roots:
+            if root in members:
+                members[root].append(index)
+    return {root: _unread(steps, root, inside, program.sizes) for root, inside in members.items()}
+
+
+def _unread(steps: list[Step], root: int, inside: list[int], sizes: list[int]) -> dict[int, int]:
+    """Bytes that a kernel of the steps ``inside``, of which ``root`` makes the result, does not read, by value."""
+    needed: dict[int, int] = {}
+    made: set[int] = set()
+    for index in reversed(inside):
+        step = steps[index]
+        made.update(step.writes)
+        written = sum([sizes[value] for value in step.writes])
+        wanted = written if index == root else sum([needed.get(value, 0) for value in step.writes])
+        for value in step.reads:
+            whole = sizes[value]
+            part = wanted if _takes_part(step, value) else whole * wanted // written if written else whole
+            needed[value] = min(whole, needed.get(value, 0) + part)
+    return {value: sizes[value] - part for value, part in needed.items() if value not in made and part < sizes[value]}
+
+
+def _takes_part(step: Step, value: int) -> bool:
+    return step.primitive in _PARTIAL and value == step.reads[0]
 
 
 def _is_reshaped_copy(step: Step) -> bool:
@@ -299,7 +284,7 @@ def fuse(program: Program) -> list[Kernel]:
     links = _Links(program)
     groups = _Grouping(program, links).groups
     keeps = _keeps(steps, groups)
-    unread = unread_bytes(program, groups)
+    unread = _unread_bytes(program, groups)
     reads: dict[int, set[int]] = {root: set() for root in keeps}
     work: dict[int, dict[str, float]] = {root: {} for root in keeps}
     sizes = dict.fromkeys(keeps, 0)
@@ -317,8 +302,8 @@ def fuse(program: Program) -> list[Kernel]:
                     inside.add(value)
             if step.library == 2:
                 library.add(root)
-    if program.model.sums_images:
-        _keep_operands_of_summed(steps, links, reads, keeps)
+    for rule in program.backend.of("keeps"):
+        rule(steps, maker, reads, keeps)
     return [
         Kernel(
             steps[i],
@@ -326,7 +311,7 @@ def fuse(program: Program) -> list[Kernel]:
             frozenset(keeps[i]),
             work[i],
             i in library,
-            sizes[i] == 1 and i not in library and steps[i].kind in _FUSIBLE and not _is_reshaped_copy(steps[i]),
+            sizes[i] == 1 and i not in library and steps[i].kind in FUSIBLE and not _is_reshaped_copy(steps[i]),
             unread.get(i, {}),
         )
         for i in sorted(reads)

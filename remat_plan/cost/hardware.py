@@ -67,15 +67,6 @@ class Hardware:
     loop_seconds: float = 0.0
     measured: bool = False
 
-    def seconds(self, matrix_flops: float, vector_flops: float, moved_bytes: float) -> float:
-        """Return the roofline seconds: the larger of compute and memory traffic.
-
-        >>> Hardware("toy", 1e9, 1e9, 1e9).seconds(2e9, 0.0, 1e9)
-        2.0
-        """
-        compute = matrix_flops / self.matrix_flops + vector_flops / self.vector_flops
-        return self.kernel_seconds(compute, moved_bytes)
-
     def kernel_seconds(
         self,
         compute_seconds: float,
@@ -167,8 +158,6 @@ _TABLE: dict[str, Hardware] = {
     )
 }
 _FALLBACK = {"cpu": "cpu", "gpu": "gpu:a100", "tpu": "tpu:v5e"}
-
-
 _KINDS = (
     ("h200", "gpu:h200"),
     ("h100", "gpu:h100"),

@@ -16,13 +16,8 @@ from typing import Any
 from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.outputs import further_results
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.siblings import made_with_sums
 from remat_plan.cost.steps import Program, Step
-from remat_plan.graph.records import MATRIX_PRIMITIVES
-
-_HALF_BYTES = 2
 
 
 class Launches:
@@ -44,11 +39,11 @@ class Launches:
         rows: Mapping[int, Sequence[int]],
         hardware: Hardware,
     ):
-        self._sizes, self._home, self._model = program.sizes, program.storage, program.model
+        self._sizes, self._home = program.sizes, program.storage
         self._kernels, self._reads, self._hardware = kernels, reads, hardware
         self._joined = _joined(program, kernels, rows)
         self._launched = {other for others in self._joined.values() for other in others}
-        self._rows = program.array_rows()
+        self._rows, self._far = program.array_rows(), program.backend.of("far")
 
     def seconds(self, position: int) -> float:
         """Seconds of the launch of a kernel; 0 if it is launched with another one."""
@@ -75,16 +70,13 @@ class Launches:
         return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
 
     def _far_bytes(self, position: int, moved_bytes: int) -> int:
-        """What of that no cache speeds up: rows of larger arrays, or operands (``FusionModel.fills_chip``).
-
-        What does not fit counts there too; elsewhere it means that nothing is sped up.
-        """
+        """What of that no cache speeds up: rows of larger arrays, and what the backend has rules for."""
         step, sizes = self._kernels[position].step, self._sizes
-        if self._model.fills_chip and step.primitive not in MATRIX_PRIMITIVES:
-            far = moved_bytes - sum([sizes[b] for b in step.writes])
-        else:
-            far = sum([sizes[b] for b in (*self._reads[position], *step.writes) if b in self._rows])
-        return max(far, moved_bytes - self._hardware.cache_bytes) if self._model.fills_chip else far
+        far = sum([sizes[b] for b in (*self._reads[position], *step.writes) if b in self._rows])
+        for rule in self._far:
+            written = sum([sizes[b] for b in step.writes])
+            far = rule(step, far, moved_bytes, written, self._hardware.cache_bytes)
+        return far
 
     def _slow_elements(self, kernel: Kernel, others: Sequence[Kernel]) -> float:
         """``slow_elements`` of a launch: of its first result that is no reduction, if there is one.
@@ -105,11 +97,10 @@ def _joined(
     program: Program, kernels: Sequence[Kernel], rows: Mapping[int, Sequence[int]]
 ) -> Mapping[int, Sequence[int]]:
     """Return, by the position of a kernel, those that are launched with it; ``rows`` are the reductions of rows."""
-    if program.model.further_results:
-        return further_results(kernels, program.sizes)
     found = {position: list(others) for position, others in rows.items()}
-    for sums, made in (made_with_sums(kernels, program.sizes) if program.model.sums_images else {}).items():
-        found.setdefault(sums, []).extend([position for position in made if position not in rows])
+    for rule in program.backend.of("joins"):
+        for host, others in rule(kernels, program.sizes).items():
+            found.setdefault(host, []).extend([position for position in others if position not in rows])
     return found
 
 
@@ -152,4 +143,4 @@ def slow_elements(eqn: Any, kind: Kind, operand_bytes: float, result_bytes: floa
         return 0.0
     if kind == Kind.REDUCE:
         return operand_bytes / eqn.invars[0].aval.dtype.itemsize
-    return result_bytes / _HALF_BYTES if item_bytes(eqn) == _HALF_BYTES else 0.0
+    return result_bytes / 2 if item_bytes(eqn) == 2 else 0.0

@@ -1,8 +1,8 @@
-"""How XLA:CPU treats single operations: copies into canonical layouts, and what its kernel library takes in.
+"""Orders of dimensions in memory: which one an operation reads, and what a copy into another one costs.
 
 In: an equation, or the shape of one operand and which of its dimensions are contracted.
-Out: the order an operand must be copied into (None when it is read as it is); whether a library call may
-take an equation in; whether a copy into another order splits rows, which makes it slow.
+Out: the order an operand must be copied into (None when it is read as it is); the matrices of a product; whether a copy
+into another order splits rows, which makes it slow.
 
 Limits: layouts are taken as row-major; a layout that XLA propagates from one operation to another is not
 seen.
@@ -12,19 +12,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from remat_plan import _compat
+from remat_plan.cost.rules import Kind
 
-# What a library call of XLA:CPU can take in (XLA's ynn_support.cc), above 4096 elements: comparisons,
-# selections, slices and transposes are not in the list, so chains through them are cut there.
-_LIBRARY = frozenset(
-    "abs add add_any broadcast_in_dim ceil convert_element_type cos div dot_general erf exp expm1 floor "
-    "integer_pow log log1p logistic max min mul neg pow reduce_max reduce_min reduce_sum reduce_window_max "
-    "reduce_window_sum round rsqrt sign sin sqrt square sub tan tanh".split()
-)
-_LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 SMALL_BYTES = 4 * 4096
 
 
@@ -133,30 +125,8 @@ def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
     return not real or max(real) == max(d for d in range(len(shape)) if shape[d] != 1)
 
 
-def library_role(eqn: Any, is_real: Callable[[Any], bool]) -> int:
-    """Return 1 for an equation that a library call may take in, 2 for one that it starts with, else 0."""
-    name = eqn.primitive.name
-    if name not in _LIBRARY or not all(map(is_real, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
-        return 0
-    if "window" in name:
-        return 2 if tuple(eqn.params["window_strides"]) == tuple(eqn.params["window_dimensions"]) else 0
-    largest = max([_compat.aval_bytes(a.aval) for a in (*eqn.outvars, *eqn.invars)])
-    if largest < SMALL_BYTES and name != "broadcast_in_dim":
-        return 0
-    return 2 if name in _LIBRARY_SEEDS else 1
-
-
-def sums_in_windows(eqn: Any) -> bool:
-    """Tell whether a reduction that no library call makes begins with one over windows, which takes nothing in.
-
-    ``TreeReductionRewriter`` does so where a dimension that is reduced is as long as its windows.
-    """
-    shape = eqn.invars[0].aval.shape
-    return any(shape[axis] >= 32 for axis in eqn.params.get("axes", ()))
-
-
-def long_rows(eqn: Any) -> bool:
-    """Tell whether a concatenation is a kernel of its own: along the last dimension, or of many parts."""
+def whole_concatenation(eqn: Any, kind: Kind) -> Kind:
+    """A concatenation is a kernel of its own along the last dimension, or of many parts: no part is an array there."""
     shape = eqn.outvars[0].aval.shape
     last = eqn.params["dimension"] == len(shape) - 1 > 0
-    return len(eqn.invars) > 8 or (last and shape[-1] >= 16)
+    return Kind.OPAQUE if len(eqn.invars) > 8 or (last and shape[-1] >= 16) else kind

@@ -21,9 +21,9 @@ from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate_program
-from remat_plan.cost.program import Lowering, Program
+from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
-from remat_plan.cost.steps import NO_REGION, RegionCost, Step, live_steps
+from remat_plan.cost.steps import RegionCost, Step, live_steps
 
 Numbers = list[int]
 """Numbers of values in a lowered program."""
@@ -238,7 +238,7 @@ class _Apart:
         state, roles = self.state, self.roles
         rows = [(self.arguments[i], self.inputs[i]) for i in reads if roles.row[i]]
         rows += [(state.allocate(state.sizes[v]), v) for v in stacked]
-        slices = [Step((array,), (v,), Kind.CHEAP, READ_ROW, 0.0, NO_REGION, None, unary=True) for array, v in rows]
+        slices = [Step((array,), Kind.CHEAP, READ_ROW, None, (v,), unary=True) for array, v in rows]
         state.steps[:] = [*slices, *self.after]
         pairs = zip(self.gradients, roles.row, strict=True)
         results = [g if not row or g is None else self.move(WRITE_ROW, g) for g, row in pairs]
@@ -256,15 +256,9 @@ class _Apart:
     def evaluate(self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int]) -> Pass:
         """Evaluate the steps at hand."""
         state, roles = self.state, self.roles
-        steps = live_steps(state.steps, wanted)
-        inputs = frozenset(given)
         looped = bool(roles.carried) or any(roles.row)
         around = sum(state.counters.values()) if looped else 0
-        results = tuple(wanted)
-        program = Program(
-            steps, state.sizes, inputs, results, state.pinned, state.storage, state.model, carried, around
-        )
-        made = Pass.of(evaluate_program(program, self.hardware))
+        made = Pass.of(evaluate_program(state.program(given, wanted, carried, around), self.hardware))
         return made.longer(self.hardware.loop_seconds) if looped else made
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.platforms import backend_for
 
 _WORK = 1e-3
 """How much a second forward and backward pass weighs where predicted seconds are equal: a thousandth of its seconds."""
-
 
 Pricing = Callable[[float, float, float, float], float]
 """Seconds and FLOPs of a schedule, seconds and FLOPs of the plain one, to a price."""
@@ -23,7 +22,7 @@ Pricing = Callable[[float, float, float, float], float]
 
 def counts_gains(hardware: Hardware) -> bool:
     """Tell whether seconds below the plain ones are counted upon: rates were measured, or are held to a compiler."""
-    return hardware.measured or model_for(hardware).counts_gains
+    return hardware.measured or backend_for(hardware).counts_gains
 
 
 def pricing(hardware: Hardware) -> Pricing:

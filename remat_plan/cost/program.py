@@ -1,7 +1,7 @@
 """A gradient jaxpr as a flat program of steps over values, the evaluator's input.
 
 In: a (closed) jaxpr, usually of ``value_and_grad`` of the rewritten function, and the backend's
-``FusionModel``. Out: ``Program``: steps in execution order with the values they read and write.
+``Backend``. Out: ``Program``: steps in execution order with the values they read and write.
 
 Calls (``jit``, ``remat2``, custom derivatives) are inlined; aliases (reshape, names) are one value; equal
 steps are one step, as XLA's common subexpression elimination makes them; dead steps are dropped; broadcasts
@@ -12,23 +12,16 @@ that writes new values over the same storage, so nothing is fused, merged or run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost import algebra, windows
+from remat_plan.cost import algebra
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import FactBook, Facts, equal_key
-from remat_plan.cost.layout import (
-    as_matrix,
-    contracts_last,
-    dot_operand_order,
-    dot_sizes,
-)
+from remat_plan.cost.layout import dot_sizes
 from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
-from remat_plan.cost.steps import NO_REGION, Program, RegionCost, Step, live_steps
-from remat_plan.cost.tiles import tiled_bytes
-from remat_plan.graph.pooling import by_offsets
+from remat_plan.cost.steps import Program, Step
 
 
 class Lowering(Emitter):
@@ -37,9 +30,8 @@ class Lowering(Emitter):
     def __init__(self, facts: FactBook, late: bool = False):
         super().__init__(facts)
         self.late = late  # whether loops make the zeros of their stacks when they run
-        self.planned = False  # whether what follows is of a program with segments: gradients of max-pools differ
-        self.counters: dict[Any, int] = {}  # of random bits: bytes of what their elements are counted with, by shape
-        self.pinned: set[int] = set()
+        self.clears: Callable[[bool], bool] | None = self.backend.only("stacks")
+        self.inner_of = self.backend.only("inner")
         self.turned: set[int] = set()
 
     def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
@@ -70,6 +62,9 @@ class Lowering(Emitter):
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
         if facts.by_name and (found := self.by_name(facts, reads)) is not None:
             return found
+        for rule in self.backend.of("lower", facts.name):
+            if (found := rule(self, facts, reads)) is not None:
+                return found
         return self.step(facts, operands, reads)
 
     def call(self, facts: Facts, operands: Sequence[int | None]) -> list[int]:
@@ -92,51 +87,11 @@ class Lowering(Emitter):
         if name == "split":
             keys = [self.facts.number(("slice", index, *equal_key(eqn))) for index in range(len(out))]
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
-        if name in ("random_bits", "threefry2x32") and self.model.loops_over_bits:
-            return self.random_bits(facts, reads)
-        if name == "select_and_scatter_add" and self.model.index_pooling:
-            return (self.pooling_gradient(eqn, reads, out[0]),)
         if name in ("add", "add_any") and (into := algebra.scatter_into(self, facts, reads, self.equation)) is not None:
             return (into,)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
         return None
-
-    def random_bits(self, facts: Facts, reads: list[int]) -> Sequence[int]:
-        """Lower random bits, or the words of Threefry that they are made of, to the loop that makes them.
-
-        A step of that loop writes the two words into arrays beside those that it reads. Where it is inside another
-        loop, what it counts the elements with, two words again, is made before that one and is there all the time. The
-        key is taken apart first, so whatever else is ready runs before the loop.
-        """
-        eqn, words, inside = facts.eqn, facts.out_bytes, 0
-        of_key = len(words) == 1 and _compat.is_threefry(eqn.invars[0].aval)
-        if of_key:
-            key = self.facts.number(("words", *equal_key(eqn)))
-            reads = [self.move(eqn, "slice", tuple(reads), key, self.sizes[reads[0]])]
-        if of_key or len(words) == 2:
-            words = (4 * eqn.outvars[0].aval.size,) * 2
-            inside = sum(words)
-            self.counters[eqn.outvars[0].aval.shape] = inside
-        loop = Step(tuple(reads), (), Kind.OPAQUE, facts.name, facts.flops, RegionCost(inside), eqn, work=facts.work)
-        made = self.emit(facts.key, loop, words)
-        if len(words) == len(facts.out_bytes):
-            return made
-        return (self.move(eqn, "xor", made, self.facts.number(("combined", *equal_key(eqn))), facts.out_bytes[0]),)
-
-    def pooling_gradient(self, eqn: Any, reads: list[int], out_bytes: int) -> int:
-        """Lower the gradient of a max-pool.
-
-        Indices of its maxima need the forward input only. XLA:CPU runs what finds them as soon as it can, XLA:GPU in
-        the forward pass where nothing is recomputed, and in a planned program right before they are read.
-        """
-        if self.planned and self.model.offset_pooling and by_offsets(eqn.params):
-            return windows.lean_pooling_gradient(self, eqn, reads, out_bytes)
-        begun = len(self.steps)
-        indices = windows.pool_indices(self, eqn, reads)
-        if not self.model.breadth_first and not self.planned:
-            windows.move_to_pooling(self, begun, reads[1])
-        return windows.pool_scatter(self, eqn, reads[0], indices, out_bytes)
 
     def step(self, facts: Facts, operands: Sequence[int | None], reads: list[int]) -> tuple[int, ...]:
         """Add the step of an equation, with the broadcasts and copies that it reads."""
@@ -149,19 +104,14 @@ class Lowering(Emitter):
             reads, library = algebra.product(self, facts, reads, library)
         if facts.name == "div":
             reads, kind = algebra.quotient(self, facts, reads)
-        if self.model.layout_copies and facts.name == "dot_general" and len(reads) == 2:
-            reads, canonical = self.dot_operands(facts.eqn, reads)
-            library = int(library and canonical)
-        if self.model.layout_copies and facts.name == "conv_general_dilated":
-            return (windows.convolution(self, facts, reads),)
-        if facts.name == "conv_general_dilated" and len(reads) == 2:
-            reads = windows.conv_operands(self, facts.eqn, reads)
-        inner = windows.inner_of(self, facts, reads) if self.model.tiles else None
-        out = facts.out_bytes if inner is None else (tiled_bytes(facts.eqn.outvars[0].aval, inner),)
+        for rule in self.backend.of("operands", facts.name):
+            reads, library = rule(self, facts, reads, library)
+        inner = self.inner_of(self, facts, reads) if self.inner_of else None
+        out = facts.out_bytes if inner is None else (self.facts.bytes(facts.eqn.outvars[0].aval, inner),)
         stacks = self.stacks(facts)
         reads = [*reads, *stacks]
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
-        made = Step(tuple(reads), (), kind, facts.name, facts.flops, facts.region, facts.eqn, library, unary)
+        made = Step(tuple(reads), kind, facts.name, facts.eqn, (), facts.flops, facts.region, library, unary)
         made.work, made.splits_rows = facts.work, facts.splits_rows
         writes = self.emit(facts.key, made, out)
         if inner is not None:
@@ -179,23 +129,23 @@ class Lowering(Emitter):
         They depend on nothing, so XLA:CPU makes those of all scans at the start. It sees one array of zeros and copies
         it for each, but for one.
         """
-        if facts.name != "scan" or not self.model.breadth_first:
+        if facts.name != "scan":
             return []
         sizes = facts.out_bytes[loop_counts(facts.eqn).carry :]
         return [v for v in (self.stack(size, facts.eqn) for size in sizes) if v is not None]
 
     def cleared_bytes(self, sizes: Sequence[int]) -> int:
         """Bytes of zeros that a loop writes when it begins, of stacks of some sizes."""
-        return sum(sizes) if self.model.clears_stacks or (self.model.breadth_first and self.late) else 0
+        return sum(sizes) if self.clears and self.clears(self.late) else 0
 
     def stack(self, size: int, eqn: Any) -> int | None:
         """Make the zeros that one stacked result is written over; None where they are made when the loop runs."""
-        if not self.model.breadth_first or self.late:
+        if self.clears is None or self.clears(self.late):
             return None
         key = self.facts.number(("stack", size))
         known = (key, ()) in self.seen
         zeros = self.move(eqn, "broadcast_in_dim", (), key, size)
-        copied = Step((zeros,), (), Kind.OPAQUE, "copy", 0.0, NO_REGION, eqn)
+        copied = Step((zeros,), Kind.OPAQUE, "copy", eqn)
         return self.emit(None, copied, (size,))[0] if known else zeros
 
     def broadcast_operands(self, facts: Facts, operands: Sequence[int | None]) -> tuple[list[int], int]:
@@ -236,35 +186,6 @@ class Lowering(Emitter):
         self.turned.add(value)
         return True
 
-    def dot_operands(self, eqn: Any, reads: list[int]) -> tuple[list[int], bool]:
-        """Return what a dot reads, copied where needed, and whether a library call can take the dot in.
-
-        A transpose before a dot is folded into it: the order is found on what was transposed. A reshape between
-        them must go: it does where the dot's matrix is just what the transpose made.
-        """
-        contract, batch = eqn.params["dimension_numbers"]
-        found = []
-        canonical = False
-        for side in range(2):
-            read, shape = reads[side], eqn.invars[side].aval.shape
-            contracted, batched = contract[side], batch[side]
-            source = self.made_by.get(read)
-            if source is not None and source.primitive == "transpose":
-                made = source.eqn.outvars[0].aval.shape
-                if shape != made and as_matrix(shape, batched, contracted) == (made, 1 - side):
-                    shape, batched, contracted = made, (), (1 - side,)
-            if source is not None and source.primitive == "transpose" and source.eqn.outvars[0].aval.shape == shape:
-                back = source.eqn.params["permutation"]
-                read, shape = source.reads[0], source.eqn.invars[0].aval.shape
-                contracted, batched = tuple([back[d] for d in contracted]), tuple([back[d] for d in batched])
-            order = dot_operand_order(shape, batched, contracted, contract_last=side == 0)
-            if order is not None:
-                read = self.copy(eqn, read, shape, order, self.sizes[read])
-            if side == 0:
-                canonical = order is not None or contracts_last(shape, contracted)
-            found.append(read)
-        return found, canonical
-
 
 def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     """Lower a jaxpr to a ``Program``.
@@ -291,8 +212,6 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
         for index, row in enumerate(found):
             if index >= len(carries) and row is not None:
                 found[index] = state.move(loop, WRITE_ROW, (row,), None, state.sizes[row])
-    outputs = tuple([value for value in found if value is not None])
+    outputs = [value for value in found if value is not None]
     carried = {o: i for o, i in zip(found, carries, strict=False) if o is not None}
-    steps = live_steps(state.steps, outputs)
-    around = 0 if loop is None else sum(state.counters.values())
-    return Program(steps, state.sizes, inputs, outputs, state.pinned, state.storage, facts.model, carried, around)
+    return state.program(inputs, outputs, carried, 0 if loop is None else sum(state.counters.values()))

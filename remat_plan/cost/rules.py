@@ -36,6 +36,9 @@ class Kind(IntEnum):
     BARRIER = 6  # optimization_barrier, the border of a checkpointed segment: nothing is fused across it
 
 
+FUSIBLE = (Kind.CHEAP, Kind.EXPENSIVE)
+"""What is computed element by element, in the kernels that read it."""
+
 ALIASES = frozenset(
     "reshape squeeze expand_dims name stop_gradient copy copy_p sharding_constraint reduce_precision mesh_cast "
     "layout_constraint reshard debug_print debug_callback pvary pbroadcast custom_lin device_put random_clone "
@@ -74,7 +77,7 @@ MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
-_TRANSCENDENTAL_FLOPS = 8.0
+TRANSCENDENTAL_FLOPS = 8.0
 _THREEFRY_FLOPS = 60.0
 UNKNOWN_TRIP_COUNT = 100
 _warned: set[str] = set()
@@ -128,7 +131,7 @@ def region_flops(eqn: Any) -> float:
     """Return the FLOPs of an equation with jaxprs inside: trip count times body; a cond's most expensive branch."""
     estimate = eqn.params.get("cost_estimate")
     if estimate is not None:
-        return float(estimate.flops + _TRANSCENDENTAL_FLOPS * estimate.transcendentals)
+        return float(estimate.flops + TRANSCENDENTAL_FLOPS * estimate.transcendentals)
     inner = [jaxpr_flops(sub) for sub in _compat.sub_jaxprs(eqn.params)]
     return max(inner) if eqn.primitive.name == "cond" else trip_count(eqn) * sum(inner)
 
@@ -200,7 +203,7 @@ def eqn_flops(eqn: Any) -> float:
     if kind == Kind.EXPENSIVE:
         if name == "gather":
             return out
-        return (_TRANSCENDENTAL_FLOPS if name != "threefry2x32" else _THREEFRY_FLOPS) * out
+        return (TRANSCENDENTAL_FLOPS if name != "threefry2x32" else _THREEFRY_FLOPS) * out
     if kind == Kind.REDUCE:
         return _window_flops(eqn) if "window" in name else sum(size(v) for v in eqn.invars)
     inner = called(eqn)

@@ -1,16 +1,16 @@
 """The records of a lowered program: steps over numbered values.
 
-In and out: plain data, made by ``program``, read by ``fusion``, ``schedule`` and ``memory``.
+In and out: plain data, made by ``program``, read by ``fusion``, ``buffers`` and ``memory``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_plan.cost.backend import GENERIC, FusionModel
-from remat_plan.cost.rules import MOVES, READ_ROW, WRITE_ROW, Kind
+from remat_plan.cost.backend import GENERIC, Backend
+from remat_plan.cost.rules import FUSIBLE, MOVES, READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
 SCATTERS = frozenset(
@@ -18,6 +18,9 @@ SCATTERS = frozenset(
     "pool_scatter".split()
 )
 _IN_PLACE = SCATTERS | {"dynamic_update_slice"}
+NOBODY = -1
+"""In the place of a step or kernel: whoever else makes or reads a value, such as the caller."""
+
 ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
@@ -52,12 +55,12 @@ class Step:
     """
 
     reads: tuple[int, ...]
-    writes: tuple[int, ...]
     kind: Kind
     primitive: str
-    flops: float
-    region: RegionCost
     eqn: Any
+    writes: tuple[int, ...] = ()
+    flops: float = 0.0
+    region: RegionCost = NO_REGION
     library: int = 0
     unary: bool = False
     equations: int = 1
@@ -72,7 +75,7 @@ class Program:
 
     ``sizes[v]`` are the bytes of value ``v``; ``inputs`` and ``outputs`` are values that the caller owns;
     ``pinned`` values are materialised whatever reads them; ``storage[v]``, for the values behind a barrier,
-    is the value whose buffer they live in; ``model`` is the backend that the program was lowered for. In the body of
+    is the value whose buffer they live in; ``backend`` is the one that the program was lowered for. In the body of
     a loop, ``carried[v]`` is the input whose memory output ``v`` is written over, and ``around_bytes`` are needed for
     what is made before it.
     """
@@ -81,11 +84,11 @@ class Program:
     sizes: list[int]
     inputs: frozenset[int]
     outputs: tuple[int, ...]
-    pinned: set[int]
-    storage: dict[int, int] = field(default_factory=dict)
-    model: FusionModel = GENERIC
-    carried: dict[int, int] = field(default_factory=dict)
+    storage: Mapping[int, int] = field(default_factory=dict)
+    backend: Backend = GENERIC
+    carried: Mapping[int, int] = field(default_factory=dict)
     around_bytes: int = 0
+    pinned: frozenset[int] = frozenset()
 
     def array_rows(self) -> set[int]:
         """The values that a loop reads out of larger arrays, or writes into them: no cache holds those."""
@@ -95,7 +98,7 @@ class Program:
 
 def can_write_in_place(step: Step) -> bool:
     """Tell whether XLA may give the step's output the buffer of an input that dies there."""
-    if step.kind in (Kind.CHEAP, Kind.EXPENSIVE):
+    if step.kind in FUSIBLE:
         return step.primitive not in ELSEWHERE
     return step.primitive in _IN_PLACE
 

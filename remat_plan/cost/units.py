@@ -195,7 +195,7 @@ def _append(
 ) -> Numbers:
     """Append one step that stands for a whole structure; ``over`` is what its first results are written over."""
     operands = [*reads, *[v for v in over if v is not None and v not in reads]]
-    step = Step(tuple(dict.fromkeys(operands)), (), Kind.REGION, eqn.primitive.name, made.flops, made.region, eqn)
+    step = Step(tuple(dict.fromkeys(operands)), Kind.REGION, eqn.primitive.name, eqn, (), made.flops, made.region)
     writes = state.emit(None, step, tuple(sizes))
     pairs = zip(over, writes, strict=False)
     step.carries = tuple([(v, w) for v, w in pairs if v is not None and operands.count(v) == 1])

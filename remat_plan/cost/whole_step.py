@@ -20,8 +20,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
-from remat_plan.cost.program import Lowering, Program
-from remat_plan.cost.steps import live_steps
+from remat_plan.cost.program import Lowering
 from remat_plan.graph.action import action_of
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 
@@ -99,16 +98,6 @@ class StepProgram(ProgramBuilder):
                 eqn = self.graph.ops[value.producer].eqn
                 self.buffers[v] = self.state.move(eqn, "fetch", (self.buffers[v],), None, value.size_bytes)
 
-    def behind_barrier(self, given: dict[int, int], cotangents: Sequence[int] = ()) -> dict[int, int]:
-        """Add a barrier around values (with their numbers) and cotangents; return the values' numbers behind it.
-
-        With cotangents, ``self.cotangents`` holds those behind it afterwards, and no others.
-        """
-        behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in cotangents)])
-        if cotangents:
-            self.cotangents = {v: behind[self.cotangents[v]] for v in cotangents}
-        return {v: behind[b] for v, b in given.items()}
-
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment, waits in reversed(self.rules.order.of(segments)):
@@ -137,7 +126,11 @@ class StepProgram(ProgramBuilder):
         self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
-        self.buffers = self.behind_barrier(given, arriving) if self.barriers else given
+        if self.barriers:
+            behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in arriving)])
+            self.cotangents = {v: behind[self.cotangents[v]] for v in arriving}
+            given = {v: behind[number] for v, number in given.items()}
+        self.buffers = given
         self.fetch(segment)
         if segment.children:
             self.forward_pass(segment.children)
@@ -174,7 +167,7 @@ class StepProgram(ProgramBuilder):
         graph, state = self.graph, self.state
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
         self.buffers = {v: state.new(graph.values[v].aval) for v in given}
-        inputs = frozenset((*self.buffers.values(), *arriving))
+        inputs = (*self.buffers.values(), *arriving)
         state.late = self.rules.order.late_loops(schedule)[0]
         self.planned = is_planned(schedule)
         self.forward_pass(schedule)
@@ -182,8 +175,7 @@ class StepProgram(ProgramBuilder):
         self.backward_pass(schedule)
         for v in graph.differentiated_inputs:
             outputs.append(self.cotangents[v] if v in self.cotangents else state.new(graph.values[v].aval))
-        steps = live_steps(state.steps, outputs)
-        program = Program(steps, state.sizes, inputs, tuple(outputs), state.pinned, state.storage, state.model)
+        program = state.program(inputs, outputs)
         return with_fresh_memory(evaluate_program(program, self.rules.hardware), self.rules.hardware)
 
 

@@ -1,6 +1,6 @@
 """What kind of work an equation is, for rates that were measured.
 
-In: an equation, or the shapes that tell (of operations of a compiled module, which ``compiled.classes`` reads).
+In: an equation, or the shapes that tell (of operations of a compiled module, which ``compiled.operations`` reads).
 Out: the name of a class of work, such as ``"product large float32"`` or ``"exp float32"``; work of one class runs at
 about one rate of FLOPs.
 

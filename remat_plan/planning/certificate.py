@@ -155,7 +155,7 @@ def lent_bytes(rules: Rules) -> int:
     """
     graph = rules.graph
     handed = sum(trips.carry_bytes for trips in _loops(graph))
-    if not rules.model.reuses_outputs:
+    if not rules.backend.reuses_outputs:
         return handed
     gradients = [graph.values[v].size_bytes for v in graph.differentiated_inputs]
     outputs = gradients + [_compat.aval_bytes(aval) for aval in graph.output_avals]
@@ -170,12 +170,13 @@ def instants(rules: Rules) -> Iterator[tuple[int, list[Op]]]:
 
     Where products compute their operands on the way in, or write what is computed behind them, nothing is sure.
     """
-    graph, model = rules.graph, rules.model
-    if model.fuses_operands:
+    graph, backend = rules.graph, rules.backend
+    if any(rule(name) for rule in backend.of("takes_in") for name in MATRIX_PRIMITIVES):
         return
+    apart = {name for name in MATRIX_PRIMITIVES if not any(rule(name) for rule in backend.of("follows"))}
     largest = found = 0
     for op in reversed(graph.ops):
-        if op.primitive not in MATRIX_PRIMITIVES - model.epilogues or not op.differentiated:
+        if op.primitive not in apart or not op.differentiated:
             continue
         reached = graph.needs[op.kind].reached
         made = [v for v, r in zip(op.operands, reached, strict=True) if r and v >= 0 and graph.values[v].producer >= 0]

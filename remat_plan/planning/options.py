@@ -127,7 +127,7 @@ class _Profiler:
     def __init__(self, graph: Graph, rules: Rules, solve: Solver):
         self.graph, self.rules, self.solve_region = graph, rules, solve
         self.seconds = op_seconds(graph, rules.hardware)
-        self.avoid_small = rules.model.library_clusters
+        self.avoid_small = bool(rules.backend.of("library"))
         self.known: dict[object, Profile] = {}
 
     def profile(self, run: Run, single: bool) -> Profile:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import overload
 
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.platforms import backend_for
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import structure_of
@@ -130,11 +130,10 @@ def _levels(nodes: Sequence[Leaf | Nest]) -> int:
 def isolated_primitives(hardware: Hardware) -> frozenset[str]:
     """Return the primitives whose blocks should stay outside segments.
 
-    A max-pool whose gradient is not our own reads indices of its maxima, which take another pooling to find. It matters
-    little: without this, plans of a U-Net and a ResNet-50 for an H100 are predicted 2.3 points faster to 0.7 slower.
+    It matters little: without this, plans of a U-Net and a ResNet-50 for an H100 are predicted 2.3 points faster to 0.7
+    slower.
     """
-    model = model_for(hardware)
-    return frozenset({"reduce_window_max"}) if model.index_pooling and not model.offset_pooling else frozenset()
+    return backend_for(hardware).isolates
 
 
 _MERGE_SMALL = 12
@@ -229,7 +228,7 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
     n = len(region.ops)
     cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
-    problem = segment_problem(region, run, op_seconds(region, rules.hardware), rules.model.library_clusters)
+    problem = segment_problem(region, run, op_seconds(region, rules.hardware), bool(rules.backend.of("library")))
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
     if n <= _LONG_REGION:
         hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)

@@ -17,7 +17,7 @@ from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import NO_REGION, RegionCost
+from remat_plan.cost.steps import RegionCost
 from remat_plan.graph.schedule import Choice
 from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Run
@@ -56,7 +56,7 @@ class SegmentProgram(ProgramBuilder):
 
     def hold(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         """A step that only keeps buffers to this point and makes others appear."""
-        self.state.steps.append(Step(reads, writes, Kind.OPAQUE, "hold", 0.0, NO_REGION, None))
+        self.state.steps.append(Step(reads, Kind.OPAQUE, "hold", None, writes))
 
     def keep(self, values: list[int]) -> None:
         """Values that are saved: there from the start, counted all the time; in small programs, to their last use.
@@ -68,7 +68,7 @@ class SegmentProgram(ProgramBuilder):
             self.buffers[v] = self.state.new(self.graph.values[v].aval)
         there = tuple([self.buffers[v] for v in values])
         if is_small(self.graph):
-            self.state.steps.append(Step((), there, Kind.OPAQUE, "hold", 0.0, _NO_TIME, None))
+            self.state.steps.append(Step((), Kind.OPAQUE, "hold", None, there, region=_NO_TIME))
         else:
             self.owned.update(there)
 
@@ -107,15 +107,15 @@ class SegmentProgram(ProgramBuilder):
             state.sizes,
             frozenset(self.owned),
             (end,),
-            state.pinned | set(held),
             state.storage,
-            state.model,
+            state.backend,
+            pinned=frozenset(held),
         )
         self.kernels = kernels = fuse(program)
         timeline = evaluate_program(program, self.rules.hardware, kernels)
         peak = max(timeline.live_bytes, default=self.outside_bytes) - self.outside_bytes
         early = 0
-        if state.model.breadth_first:
+        if state.backend.runs_early:
             loose = [k.step for k in kernels if not k.reads and k.step.primitive == "iota"]
             early = sum(state.sizes[w] for step in loose for w in step.writes)
         return SegmentTimeline(peak, timeline.seconds, timeline.flops, early)

@@ -15,10 +15,10 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.clock.store import hardware_of
-from remat_plan.cost.backend import model_for
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
+from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
@@ -213,7 +213,7 @@ class Judge:
     def identity(self) -> Hashable:
         """Equal for programs whose schedules cost the same: one program, differentiated alike, on one hardware."""
         program = self.program
-        return program.fingerprint.digest, program.is_loss, self.hardware, model_for(self.hardware)
+        return program.fingerprint.digest, program.is_loss, self.hardware, backend_for(self.hardware)
 
     def cost(self, schedule: Schedule) -> tuple[int, float]:
         """The predicted peak and the price of a schedule."""

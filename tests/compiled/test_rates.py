@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.compiled.classes import work_class
 from remat_plan.compiled.hlo import parse
+from remat_plan.compiled.operations import work_class
 from remat_plan.compiled.seconds import compiled_seconds
-from remat_plan.compiled.turns import turned_operands
+from remat_plan.compiled.traffic import turned_operands
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.work import work_class as class_of_equation
 from remat_plan.verify.compile import compile_memory

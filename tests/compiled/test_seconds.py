@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.compiled.cycles import CLOCK_HERTZ
-from remat_plan.compiled.seconds import compiled_seconds
+from remat_plan.compiled.seconds import CLOCK_HERTZ, compiled_seconds
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import resolve
 from tests.compiled.modules import GPU, TPU

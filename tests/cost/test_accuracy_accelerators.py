@@ -6,7 +6,7 @@ import pytest
 import remat_plan as rp
 from benchmarks.models import MODELS
 from remat_plan import _compat
-from remat_plan.compiled.cycles import CLOCK_HERTZ
+from remat_plan.compiled.seconds import CLOCK_HERTZ
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.verify.compile import compile_memory
@@ -75,7 +75,7 @@ def test_what_the_rules_of_a_tpu_were_read_off(target, fun, dtype, cycles):
 @pytest.mark.parametrize("target", [GPU, TPU])
 @pytest.mark.parametrize("name", LOOPS)
 def test_time_that_is_counted_as_saved_is_saved_by_the_compiler_too(target, name):
-    """What ``FusionModel.counts_gains`` says; seconds of a branch on the TPU are the furthest off."""
+    """What ``Backend.counts_gains`` says; seconds of a branch on the TPU are the furthest off."""
     plan = rp.plan(LOOPS[name], *SHAPES, budget="60%", target=target)
     assert plan.overhead < -0.3
     assert plan.compiled_overhead < -0.35

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.compiled.cycles import CLOCK_HERTZ
+from remat_plan.compiled.seconds import CLOCK_HERTZ
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.price import pricing

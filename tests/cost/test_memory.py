@@ -154,8 +154,9 @@ def test_recomputing_a_cheap_chain_looks_cheap():
 
 def test_roofline():
     toy = Hardware("toy", 1e9, 1e9, 1e9, step_seconds=1.0)
-    assert toy.seconds(2e9, 1e9, 1e9) == 4.0
-    assert toy.seconds(0.0, 1e9, 5e9) == 6.0
+    compute = toy.work_seconds("product", 2e9), toy.work_seconds("element-wise", 1e9)
+    assert toy.kernel_seconds(sum(compute), 1e9) == 4.0
+    assert toy.kernel_seconds(compute[1], 5e9) == 6.0
 
 
 def test_hardware_names():

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.cost.backend import GPU
+from remat_plan.cost.backends.gpu import GPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for

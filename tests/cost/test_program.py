@@ -8,7 +8,8 @@ import pytest
 from jax import lax
 
 from remat_plan import _compat
-from remat_plan.cost.backend import CPU, GENERIC
+from remat_plan.cost.backend import GENERIC
+from remat_plan.cost.backends.cpu import CPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.layout import dot_operand_order

@@ -8,8 +8,8 @@ XLA:GPU makes one kernel of an element-wise step and the sums over images that r
 normalisation, is written where the sums for the gradient of that normalisation are made: together with the gradient
 that these read, and not before it, as the program has it. What reads it waits too.
 
-What a convolution reads in another order of axes is a transposed copy (``windows.conv_operands``), which XLA makes with
-nothing else: it is of no shape that is summed.
+What a convolution reads in another order of axes is a transposed copy (``kernel_copies``), which XLA makes with nothing
+else: it is of no shape that is summed.
 
 Limits: an element-wise kernel goes to the first sums that it can go to; sums that XLA moves to later ones stay.
 """
@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remat_plan.cost.fusion import Kernel
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import FUSIBLE, Kind
+from remat_plan.cost.steps import Step
 from remat_plan.cost.work import reduces_images
 
 _NEAR = 64
@@ -38,7 +39,7 @@ def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
             readers.setdefault(value, []).append(position)
     partners: dict[int, list[int]] = {}
     for position, kernel in enumerate(kernels):
-        if kernel.step.kind not in (Kind.CHEAP, Kind.EXPENSIVE):
+        if kernel.step.kind not in FUSIBLE:
             continue
         found = _partner(kernels, position, sums, readers)
         if found is not None:
@@ -58,10 +59,21 @@ def made_with_sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[i
     return found
 
 
+def keep_operands_of_sums(
+    steps: Sequence[Step], maker: Sequence[int], reads: Mapping[int, set[int]], keeps: Mapping[int, set[int]]
+) -> None:
+    """Add to ``keeps`` the operands of kernels that are made together with sums of their result, channel by channel."""
+    for root, step in enumerate(steps):
+        if root in reads and step.kind == Kind.REDUCE and reduces_images(step.eqn):
+            for made in {maker[value] for value in reads[root]}:
+                if made in keeps and steps[made].kind in FUSIBLE:
+                    keeps[made].update(reads[made])
+
+
 def _is_made_with(kernel: Kernel, sums: Kernel, shape: tuple[int, ...]) -> bool:
     """Tell whether a kernel is element-wise, shares what it reads with sums and is not read by them."""
     step = kernel.step
-    if step.kind not in (Kind.CHEAP, Kind.EXPENSIVE) or step.eqn.outvars[0].aval.shape != shape:
+    if step.kind not in FUSIBLE or step.eqn.outvars[0].aval.shape != shape:
         return False
     return not set(kernel.reads).isdisjoint(sums.reads) and set(step.writes).isdisjoint(sums.reads)
 

@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.cost import launches as launches_of
-from remat_plan.cost.backend import GPU
+from remat_plan.cost.backend import Backend, Rule
+from remat_plan.cost.backends.gpu import GPU
+from remat_plan.cost.backends.gpu_sums import beside_sums, made_with_sums
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.siblings import beside_sums, made_with_sums
 
 H100 = hardware_for("gpu:h100", "gpu")
 IMAGES, KERNEL = (8, 32, 32, 16), (3, 3, 16, 16)
@@ -77,10 +78,11 @@ def test_both_are_one_kernel_that_reads_once():
     assert both.seconds < evaluate(jax.make_jaxpr(apart)(*args), H100).seconds
 
 
-def test_what_is_launched_with_another_is_launched_once(monkeypatch):
+def test_what_is_launched_with_another_is_launched_once():
     """A kernel that makes sums of rows on its way keeps them, and is a launch of its own."""
-    monkeypatch.setattr(launches_of, "made_with_sums", lambda kernels, sizes: {5: [4, 3]})
-    assert launches_of._joined(lowered(again, IMAGES, IMAGES, KERNEL), [], {3: [2]}) == {3: [2], 5: [4]}
+    program = lowered(again, IMAGES, IMAGES, KERNEL)
+    program.backend = Backend((Rule("joins", "toy", "this test", lambda kernels, sizes: {5: [4, 3]}),))
+    assert launches_of._joined(program, [], {3: [2]}) == {3: [2], 5: [4]}
 
 
 def test_sums_of_what_was_made_are_a_kernel_of_their_own():

@@ -15,17 +15,17 @@ larger than all others are read by several kernels, such as the logits of a loss
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.layout import dot_sizes
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import FUSIBLE
 from remat_plan.cost.steps import Step
 
 
-def breadth_first(kernels: list[Kernel], n_values: int) -> list[Kernel]:
+def breadth_first(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
     """Return the kernels in the order in which they become ready (Kahn's algorithm, first in first out)."""
-    maker = [-1] * n_values
+    maker = [-1] * len(sizes)
     for index, kernel in enumerate(kernels):
         for value in kernel.step.writes:
             maker[value] = index
@@ -71,7 +71,7 @@ def _matrices(kernels: list[Kernel]) -> set[int]:
         step = kernel.step
         if _is_product(step) or step.primitive == "layout_copy":
             found.update(step.writes)
-        elif step.kind in (Kind.CHEAP, Kind.EXPENSIVE) and (reading := readers.get(step.writes[0])):
+        elif step.kind in FUSIBLE and (reading := readers.get(step.writes[0])):
             found.update(step.writes if all(map(_is_product, reading)) else ())
     return found
 

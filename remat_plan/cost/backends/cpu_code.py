@@ -24,6 +24,9 @@ _OPENS_BLOCK = frozenset({"pad", "concatenate", "dynamic_update_slice"})
 _AT_NEW_PLACES = ELSEWHERE - {"transpose"}
 """What asks for elements at places that it works out anew, as sums do; XLA takes a transpose for none."""
 
+_MOST = 15
+"""So often the code of one step may be in a kernel."""
+
 _ROOT = -1
 """Stands for the kernel itself, which asks for its result at one place."""
 
@@ -49,11 +52,10 @@ class Emissions:
     Args:
         steps: of the program.
         users: by step, the positions of the steps that read it, -1 for whoever else does.
-        most: so often it may be.
     """
 
-    def __init__(self, steps: Sequence[Step], users: Sequence[Sequence[int]], most: int):
-        self._steps, self._users, self._most = steps, users, most
+    def __init__(self, steps: Sequence[Step], users: Sequence[Sequence[int]]):
+        self._steps, self._users = steps, users
         self._elsewhere = [step.primitive in _AT_NEW_PLACES or step.kind == Kind.REDUCE for step in steps]
         self._members: defaultdict[int, list[int]] = defaultdict(list)
         self._doublings: defaultdict[int, int] = defaultdict(int)
@@ -75,7 +77,7 @@ class Emissions:
             return False
         if opens_block and len(self._users[index]) > 1:
             return True
-        most = 1 if opens_block else self._most
+        most = 1 if opens_block else _MOST
         return 1 << self._doublings[kernel] > most and self._copies(step, kernel) > most
 
     def _copies(self, step: Step, kernel: int) -> int:

@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.cost.backend import TPU
+from remat_plan.cost.backends.tpu import TPU, further_results
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
-from remat_plan.cost.outputs import further_results
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import READ_ROW, Kind
-from remat_plan.cost.steps import NO_REGION, Step
+from remat_plan.cost.steps import Step
 
 V5E = hardware_for("tpu:v5e:1x1", "tpu")
 X = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
@@ -90,8 +89,8 @@ def test_a_further_result_takes_no_second_read():
 def test_what_only_moves_has_no_equation_of_its_own_and_is_a_kernel_by_itself():
     """Rows are read out of stacks in planned loops, and out of the weights where a loop runs in stretches."""
     double = jax.make_jaxpr(lambda x: x * 2.0)(X).eqns[0]
-    doubled = Step((1,), (2,), Kind.CHEAP, "mul", 1.0, NO_REGION, double)
+    doubled = Step((1,), Kind.CHEAP, "mul", double, (2,), 1.0)
     for name, eqn in ((READ_ROW, None), ("rows", double)):
-        row = Step((0,), (1,), Kind.CHEAP, name, 0.0, NO_REGION, eqn, unary=True)
+        row = Step((0,), Kind.CHEAP, name, eqn, (1,), unary=True)
         kernels = [Kernel(step, step.reads, frozenset(), {}) for step in (row, row, doubled)]
         assert further_results(kernels, [6 * 4 * X.size, 4 * X.size, 4 * X.size]) == {}

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.cost.fusion import Kernel
-from remat_plan.cost.rules import EXPENSIVE, MOVES, Kind
+from remat_plan.cost.rules import EXPENSIVE, FUSIBLE, MOVES, Kind
 from remat_plan.cost.steps import Program, Step
 from remat_plan.cost.work import reduces_rows
 
@@ -55,12 +55,9 @@ _Derived = dict[int, list[_Reduction]]
 
 
 def launched_with_readers(program: Program, kernels: Sequence[Kernel]) -> Mapping[int, list[int]]:
-    """Return, by the position of a kernel, those of the reductions of rows that it makes on its way.
-
-    None where the backend makes each by itself (``FusionModel.row_kernels``).
-    """
+    """Return, by the position of a kernel, those of the reductions of rows that it makes on its way."""
     found: dict[int, list[int]] = {}
-    derived = _reductions(program) if program.model.row_kernels else {}
+    derived = _reductions(program)
     if not derived:
         return found
     launches = _launches(program, kernels, derived)
@@ -93,7 +90,7 @@ def _reductions(program: Program) -> _Derived:
             reduction.joins.append(step)
         if step.kind == Kind.REDUCE and reduces_rows(step.eqn):
             derived[made] = [_Reduction(sizes[made], _sources(step.reads[0], single))]
-        elif step.kind in (Kind.CHEAP, Kind.EXPENSIVE) and len(set(step.reads)) == 1:
+        elif step.kind in FUSIBLE and len(set(step.reads)) == 1:
             single[made] = step.reads[0]
     for value in program.outputs:
         for reduction in derived.get(value, ()):

@@ -5,13 +5,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from remat_plan.cost.backend import CPU
+from remat_plan.cost.backends.cpu import CPU
+from remat_plan.cost.backends.cpu_order import breadth_first
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import region_cost
 from remat_plan.cost.program import lower
-from remat_plan.cost.schedule import breadth_first
 
 HARDWARE = hardware_for("cpu", "cpu")
 
@@ -20,7 +20,7 @@ X = jax.ShapeDtypeStruct((128, 128), jnp.float32)
 
 def order(fun, *args):
     program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=HARDWARE), CPU))
-    return [k.step.primitive for k in breadth_first(fuse(program), len(program.sizes))]
+    return [k.step.primitive for k in breadth_first(fuse(program), program.sizes)]
 
 
 def test_what_needs_arguments_only_runs_first():
@@ -43,7 +43,7 @@ def test_every_kernel_runs_once_and_after_its_makers():
 
     program = lower(jax.make_jaxpr(jax.grad(loss))(X), FactBook(partial(region_cost, hardware=HARDWARE), CPU))
     kernels = fuse(program)
-    ordered = breadth_first(kernels, len(program.sizes))
+    ordered = breadth_first(kernels, program.sizes)
     assert sorted(map(id, kernels)) == sorted(map(id, ordered))
     there = set(program.inputs)
     for kernel in ordered:

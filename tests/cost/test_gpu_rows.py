@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from remat_plan.cost.backend import GPU
+from remat_plan.cost.backends.gpu import GPU
+from remat_plan.cost.backends.gpu_rows import launched_with_readers
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
-from remat_plan.cost.rows import launched_with_readers
 from remat_plan.cost.rules import Kind
 
 H100 = hardware_for("gpu:h100", "gpu")

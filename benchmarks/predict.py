@@ -1,0 +1,182 @@
+"""What each rule of the evaluator gains: predictions without it, against peaks and overheads that were compiled.
+
+In: ``peaks.json``, ``architectures.json`` and ``overheads.json`` of the folder of results, as far as they are there.
+Out: ``results/predict.md``. Nothing is compiled.
+
+The rules were read off the models of ``peaks`` and ``overheads``; the architectures are held out. ``--without`` names
+the rules to leave out, one at a time; its table is printed, and not written over that of all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks import overheads
+from benchmarks.architectures.table import ARCHITECTURES
+from benchmarks.common import Options, Report, mean
+from benchmarks.kept import Kept
+from benchmarks.models import MODELS, Model, small
+from benchmarks.peaks import SIZES, Compiled
+from benchmarks.predictions import Steps, restored, steps_of
+from remat_plan.cost.backend import GENERIC, Backend
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.platforms import backend_for, judged_by
+
+_COLUMNS = (
+    *("target", "without", "rows changed", "in sample", "held out", "overheads"),
+    *("gain in sample", "but for one model", "gain held out", "gain in overheads"),
+)
+_INTRO = """How far predictions are off without each rule of a backend. *In sample* (the models of `peaks`, which the
+rules were read off) and *held out* (`architectures`): mean |predicted / compiled - 1| of peaks, in per cent.
+*Overheads* (of `overheads`): mean |predicted - compiled|, in points. Gains are what the rule takes off these means;
+*but for one model* is the gain in sample without the model that gains most. Empty: no figures are kept for the target.
+A rule stays if it gains held out, or at least 0.1 points of overheads, or half a point in sample on several models."""
+
+_AS_IT_IS, _ALL = "nothing", "all rules"
+_CHANGED = 1e-3
+"""The share by which a prediction has to move to count as changed."""
+
+Figure = tuple[str, str]
+"""A model, and a schedule or step of it."""
+
+
+@dataclass
+class Offs:
+    """How far predictions of one kind are off, by figure, for one target and one variant of its rules."""
+
+    predicted: dict[Figure, float] = field(default_factory=dict)
+    compiled: dict[Figure, float] = field(default_factory=dict)
+
+    def put(self, figure: Figure, predicted: float, compiled: float) -> None:
+        """Add one figure."""
+        self.predicted[figure], self.compiled[figure] = predicted, compiled
+
+    def off(self, besides: str = "") -> float:
+        """The mean, without one model."""
+        return mean([abs(p - self.compiled[f]) for f, p in self.predicted.items() if f[0] != besides])
+
+    def changed(self, other: Offs) -> int:
+        """How many figures differ from another variant's."""
+        return sum(abs(p - other.predicted[f]) > _CHANGED for f, p in self.predicted.items())
+
+    def gain(self, full: Offs) -> float:
+        """What the rules that are left out here take off the mean."""
+        return self.off() - full.off()
+
+    def gain_but_for_one(self, full: Offs) -> float:
+        """The same, without the model that gains most."""
+        models = dict.fromkeys(model for model, _ in self.predicted)
+        return min([self.off(m) - full.off(m) for m in models], default=self.gain(full)) if len(models) > 1 else 0.0
+
+
+Offsets = defaultdict[tuple[str, str], dict[str, Offs]]
+"""By target and what is left out, and by kind of figure."""
+
+IN_SAMPLE, HELD_OUT, OVERHEADS = KINDS = ("in sample", "held out", "overheads")
+
+
+def variants(target: str, wanted: Sequence[str]) -> dict[str, Backend]:
+    """The rules of a target as they are, without any, and without each one (that is ``wanted``, if some are)."""
+    full = backend_for(hardware_for(target, _platform(target)))
+    single = {rule: full.without(rule) for rule in full.habits() if not wanted or rule in wanted}
+    return {_AS_IT_IS: full, **single, _ALL: GENERIC}
+
+
+def run(options: Options) -> Report:
+    """Predict all; write and return the table."""
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch) if options.without else options.results
+        report = Report("predict", _INTRO, _COLUMNS, folder)
+        found: Offsets = defaultdict(lambda: {kind: Offs() for kind in KINDS})
+        for kind, model, steps, rows in _models(options):
+            print(kind, model, flush=True)
+            for target in sorted({row.target for row in rows}):
+                mine = [row for row in rows if row.target == target]
+                for name, rules in variants(target, options.without).items():
+                    with judged_by(_platform(target), rules):
+                        for step, predicted, compiled in _figures(steps, target, mine):
+                            found[target, name][kind].put((model, step), predicted, compiled)
+        for target, name in sorted(found, key=lambda key: key[0]):
+            report.add(target, name, *_cells(found[target, name], found[target, _AS_IT_IS]))
+        report.finish(_facts(found))
+    return report
+
+
+def _models(options: Options) -> Iterator[tuple[str, str, Steps, Sequence[Compiled | overheads.Compiled]]]:
+    """Each model that figures are kept of: their kind, its name, its steps, and the figures."""
+    architectures = {make().name: make for make in ARCHITECTURES.values()}
+
+    def tuned(name: str, dtype: str) -> Model:
+        return small(name, dtype=dtype) if options.quick else MODELS[name](**SIZES[name], dtype=dtype)
+
+    def other(name: str, _: str) -> Model:
+        return architectures[name]()
+
+    files: tuple[tuple[str, str, Callable[[str, str], Model]], ...] = (
+        (IN_SAMPLE, "peaks.json", tuned),
+        (HELD_OUT, "architectures.json", other),
+    )
+    for kind, file, make in files:
+        kept = Kept(options.results / file, Compiled, lambda compiled: compiled.key).read()
+        for name, dtype in dict.fromkeys((row.model, row.dtype) for row in kept):
+            rows = [row for row in kept if (row.model, row.dtype) == (name, dtype) and _asked(row.target, options)]
+            rows = [replace(row, name=f"{row.name} {dtype}") for row in rows]
+            yield kind, name, Steps(name, make(name, dtype), {}), rows
+    path = options.results / "overheads.json"
+    compiled = Kept(path, overheads.Compiled, lambda row: (row.target, row.model, row.step)).read()
+    for name in dict.fromkeys(row.model for row in compiled):
+        mine = [row for row in compiled if row.model == name and _asked(row.target, options)]
+        yield OVERHEADS, name, steps_of(name, options, overheads.SIZES), mine
+
+
+def _figures(
+    steps: Steps, target: str, rows: Sequence[Compiled | overheads.Compiled]
+) -> Iterator[tuple[str, float, float]]:
+    """Of each row: its name, what is predicted, and what was compiled; peaks as shares of what was compiled."""
+    hardware = hardware_for(target, _platform(target))
+    for row in rows:
+        if isinstance(row, Compiled):
+            timeline = steps.timeline(row.name, restored(row.schedule), hardware)
+            yield row.name, timeline.peak_bytes / row.peak_bytes, 1.0
+    for row in overheads.rows_of(steps, target, [row for row in rows if isinstance(row, overheads.Compiled)]):
+        yield row.found.step, row.predicted, row.compiled
+
+
+def _cells(offs: dict[str, Offs], full: dict[str, Offs]) -> list[str]:
+    changed = sum(offs[kind].changed(full[kind]) for kind in KINDS)
+    means = [_points(offs[kind].off(), "") for kind in KINDS]
+    if offs is full:
+        return ["", *means, "", "", "", ""]
+    gains = {kind: _points(offs[kind].gain(full[kind]), "+") for kind in KINDS}
+    others = _points(offs[IN_SAMPLE].gain_but_for_one(full[IN_SAMPLE]), "+") if gains[IN_SAMPLE] else ""
+    return [str(changed), *means, gains[IN_SAMPLE], others, gains[HELD_OUT], gains[OVERHEADS]]
+
+
+def _facts(found: Offsets) -> list[str]:
+    lines = []
+    for target in dict.fromkeys(target for target, _ in sorted(found)):
+        full, none = found[target, _AS_IT_IS], found[target, _ALL]
+        parts = [
+            f"{kind} {_points(full[kind].off(), '')} ({_points(none[kind].off(), '')} without any rule, "
+            f"{len(full[kind].predicted)} rows)"
+            for kind in KINDS
+            if full[kind].predicted
+        ]
+        lines.append(f"{target}: off by {'; '.join(parts)}")
+    return lines
+
+
+def _points(share: float, sign: str) -> str:
+    return "" if share != share else f"{100 * share:{sign}.2f}"
+
+
+def _platform(target: str) -> str:
+    return target.split(":")[0]
+
+
+def _asked(target: str, options: Options) -> bool:
+    return not options.targets or target in options.targets

@@ -1,0 +1,88 @@
+"""XLA:GPU of jaxlib 0.12: work is repeated where that moves less memory, convolutions are cuDNN's.
+
+In: equations and steps, as the stages of ``backend`` hand them over. Out: ``GPU``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from remat_plan.cost.backend import Backend, Rule
+from remat_plan.cost.backends.gpu_rows import launched_with_readers
+from remat_plan.cost.backends.gpu_sums import beside_sums, keep_operands_of_sums, made_with_sums
+from remat_plan.cost.copies import repeats_from, weighs_from
+from remat_plan.cost.emitter import Emitter
+from remat_plan.cost.facts import Facts
+from remat_plan.cost.layout import is_kernel_gradient
+
+_CONVOLUTION = frozenset({"conv_general_dilated"})
+
+
+def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
+    """Return what a convolution reads: an image as cuDNN pads it, and its kernel copied, output features first.
+
+    Forward and backward pass share the copy. cuDNN has no call for the gradient of the kernel of a transposed
+    convolution, so that is a forward one of transposed copies; and it has another algorithm for that of the input.
+    """
+    eqn = facts.eqn
+    if len(reads) != 2:
+        return reads, library
+    left, right = reads
+    source = state.made_by.get(right)
+    if is_kernel_gradient(eqn) and max(eqn.params["lhs_dilation"], default=1) > 1:
+        left, right = [state.copy(eqn, read, (), (), state.sizes[read]) for read in (left, right)]
+    elif is_kernel_gradient(eqn):
+        left = _padded(state, eqn, left)
+    elif source is not None and source.primitive == "rev":  # of the gradient of the input
+        right = state.copy(eqn, source.reads[0], (), (), state.sizes[right])
+    else:
+        left, right = _padded(state, eqn, left), state.copy(eqn, right, (), (), state.sizes[right])
+    return [left, right], library
+
+
+def _padded(state: Emitter, eqn: Any, read: int) -> int:
+    """Return the operand of a convolution as cuDNN reads it: with zeros between its elements, and of uneven padding.
+
+    Strided convolutions are padded more on one side, transposed ones read elements that are set apart.
+    """
+    before = eqn.invars[0].aval.shape
+    shape = list(before)
+    spaces = eqn.params["dimension_numbers"].lhs_spec[2:], eqn.params["padding"], eqn.params["lhs_dilation"]
+    for dimension, (low, high), apart in zip(*spaces, strict=True):
+        if low < 0 or high < 0:  # elements that are left out are no array
+            continue
+        even = 2 * min(low, high) if apart == 1 else 0
+        shape[dimension] = (before[dimension] - 1) * apart + 1 + low + high - even
+    if tuple(shape) == before:
+        return read
+    size = state.sizes[read] * math.prod(shape) // math.prod(before)
+    return state.move(eqn, "pad", (read,), state.facts.number(("padded", *shape)), size)
+
+
+def is_convolution(primitive: str) -> bool:
+    """Convolutions take in what follows them."""
+    return primitive in _CONVOLUTION
+
+
+def loops_write_zeros(late: bool) -> bool:
+    """A loop writes the zeros of what it stacks when it begins."""
+    return True
+
+
+GPU = Backend(
+    (
+        Rule("kind", "repeats_from_bytes", "PriorityFusion", repeats_from(4)),
+        Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", weighs_from(1)),
+        Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
+        Rule("follows", "epilogues", "CudnnFusedConvRewriter", is_convolution),
+        Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
+        Rule("order", "sums_images", "MultiOutputFusion", beside_sums),
+        Rule("joins", "sums_images", "MultiOutputFusion", made_with_sums),
+        Rule("rows", "row_kernels", "SoftmaxRewriterTriton", launched_with_readers),
+        Rule("stacks", "clears_stacks", "seen in loops of compiled modules", loops_write_zeros),
+    ),
+    counts_gains=True,
+    isolates=frozenset({"reduce_window_max"}),  # its gradient finds indices of the maxima by another pooling
+)
+"""Expensive steps of 16 bits are kept: they halve the bytes that a kernel waits for."""

@@ -1,0 +1,195 @@
+"""XLA:TPU of libtpu for jaxlib 0.12: products fuse on both sides, arrays are tiled, kernels have several results.
+
+In: equations and steps, as the stages of ``backend`` hand them over. Out: ``TPU``.
+
+Arrays are padded to tiles of 8 x 128 elements (``LayoutAssignment``). Around convolutions batch and features are
+innermost, in the order that pads less: 64 channels take the room of 128, images of three have the batch in the long
+side. Batches of matrices have these innermost. All others may have any order, so the least padding is assumed.
+
+Limits: what is kept in on-chip memory (128 MiB on a v5e) is not taken off. Vectors are taken as they are, though a
+vector is padded to 1024 elements; so are arguments and results.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remat_plan import _compat
+from remat_plan.cost.backend import Backend, Rule
+from remat_plan.cost.copies import repeats_from, weighs_from
+from remat_plan.cost.emitter import Emitter
+from remat_plan.cost.facts import Facts
+from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.layout import whole_concatenation
+from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
+from remat_plan.cost.steps import Step
+from remat_plan.graph.records import MATRIX_PRIMITIVES
+
+LANES, SUBLANES = 128, 8
+"""The tile: the innermost dimension is padded to lanes, the next one to sublanes, or to 1, 2 or 4 where it is short."""
+
+
+def is_product(primitive: str) -> bool:
+    """Products and convolutions, which are both convolutions here, may be the root of a fusion or inside one."""
+    return primitive in MATRIX_PRIMITIVES
+
+
+def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
+    """Return the bytes of an array in tiles.
+
+    Args:
+        aval: its type.
+        inner: its two innermost dimensions, in any order; None where the compiler may choose.
+
+    >>> import jax
+    >>> tiled_bytes(jax.ShapeDtypeStruct((16, 56, 56, 64), "bfloat16"), (0, 3)) / 2 / (16 * 56 * 56 * 64)
+    2.0
+    >>> tiled_bytes(jax.ShapeDtypeStruct((32, 6, 64, 197), "float32")) / 4 / (32 * 6 * 64 * 256)
+    1.0
+    """
+    plain = _compat.aval_bytes(aval)
+    shape = getattr(aval, "shape", ())
+    if len(shape) < 2 or not plain:
+        return plain
+    return round(plain * _padding(tuple(shape), inner))
+
+
+@functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
+def _padding(shape: tuple[int, ...], inner: tuple[int, int] | None) -> float:
+    """Return padded elements over elements, in the order of the innermost dimensions that pads least."""
+    pairs = itertools.permutations(range(len(shape)) if inner is None else inner, 2)
+    return min(_share(shape[minor], LANES) * _share(shape[second], _sublanes(shape[second])) for minor, second in pairs)
+
+
+def _sublanes(length: int) -> int:
+    return min(SUBLANES, 1 << max(length - 1, 0).bit_length())
+
+
+def _share(length: int, multiple: int) -> float:
+    return math.ceil(length / multiple) * multiple / length if length else 1.0
+
+
+def tiled_image(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
+    """Return what a convolution reads: what enters the first one of a network is copied into tiles."""
+    eqn = facts.eqn
+    if len(reads) != 2 or reads[0] in state.inner:
+        return reads, library
+    spec = eqn.params["dimension_numbers"].lhs_spec
+    size = tiled_bytes(eqn.invars[0].aval, (spec[0], spec[1]))
+    made = Step((reads[0],), Kind.OPAQUE, "layout_copy", eqn)
+    return [state.emit(state.facts.number(("tiles", size)), made, (size,))[0], reads[1]], library
+
+
+def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] | None:
+    """Return the two innermost dimensions of a result next to convolutions or batches of products; None for others."""
+    out = facts.eqn.outvars
+    if len(out) != 1:
+        return None
+    if facts.name == "conv_general_dilated":
+        spec = facts.eqn.params["dimension_numbers"].out_spec
+        return spec[0], spec[1]
+    rank = len(getattr(out[0].aval, "shape", ()))
+    if facts.name == "dot_general":
+        _, (batch, _) = facts.eqn.params["dimension_numbers"]
+        return (rank - 1, rank - 2) if batch and rank == len(batch) + 2 else None
+    if facts.name == "transpose":
+        return None
+    return next((inner for r in reads if r in state.inner for n, inner in [state.inner[r]] if n == rank), None)
+
+
+def whole_splits(steps: Sequence[Step], users: Sequence[Sequence[int]]) -> list[int]:
+    """What is split into parts, as the gradient of a concatenation is, is written first."""
+    parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in readers) for readers in users]
+    return [index for index, count in enumerate(parts) if count > 1]
+
+
+def fills_chip(step: Step, far_bytes: int, moved_bytes: int, written_bytes: int, cache_bytes: int) -> int:
+    """Of what does not fit, the memory on the chip holds a part; element-wise kernels gain by it for results only."""
+    far = far_bytes if is_product(step.primitive) else moved_bytes - written_bytes
+    return max(far, moved_bytes - cache_bytes)
+
+
+def further_results(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[int]]:
+    """Return, by the position of a kernel, those of the kernels after it whose results it makes beside its own.
+
+    A product that also sums its rows for the next normalisation, its columns for the gradient of a bias, or writes its
+    activation beside itself, writes the array once, and the others do not read it. So do kernels side by side that read
+    the same arrays: the four sums of the gradient of a BatchNorm, a normalised array and its positive part.
+
+    A kernel goes to the one that makes the last of what it reads, else to the first that reads the largest array it
+    reads; XLA weighs the memory on the chip first. For seconds only: in memory the results are what they were.
+    """
+    maker: dict[int, int] = {}
+    found: dict[int, list[int]] = {}
+    readers: dict[tuple[int, int], int] = {}
+    for position, kernel in enumerate(kernels):
+        maker.update(dict.fromkeys(kernel.step.writes, position))
+        elements = _elements(kernel)
+        if not elements or not _can_join(kernel):
+            continue
+        made = max([maker.get(value, -1) for value in kernel.reads], default=-1)
+        largest = [(value, elements) for value in _largest(kernel.reads, sizes)]
+        host = made if made >= 0 and _is_host(kernels[made]) and _elements(kernels[made]) == elements else None
+        if host is None:
+            host = next((readers[key] for key in largest if made < readers.get(key, -1)), None)
+        if host is None or not is_product(kernels[host].step.primitive):
+            for key in largest:
+                readers.setdefault(key, position if host is None else host)
+        if host is not None:
+            found.setdefault(host, []).append(position)
+            if kernel.step.kind != Kind.REDUCE:  # a sum is there when all of its kernel is done
+                maker.update(dict.fromkeys(kernel.step.writes, host))
+    return found
+
+
+def _largest(values: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    most = max([sizes[value] for value in values], default=0)
+    return [value for value in values if sizes[value] == most]
+
+
+def _can_join(kernel: Kernel) -> bool:
+    """Tell whether a kernel is element-wise, or a reduction."""
+    step = kernel.step
+    return step.kind == Kind.REDUCE or (step.kind in FUSIBLE and step.primitive not in MOVES)
+
+
+def _is_host(kernel: Kernel) -> bool:
+    """Tell whether a kernel is element-wise, or a product or convolution."""
+    return kernel.step.kind in FUSIBLE or is_product(kernel.step.primitive)
+
+
+def _elements(kernel: Kernel) -> int:
+    """How many elements a kernel runs over: those of its result, or of what it reduces.
+
+    0 where it only moves what it reads, for an equation of another name or none (rows of a stack, copies), and where it
+    has no result, as callbacks to the host may.
+    """
+    eqn = kernel.step.eqn
+    if eqn is None or eqn.primitive.name != kernel.step.primitive:
+        return 0
+    over = eqn.invars if kernel.step.kind == Kind.REDUCE else eqn.outvars
+    return over[0].aval.size if over else 0
+
+
+TPU = Backend(
+    (
+        Rule("kind", "repeats_from_bytes", "seen in compiled modules", repeats_from(1)),
+        Rule("repeats", "weighs_copies_from_bytes", "seen in compiled modules", weighs_from(4)),
+        Rule("kind", "whole_concatenations", "long rows, many parts", whole_concatenation, frozenset({"concatenate"})),
+        Rule("written", "whole_splits", "gradients of concatenations", whole_splits),
+        Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", is_product),
+        Rule("follows", "epilogues", "output fusions", is_product),
+        Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
+        Rule("operands", "tiles", "LayoutAssignment", tiled_image, frozenset({"conv_general_dilated"})),
+        Rule("inner", "tiles", "LayoutAssignment", inner_dimensions),
+        Rule("joins", "further_results", "MultiOutputFusion", further_results),
+        Rule("far", "fills_chip", "seen in the compiler's cycles", fills_chip),
+    ),
+    reuses_outputs=False,
+    writes_over=False,
+    counts_gains=True,
+)
