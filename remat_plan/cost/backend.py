@@ -69,7 +69,6 @@ class Backend:
         runs_early: kernels run as soon as what they read is there, those that read nothing at the start.
         counts_gains: seconds below those of the plain program are counted upon without a clock, since predictions are
             held to the compiler's own kernels.
-        isolates: primitives whose blocks should stay outside segments.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -77,7 +76,6 @@ class Backend:
     writes_over: bool = True
     runs_early: bool = False
     counts_gains: bool = False
-    isolates: frozenset[str] = frozenset()
 
     def of(self, stage: str, primitive: str = "") -> tuple[Callable[..., Any], ...]:
         """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""

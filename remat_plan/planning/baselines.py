@@ -86,12 +86,11 @@ def _between(
     return tuple(segments)
 
 
-def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tuple[tuple[Segment, ...], ...]:
+def baseline_schedules(graph: Graph, cuts: Cuts) -> tuple[tuple[Segment, ...], ...]:
     """Return the uniform schedules of a program, each once.
 
     Args:
         graph, cuts: the program.
-        isolate: primitives whose blocks stay plain (see ``cuts.find_cuts``).
     """
     if any(structure_of(op) is not None for op in graph.ops):
         if cuts.limits != NO_LIMITS:
@@ -105,9 +104,7 @@ def baseline_schedules(graph: Graph, cuts: Cuts, isolate: frozenset[str]) -> tup
             for start, end in itertools.pairwise(positions):
                 ops = [op for op in graph.ops[start:end] if op.index not in cuts.free]
                 saved = tuple(v for op in ops if keeps(op) for v in op.outputs)
-                alone = end < len(graph.ops) and start == 0 and graph.ops[end].primitive in isolate
-                plain = end == len(graph.ops) or alone or (len(ops) == 1 and ops[0].primitive in isolate)
-                if plain or stays_plain(graph, cuts, start, end):
+                if end == len(graph.ops) or stays_plain(graph, cuts, start, end):
                     segments.append(plain_segment(graph, cuts, start, end))
                 else:
                     segments.append(save_segment(graph, cuts, start, end, saved))

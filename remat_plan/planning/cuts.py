@@ -143,12 +143,11 @@ def _facts_of(graph: Graph) -> Facts:
     return Facts(free, needed, last, heights, stored, largest, expensive, views, stretches)
 
 
-def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limits = NO_LIMITS) -> Cuts:
+def find_cuts(graph: Graph, limits: Limits = NO_LIMITS) -> Cuts:
     """Find the cuts of a graph; see the module docstring. O(equations + frontier sizes).
 
     Args:
         graph: the program.
-        isolate: primitives that get a block of their own where they are differentiated.
         limits: what must be recomputed crosses no cut; what stays outside segments gets a block of its own.
 
     Raises:
@@ -170,8 +169,7 @@ def find_cuts(graph: Graph, isolate: frozenset[str] = frozenset(), limits: Limit
     for start, end in itertools.pairwise(sorted(major)):
         chosen.update(_minor_cuts(graph, start, end, places, facts))
     for op in graph.ops:
-        isolated = op.differentiated and op.primitive in isolate
-        if op.index in graph.apart or isolated or op.index in limits.pinned or structure_of(op) is not None:
+        if op.index in graph.apart or op.index in limits.pinned or structure_of(op) is not None:
             chosen.update((op.index, op.index + 1))
     chosen -= _crossed(graph, limits, chosen)
     return _cuts_at(graph, chosen, major, facts, limits)

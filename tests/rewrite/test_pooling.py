@@ -8,11 +8,9 @@ from jax import lax
 
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.pooling import MOST_OFFSETS, windows_of
 from remat_plan.graph.schedule import as_is, saving
-from remat_plan.planning.planner import isolated_primitives
 from remat_plan.program import make_emitter
 from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.verify.step import GradientStep
@@ -171,8 +169,3 @@ def test_large_windows_are_left_to_the_compiler():
     x = np.zeros((1, side + 1, side + 1, 1), np.float32)
     eqns = [jax.make_jaxpr(pooling("max", size, 1, "VALID"))(x).jaxpr.eqns[-1] for size in (side, side + 1)]
     assert [windows_of(eqn) is None for eqn in eqns] == [False, True]
-
-
-def test_only_on_a_gpu_do_poolings_stay_outside_segments():
-    assert isolated_primitives(CPU) == frozenset()
-    assert isolated_primitives(hardware_for("gpu:h100", "gpu")) == {"reduce_window_max"}

@@ -83,6 +83,5 @@ GPU = Backend(
         Rule("stacks", "clears_stacks", "seen in loops of compiled modules", loops_write_zeros),
     ),
     counts_gains=True,
-    isolates=frozenset({"reduce_window_max"}),  # its gradient finds indices of the maxima by another pooling
 )
 """Expensive steps of 16 bits are kept: they halve the bytes that a kernel waits for."""

@@ -62,9 +62,9 @@ def make_chain(task: Task) -> Chain:
 
 
 def is_alone(task: Task, start: int, end: int) -> bool:
-    """Whether a range of equations stays outside segments: it must, or it is a max-pool by itself."""
+    """Whether a range of equations stays outside segments: it must, or it is a structure by itself."""
     ops = [op for op in task.graph.ops[start:end] if op.index not in task.cuts.free]
-    single = len(ops) == 1 and (ops[0].primitive in task.isolate or structure_of(ops[0]) is not None)
+    single = len(ops) == 1 and structure_of(ops[0]) is not None
     return single or stays_plain(task.graph, task.cuts, start, end)
 
 

@@ -15,7 +15,6 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import Constraints, resolve
-from remat_plan.planning.planner import isolated_primitives
 from remat_plan.planning.strategies.laws import apply_law
 from remat_plan.planning.strategies.records import Found, Schedule, Settings, Strategy, Task
 
@@ -26,9 +25,8 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
     Raises:
         ValueError: constraints that the program does not allow.
     """
-    isolate = isolated_primitives(hardware)
-    cuts = without_loss(graph, find_cuts(graph, isolate, resolve(graph, constraints)))
-    return Task(graph, cuts, hardware, isolate, settings)
+    cuts = without_loss(graph, find_cuts(graph, resolve(graph, constraints)))
+    return Task(graph, cuts, hardware, settings)
 
 
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:
@@ -48,8 +46,8 @@ def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
     """Return schedules in which structures are run by the strategy's law too, at any depth."""
 
     def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
-        cuts = find_cuts(region, task.isolate, task.cuts.limits.inside(region))
-        inner = Task(region, cuts, task.hardware, task.isolate, task.settings, True)
+        cuts = find_cuts(region, task.cuts.limits.inside(region))
+        inner = Task(region, cuts, task.hardware, task.settings, True)
         layer = strategy.layer is not None and not any(structure_of(op) for op in region.ops)
         find = strategy.layer if layer else strategy.find
         assert find is not None

@@ -48,7 +48,6 @@ class Task:
     Attributes:
         graph, cuts: the program and its blocks; ``cuts.limits`` are the user's constraints.
         hardware: what equations cost.
-        isolate: primitives whose blocks stay outside segments.
         settings: of the strategy.
         inner: whether this is a region inside a loop or a branch of the program.
     """
@@ -56,7 +55,6 @@ class Task:
     graph: Graph
     cuts: Cuts
     hardware: Hardware
-    isolate: frozenset[str] = frozenset()
     settings: Settings = NO_SETTINGS
     inner: bool = False
 
