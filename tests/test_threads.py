@@ -1,6 +1,5 @@
 """Planning and calling planned functions from several threads at once."""
 
-import importlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import planbook
+from remat_plan import fitting, planbook
 from remat_plan.search import known
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -112,14 +111,13 @@ def test_one_plan_is_applied_by_all():
 
 
 def test_a_fitted_step_is_fitted_once_for_each_shape(monkeypatch):
-    fit_module = importlib.import_module("remat_plan.fit")  # rp.fit is the function
-    fitted, fit_step = [], fit_module.fit_step
+    fitted, fit_step = [], fitting.fit_step
 
     def counted(step, *args):
         fitted.append(step)
         return fit_step(step, *args)
 
-    monkeypatch.setattr(fit_module, "fit_step", counted)
+    monkeypatch.setattr(fitting, "fit_step", counted)
 
     def train_step(w, x):
         return w - 0.1 * jax.grad(rp.remat(loss))(w, x)
