@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import io
 import re
@@ -160,24 +161,25 @@ def part_of(path):
     return relative.parts[0].removesuffix(".py")
 
 
-def imports(path, lazy=True):
-    """Modules that a file imports at run time (not under TYPE_CHECKING); with ``lazy``, those in functions too."""
+@functools.cache
+def imports(path):
+    """Modules that a file imports at run time (not under TYPE_CHECKING), in functions too."""
     found = []
 
-    def walk(node, inside):
+    def walk(node):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if isinstance(child, ast.Import):
-                found.extend((a.name, inside) for a in child.names)
+                found.extend(a.name for a in child.names)
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, "imports are absolute"
-                found.extend((f"{child.module}.{a.name}", inside) for a in child.names)
-                found.append((child.module, inside))
-            walk(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+                found.extend(f"{child.module}.{a.name}" for a in child.names)
+                found.append(child.module)
+            walk(child)
 
-    walk(ast.parse(path.read_text()), False)
-    return [name for name, inside in found if lazy or not inside]
+    walk(ast.parse(path.read_text()))
+    return found
 
 
 def test_data_flows_down():

@@ -462,6 +462,7 @@ def test_one_budget_and_one_strategy_are_compared_as_such():
     assert len(rp.compare(loss, W, X, budgets=[MUCH], strategies=schedule, verify=False).rows) == 1
 
 
+@pytest.mark.usefixtures("quick_search")
 @pytest.mark.parametrize("filtering", ["quiet_remove_frames", "off"])
 def test_tracebacks_show_the_users_frames(filtering):
     def grad(w, x):
