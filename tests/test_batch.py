@@ -37,7 +37,7 @@ def step_with(wrap):
     return train_step
 
 
-def make_args(batch, layers=6):
+def make_args(batch, layers=4):
     return [f32(WIDTH, WIDTH)] * layers, f32(batch, WIDTH)
 
 

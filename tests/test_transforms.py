@@ -50,7 +50,7 @@ def planned(how):
         assert not plan.is_identity
         assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
         return plan.apply(loss)
-    return rp.remat(loss, budget=BUDGET)
+    return rp.remat(loss, budget=BUDGET, strategy="log")  # one plan for each way to differentiate it
 
 
 def along(p):
