@@ -103,7 +103,7 @@ def test_what_several_threads_compiled_is_known_to_all():
 
 
 def test_one_plan_is_applied_by_all():
-    plan = rp.plan(loss, W, rows(64), budget="70%")
+    plan = rp.plan(loss, W, rows(64), strategy="each_block")
     applied = plan.apply(loss)
     want = jax.grad(loss)(W, rows(64))
     for gradient in at_once(lambda _: jax.grad(applied)(W, rows(64)), range(THREADS)):
