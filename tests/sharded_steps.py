@@ -17,8 +17,6 @@ from tests.compiles import counting_compiles
 from tests.helpers import assert_trees_close
 
 WIDTH, LAYERS, ROWS = 128, 8, 16384
-FEW = 4, 8192
-"""Layers and rows where it is all the same how many there are."""
 ADAM = optax.adam(1e-3)
 
 
@@ -41,10 +39,10 @@ def step_with(wrap, loss):
     return train_step
 
 
-def start(layers=LAYERS, rows=ROWS):
-    keys = jax.random.split(jax.random.key(0), 2 * layers)
+def start():
+    keys = jax.random.split(jax.random.key(0), 2 * LAYERS)
     weights = [jax.random.normal(k, (WIDTH, WIDTH)) / WIDTH for k in keys]
-    return list(zip(weights[::2], weights[1::2], strict=True)), jax.random.normal(jax.random.key(1), (rows, WIDTH))
+    return list(zip(weights[::2], weights[1::2], strict=True)), jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
 
 
 # Shardings of a layer's two weights and of the batch: copies everywhere, FSDP, tensor parallel.
@@ -116,7 +114,7 @@ def gradients():
 def where():
     """A plan of arrays along automatic axes holds inside ``jit``, also of what writes their mesh into equations."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    params, x = start(*FEW)
+    params, x = start()
     x = jax.device_put(x, NamedSharding(mesh, P("data")))
     loss = loss_with(lambda h: jnp.where(h > 0, h, 0.0))
     plan = rp.plan(loss, params, x, budget="70%")
@@ -129,7 +127,7 @@ def where():
 def calls():
     """Calls compile what jit would at most, inside another trace too, and say once what changed."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    params, x = start(*FEW)
+    params, x = start()
     loss = loss_with(lambda h: jax.lax.with_sharding_constraint(h, NamedSharding(mesh, P("data", "model"))))
     plain = jax.jit(step_with(lambda f: f, loss))
     specs, batch = LAYOUTS["tensor"]
