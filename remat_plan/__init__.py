@@ -14,26 +14,29 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from remat_plan.accumulate import accumulate
-from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
-from remat_plan.batch import max_batch
-from remat_plan.compare import compare
-from remat_plan.fit import FittedStep, fit, mark
-from remat_plan.functions import Planned, checkpoint, remat
-from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
-from remat_plan.report import renderers as _renderers  # noqa: F401  they register themselves
-from remat_plan.results.analysis import Analysis
-from remat_plan.results.curves import Comparison, Tradeoff
-from remat_plan.results.measurement import Measurement
-from remat_plan.results.plan import Plan
-from remat_plan.results.steps import BatchSizes, StepReport
-from remat_plan.units import BudgetError
+# Both make contexts, which are in the keys of JAX's caches: if they came later, all would be traced and compiled again.
+import jax.extend as _extend  # noqa: F401
+
+from remat_plan import marks as _marks  # noqa: F401
 
 if TYPE_CHECKING:
     from remat_plan import linen as linen
     from remat_plan import nnx as nnx
+    from remat_plan.accumulating import accumulate
+    from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
+    from remat_plan.batch import max_batch
+    from remat_plan.comparing import compare
+    from remat_plan.fitting import FittedStep, fit, mark
+    from remat_plan.functions import Planned, checkpoint, remat
     from remat_plan.loops.scan import scan
     from remat_plan.loops.while_loop import while_loop
+    from remat_plan.planning.strategies.values import Binomial, Collection, Mirror, register_strategy
+    from remat_plan.results.analysis import Analysis
+    from remat_plan.results.curves import Comparison, Tradeoff
+    from remat_plan.results.measurement import Measurement
+    from remat_plan.results.plan import Plan
+    from remat_plan.results.steps import BatchSizes, StepReport
+    from remat_plan.units import BudgetError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -67,17 +70,37 @@ __all__ = [
     "while_loop",
 ]
 
+_NAMES = {
+    "accumulating": "accumulate",
+    "api": "analyze compiler_options plan strategies tradeoff",
+    "batch": "max_batch",
+    "comparing": "compare",
+    "fitting": "FittedStep fit mark",
+    "functions": "Planned checkpoint remat",
+    "loops.scan": "scan",
+    "loops.while_loop": "while_loop",
+    "planning.strategies.values": "Binomial Collection Mirror register_strategy",
+    "results.analysis": "Analysis",
+    "results.curves": "Comparison Tradeoff",
+    "results.measurement": "Measurement",
+    "results.plan": "Plan",
+    "results.steps": "BatchSizes StepReport",
+    "units": "BudgetError",
+}
+_MODULE_OF = {name: f"remat_plan.{module}" for module, names in _NAMES.items() for name in names.split()}
+
 
 def __dir__() -> list[str]:
-    """What users may want to complete: the public names, and the modules that are imported when asked for."""
+    """What users may want to complete: the public names, and the modules for Flax."""
     return sorted({*__all__, "__version__", "linen", "nnx"})
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``rp.linen`` and ``rp.nnx`` (both need Flax) and the loops when they are first asked for."""
+    """Import what a public name stands for when it is first asked for; ``rp.linen`` and ``rp.nnx`` need Flax."""
     if name in ("linen", "nnx"):
         return importlib.import_module(f"remat_plan.{name}")
-    if name in ("scan", "while_loop"):
-        return getattr(importlib.import_module(f"remat_plan.loops.{name}"), name)
-    message = f"module 'remat_plan' has no attribute {name!r}"
-    raise AttributeError(message, name=name, obj=sys.modules[__name__])  # with these Python asks "Did you mean"
+    if name in _MODULE_OF:
+        found = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        return found
+    # With name and obj Python asks "Did you mean".
+    raise AttributeError(f"module 'remat_plan' has no attribute {name!r}", name=name, obj=sys.modules[__name__])

@@ -39,9 +39,8 @@ from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.outside import largest_outside
 from remat_plan.training.search import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
-from remat_plan.training.sites import find_sites
+from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
-from remat_plan.training.trial import Trial
 from remat_plan.training.unmarked import no_mark
 from remat_plan.units import Budget, BudgetError, format_bytes
 from remat_plan.verify.compile import CompiledMemory
@@ -151,7 +150,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
 def fit_step(
     step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str = "table"
 ) -> Found:
-    """Fit a step; see ``fit.fit``. ``started`` is when planning began (``time.perf_counter``)."""
+    """Fit a step; see ``fitting.fit``. ``started`` is when planning began (``time.perf_counter``)."""
     marked = find_marks(step, target, progress, cost)
     marks, measuring = marked.marks, marked.measuring
     opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in marks]
@@ -194,7 +193,7 @@ def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) 
 
 
 def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) -> Measurement:
-    """Run the step as written and the fitted step in turns on arrays; see ``fit.FittedStep.measure``."""
+    """Run the step as written and the fitted step in turns on arrays; see ``fitting.FittedStep.measure``."""
     check_rounds(rounds)
     step, report = found.step, found.report
     target = attached(report.target, "this step")

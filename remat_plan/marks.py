@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
-from remat_plan.program import Traced
+if TYPE_CHECKING:
+    from remat_plan.program import Traced
 
 
 class MarkRunner(Protocol):

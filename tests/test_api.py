@@ -34,6 +34,12 @@ W, X = array(LAYERS, WIDTH, WIDTH, seed=1) / 6, array(BATCH, WIDTH, seed=2)
 SHAPES = jax.ShapeDtypeStruct(W.shape, W.dtype), jax.ShapeDtypeStruct(X.shape, X.dtype)
 
 
+@functools.cache
+def predicted(budget):
+    """The plan of ``loss`` by predictions: searching for it takes a second, a strategy by name a twentieth of that."""
+    return rp.plan(loss, *SHAPES, budget=budget, verify=False)
+
+
 def compiled_bytes(fn, *args):
     """What XLA says the gradient step of a function needs, compiled as a user would."""
     step = jax.jit(jax.value_and_grad(fn), compiler_options=rp.compiler_options())
@@ -42,7 +48,7 @@ def compiled_bytes(fn, *args):
     return own + stats.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("budget", [pytest.param("90%", marks=pytest.mark.slow), "70%", "60%"])
+@pytest.mark.parametrize("budget", ["60%", *(pytest.param(b, marks=pytest.mark.slow) for b in ("70%", "90%"))])
 def test_the_users_own_step_fits(budget):
     plan = rp.plan(loss, *SHAPES, budget=budget)
     assert not plan.is_identity
@@ -56,12 +62,12 @@ def test_the_users_own_step_fits(budget):
 
 
 def test_shapes_and_arrays_give_the_same_plan():
-    given = [rp.plan(loss, *args, budget="70%", verify=False) for args in (SHAPES, (W, X), (np.asarray(W), X))]
-    assert given[0] == given[1] == given[2]
+    given = [rp.plan(loss, *args, budget="70%", verify=False) for args in ((W, X), (np.asarray(W), X))]
+    assert given[0] == given[1] == predicted("70%")
 
 
 def test_more_memory_is_never_slower():
-    plans = [rp.plan(loss, *SHAPES, budget=f"{b}%", verify=False) for b in (60, 70, 85, 100)]
+    plans = [predicted(f"{b}%") for b in (60, 70, 85, 100)]
     assert all(p.predicted_peak_bytes <= p.budget_bytes for p in plans)
     overheads = [p.overhead for p in plans]
     assert all(a >= b - 1e-9 for a, b in zip(overheads, overheads[1:], strict=False)), overheads
@@ -97,7 +103,7 @@ def plans_made(monkeypatch):
 
 
 def test_remat_plans_once_per_shapes(plans_made):
-    f = rp.remat(loss, budget="70%", verify=False)
+    f = rp.remat(loss, strategy="each_block", verify=False, argnums=0)
     assert not plans_made, "nothing happens before the first call"
     step = jax.jit(jax.value_and_grad(f))
     step(W, X)
@@ -118,7 +124,7 @@ def test_remat_plans_once_per_shapes(plans_made):
 
 
 def test_another_static_argument_is_another_program(plans_made):
-    @rp.remat(budget="70%", verify=False, static_argnums=2)
+    @rp.remat(strategy="each_block", verify=False, static_argnums=2)
     def f(w, x, name, train):
         for i in range(LAYERS):
             x = getattr(jnp, name)(x @ w[i])
@@ -139,7 +145,7 @@ def test_a_jitted_step_is_traced_once():
         traces.append(1)
         return loss(w, x)
 
-    f = rp.remat(counted, budget="70%", verify=False)
+    f = rp.remat(counted, strategy="each_block", verify=False)
     step = jax.jit(jax.value_and_grad(f))
     step(W, X)
     first = len(traces)
@@ -150,17 +156,17 @@ def test_a_jitted_step_is_traced_once():
 
 
 def test_budgets_of_all_kinds_agree():
-    base = rp.plan(loss, *SHAPES, budget="1GB", verify=False)
-    size = int(base.written_peak_bytes * 0.7)
-    kinds = [float(size), f"{size / 1024!r} KiB", "70%", np.int64(size)]
-    plans = [rp.plan(loss, *SHAPES, budget=b, verify=False) for b in kinds]
+    share = predicted("70%")
+    size = int(share.written_peak_bytes * 0.7)
+    kinds = [float(size), f"{size / 1024!r} KiB", np.int64(size)]
+    plans = [share, *(rp.plan(loss, *SHAPES, budget=b, verify=False) for b in kinds)]
     assert len({p.schedule for p in plans}) == 1
     assert {p.budget_bytes for p in plans} <= {size, size - 1}
 
 
 def test_argnums_change_what_is_planned():
-    only = rp.plan(loss, W, X, budget="75%", verify=False)
-    both = rp.plan(loss, W, X, budget="75%", verify=False, argnums=(0, 1))
+    only = rp.plan(loss, W, X, strategy="each_block", verify=False)
+    both = rp.plan(loss, W, X, strategy="each_block", verify=False, argnums=(0, 1))
     assert only.fingerprint != both.fingerprint
     assert only.plain_timeline.owned_bytes + X.nbytes == both.plain_timeline.owned_bytes
     assert both.argnums == (0, 1)
@@ -170,7 +176,7 @@ def test_argnums_change_what_is_planned():
 
 
 def test_negative_and_numpy_argnums():
-    plan = rp.plan(loss, W, X, budget="80%", verify=False, argnums=np.int64(-1))
+    plan = rp.plan(loss, W, X, strategy="each_block", verify=False, argnums=np.int64(-1))
     assert plan.argnums == (-1,)
     rp.Plan.from_json(plan.to_json()).apply(loss)(W, X)
 
@@ -185,7 +191,7 @@ def test_aux_keywords_and_static_values():
         return jnp.mean(x) * scale + jnp.sum(labels) * 0, {"hidden": hidden, "train": train, "labels": labels}
 
     args = {"w": W, "unused": None}, (X, jnp.arange(3))
-    plan = rp.plan(fn, *args, budget="75%", has_aux=True, kwargs={"train": True, "scale": 2.0})
+    plan = rp.plan(fn, *args, strategy="each_block", has_aux=True, kwargs={"train": True, "scale": 2.0})
     assert not plan.is_identity
     planned = plan.apply(fn)
     for transform in (lambda f: f, jax.jit):
@@ -229,7 +235,7 @@ def test_a_large_closed_over_array_counts_once():
     def fn(w, x):
         return loss(w, x + table)
 
-    plan = rp.plan(fn, W, X, budget="75%")
+    plan = rp.plan(fn, W, X, strategy="each_block")
     assert not plan.is_identity
     assert_trees_close(jax.jit(jax.grad(plan.apply(fn)))(W, X), jax.grad(fn)(W, X))
 
@@ -303,7 +309,7 @@ def test_half_precision_and_x64():
     assert half.predicted_peak_bytes <= half.budget_bytes
     with jax.enable_x64(True):
         w, x = jnp.asarray(W, jnp.float64), jnp.asarray(X, jnp.float64)
-        plan = rp.plan(loss, w, x, budget="75%")
+        plan = rp.plan(loss, w, x, strategy="each_block")
         assert not plan.is_identity
         got = jax.jit(jax.grad(plan.apply(loss)))(w, x)
         assert got.dtype == jnp.float64
@@ -311,7 +317,7 @@ def test_half_precision_and_x64():
 
 
 def test_training_goes_as_without():
-    f = rp.remat(loss, budget="65%")
+    f = rp.remat(loss, strategy="each_block")
 
     def train(f, w):
         step = jax.jit(lambda w, x: w - 0.5 * jax.grad(f)(w, x))
@@ -323,7 +329,7 @@ def test_training_goes_as_without():
 
 
 def test_plans_print():
-    plan = rp.plan(loss, *SHAPES, budget="70%", verify=False)
+    plan = predicted("70%")
     text = str(plan)
     assert "test_api.py" in text
     assert "70" in text
@@ -334,8 +340,8 @@ def test_plans_print():
 
 
 def test_a_decorated_function_can_be_planned_again():
-    f = rp.remat(loss, budget="80%", verify=False)
-    plan = rp.plan(f, W, X, budget="90%", verify=False)
+    f = rp.remat(loss, strategy="memory", verify=False)
+    plan = rp.plan(f, W, X, strategy="each_block", verify=False)
     assert not plan.is_identity
     assert plan.written_peak_bytes < 0.85 * plan.plain_peak_bytes, "what the first plan left"
     assert_trees_close(jax.grad(plan.apply(f))(W, X), jax.grad(loss)(W, X))
@@ -356,7 +362,7 @@ def test_partial_functions_and_callable_objects():
         args = (W, X)
         if isinstance(fn, functools.partial):
             args = (X,) if fn.args else (W,)
-        plan = rp.plan(fn, *args, budget="80%", verify=False)
+        plan = rp.plan(fn, *args, strategy="each_block", verify=False)
         assert_trees_close(jax.grad(plan.apply(fn))(*args), jax.grad(fn)(*args))
         f = rp.remat(fn, strategy="memory", verify=False)
         assert_trees_close(jax.grad(f)(*args), jax.grad(fn)(*args))

@@ -37,19 +37,22 @@ def step_with(wrap):
     return train_step
 
 
-def make_args(batch, layers=6):
+def make_args(batch, layers=4):
     return [f32(WIDTH, WIDTH)] * layers, f32(batch, WIDTH)
 
 
 @functools.cache
-def found(budget="8MB", **changes):
-    return rp.max_batch(step_with(rp.remat), make_args, budget=budget, multiple_of=UNIT, donate_argnums=0, **changes)
+def found(budget="8MB", overheads=(0.3,), layers=4):
+    make = functools.partial(make_args, layers=layers)
+    made = {"multiple_of": UNIT, "donate_argnums": 0, "overheads": overheads}
+    return rp.max_batch(step_with(rp.remat), make, budget=budget, **made)
 
 
 @pytest.mark.slow
 def test_every_batch_fits_and_is_as_large_as_its_limit_allows():
-    sizes = found()
+    sizes = found(overheads=(0.1, 0.3), layers=6)
     assert [row.limit for row in sizes.rows] == [0.0, 0.1, 0.3, None]
+    assert sizes.compiles <= 25
     batches = [row.batch for row in sizes.rows]
     assert batches == sorted(batches)
     assert sizes.plain < sizes.largest
@@ -77,7 +80,7 @@ def test_fit_reaches_the_largest_batch():
 
 
 def test_few_compiles():
-    assert found().compiles <= 25
+    assert found().compiles <= 20
 
 
 @pytest.mark.slow

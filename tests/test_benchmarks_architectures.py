@@ -36,10 +36,8 @@ def random(struct, key):
     return 0.3 * jax.random.normal(key, struct.shape, struct.dtype)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in ("lru_complex", "swin") else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_weight_has_a_gradient(name):
     model = SMALL[name]()
     leaves, tree = jax.tree.flatten((model.params, model.batch))

@@ -118,8 +118,10 @@ OLD = pytest.mark.skipif(_compat.drops_checkpoint_barriers(), reason="by the rul
 @pytest.mark.parametrize(
     "name",
     [
-        *("linear-zigzag", "linear-hourglass", "convolutions-three", "gated-one"),
-        *(pytest.param(name, marks=OLD) for name in ("chain-short", "bottleneck-two", "residual-three", "wild-2")),
+        "linear-hourglass",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear-zigzag", "convolutions-three", "gated-one")),
+        pytest.param("residual-three", marks=OLD),
+        *(pytest.param(n, marks=(OLD, pytest.mark.slow)) for n in ("chain-short", "bottleneck-two", "wild-2")),
     ],
 )
 def test_the_planner_is_close_and_the_bound_below(name):

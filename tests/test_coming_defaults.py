@@ -6,6 +6,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan import _compat
+from tests.helpers import REMAT3
 
 LAYERS, WIDTH = 12, 64
 X = jax.ShapeDtypeStruct((4096, WIDTH), "float32")
@@ -30,6 +31,12 @@ def scanned(ps, x, block=block):
     return jnp.mean(jax.lax.scan(lambda x, p: (block(p, x), None), x, ps)[0] ** 2)
 
 
+ACTIVATIONS = [
+    pytest.param(f, id=f.__name__, marks=() if REMAT3 or f is jnp.tanh else pytest.mark.slow)
+    for f in (jnp.tanh, jax.nn.silu, jnp.exp)
+]
+"""All of them where the flags are set."""
+
 CASES = {"unrolled": (unrolled, [ONE] * LAYERS), "scanned": (scanned, STACKED)}
 
 
@@ -37,7 +44,7 @@ def peak(fn, ps):
     return jax.jit(jax.value_and_grad(fn)).lower(ps, X).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("activation", [jnp.tanh, jax.nn.silu, jnp.exp], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_budget_is_used_and_the_compiler_agrees(case, activation, request):
     fn, ps = CASES[case]

@@ -462,10 +462,11 @@ def test_one_budget_and_one_strategy_are_compared_as_such():
     assert len(rp.compare(loss, W, X, budgets=[MUCH], strategies=schedule, verify=False).rows) == 1
 
 
+@pytest.mark.usefixtures("quick_search")
 @pytest.mark.parametrize("filtering", ["quiet_remove_frames", "off"])
 def test_tracebacks_show_the_users_frames(filtering):
     def grad(w, x):
-        return jax.grad(rp.remat(loss, budget="1%"))(w, x)
+        return jax.grad(rp.remat(loss, budget="1%", verify=False))(w, x)
 
     def wrong(w, x):
         return loss(w, x.reshape(7, 3))
@@ -474,7 +475,7 @@ def test_tracebacks_show_the_users_frames(filtering):
         return jax.grad(rp.mark(loss))(w, x)
 
     tries = [
-        lambda: rp.plan(loss, W, X, budget="1%"),
+        lambda: rp.plan(loss, W, X, budget="1%", verify=False),
         lambda: rp.compare(wrong, W, X, budgets="50%"),
         lambda: jax.jit(grad)(W, X),
         lambda: rp.fit(step, W, X, budget="1%"),

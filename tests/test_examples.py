@@ -74,6 +74,8 @@ def test_train_gpt_is_never_silent_for_long(
     assert all(re.fullmatch(r"\[ *\d+ s\] still compiling", line) for line in lines[1:])
 
 
+@pytest.mark.slow
+@pytest.mark.texts
 def test_train_gpt_says_why_a_budget_is_impossible(tmp_path: Path) -> None:
     picture = tmp_path / "memory.png"
     done = run_example(

@@ -1,7 +1,6 @@
 """Functions that are called at ever new shapes: what is kept is bounded, and is what was used last."""
 
 import gc
-import sys
 import tracemalloc
 
 import jax
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
-from remat_plan import _compat
+from remat_plan import _compat, fitting
 from remat_plan.cost.layout import dot_operand_order
 from remat_plan.recent import Recent
 
@@ -57,7 +56,7 @@ def test_plans_of_the_last_shapes_are_kept(door, monkeypatch):
 
 
 def test_fitted_steps_of_the_last_shapes_are_kept(monkeypatch):
-    monkeypatch.setattr(sys.modules["remat_plan.fit"], "MOST_SHAPES", 2)
+    monkeypatch.setattr(fitting, "MOST_SHAPES", 2)
 
     def train_step(w, x):
         return w - jax.grad(rp.remat(loss))(w, x)

@@ -38,7 +38,7 @@ def loss(p, x, key):
         x = jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=2)[0]
     return jnp.mean(x)
 
-p = {f"layer{i}": {"w": np.eye(16, dtype="float32"), "b": np.zeros(16, "float32")} for i in range(6)}
+p = {f"layer{i}": {"w": np.eye(16, dtype="float32"), "b": np.zeros(16, "float32")} for i in range(4)}
 plan = rp.plan(loss, p, np.ones((256, 16), "float32"), jax.random.key(0), budget="75%")
 assert not plan.is_identity
 print(plan.to_json())

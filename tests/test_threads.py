@@ -1,6 +1,5 @@
 """Planning and calling planned functions from several threads at once."""
 
-import importlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import planbook
+from remat_plan import fitting, planbook
 from remat_plan.search import known
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -104,7 +103,7 @@ def test_what_several_threads_compiled_is_known_to_all():
 
 
 def test_one_plan_is_applied_by_all():
-    plan = rp.plan(loss, W, rows(64), budget="70%")
+    plan = rp.plan(loss, W, rows(64), strategy="each_block")
     applied = plan.apply(loss)
     want = jax.grad(loss)(W, rows(64))
     for gradient in at_once(lambda _: jax.grad(applied)(W, rows(64)), range(THREADS)):
@@ -112,14 +111,13 @@ def test_one_plan_is_applied_by_all():
 
 
 def test_a_fitted_step_is_fitted_once_for_each_shape(monkeypatch):
-    fit_module = importlib.import_module("remat_plan.fit")  # rp.fit is the function
-    fitted, fit_step = [], fit_module.fit_step
+    fitted, fit_step = [], fitting.fit_step
 
     def counted(step, *args):
         fitted.append(step)
         return fit_step(step, *args)
 
-    monkeypatch.setattr(fit_module, "fit_step", counted)
+    monkeypatch.setattr(fitting, "fit_step", counted)
 
     def train_step(w, x):
         return w - 0.1 * jax.grad(rp.remat(loss))(w, x)

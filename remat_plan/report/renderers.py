@@ -1,7 +1,7 @@
-"""Which line, table and chart show which result, in every medium; importing this module registers them.
+"""Which line, table and chart show which result, in every medium.
 
-In: nothing. Out: a ``Renderer`` for each type of ``results`` that is shown. Imported with ``remat_plan``; rich and
-matplotlib are imported when something is drawn by them.
+In: nothing. Out: a ``Renderer`` for each type of ``results`` that is shown. Imported when the first result is shown;
+rich and matplotlib are imported when something is drawn by them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remat_plan.results.curves import Comparison, Tradeoff
 from remat_plan.results.evidence import Search
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
-from remat_plan.results.shown import Renderer, register
+from remat_plan.results.shown import Renderer
 from remat_plan.results.steps import BatchSizes, StepReport
 
 
@@ -49,6 +49,3 @@ RENDERERS: dict[type, Renderer] = {
     BatchSizes: _renderer(steps.batch_line, steps.batch_table, steps.batch_chart),
     Measurement: _renderer(steps.measurement_line, steps.measurement_table, steps.measurement_chart),
 }
-
-for _kind, _shown in RENDERERS.items():
-    register(_kind, _shown)

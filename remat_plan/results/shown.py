@@ -1,12 +1,13 @@
-"""How results find what shows them: a registry, by type, that rendering fills.
+"""How results find what shows them: by type.
 
 In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich, ``.plot()`` and JSON show them;
-``Renderer``, what shows one type of them; ``register``. Results import no rendering: ``report.renderers`` registers one
-renderer for each type when ``remat_plan`` is imported.
+``Renderer``, what shows one type of them; ``register``. Results import no rendering: ``report.renderers``, where the
+renderers of all types are, is found by its name when the first result is shown.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -52,9 +53,10 @@ def renderer_of(thing: object) -> Renderer:
     Raises:
         TypeError: nothing is registered for it.
     """
+    known = {**importlib.import_module("remat_plan.report.renderers").RENDERERS, **_RENDERERS}
     for base in type(thing).__mro__:
-        if base in _RENDERERS:
-            return _RENDERERS[base]
+        if base in known:
+            return known[base]
     raise TypeError(f"nothing shows a {type(thing).__name__}: register a renderer for it.")
 
 

@@ -21,8 +21,7 @@ from remat_plan import _compat
 from remat_plan.graph.call import struct_of
 from remat_plan.recent import key_of
 from remat_plan.training.settings import Settings
-from remat_plan.training.split import Split
-from remat_plan.training.step import TrainingStep
+from remat_plan.training.step import Split, TrainingStep
 
 _MOST_CHANGES = 3
 """So many changes are named; the others are counted."""

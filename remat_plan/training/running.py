@@ -13,8 +13,8 @@ from jax.sharding import Sharding
 
 from remat_plan.reuse import warn_where_undone
 from remat_plan.training.calls import StepCall, lies_as, sharding_of
+from remat_plan.training.sites import Trial
 from remat_plan.training.step import TrainingStep
-from remat_plan.training.trial import Trial
 from remat_plan.verify.targets import Target
 
 

@@ -21,9 +21,8 @@ from remat_plan.search.known import Known, KnownProgram
 from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
 from remat_plan.search.slow import confirmed
-from remat_plan.training.sites import Site
+from remat_plan.training.sites import Site, Trial
 from remat_plan.training.step import TrainingStep
-from remat_plan.training.trial import Trial
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 

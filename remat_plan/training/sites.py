@@ -1,6 +1,7 @@
-"""The marks of a training step: which programs they are, and what the step differentiates in them.
+"""The marks of a training step: which programs they are, what the step differentiates in them, and what runs them.
 
-In: a function that traces the step. Out: ``Site``s, one for each program that a mark turns out to be.
+In: a function that traces the step. Out: ``Site``s, one for each program that a mark turns out to be; with a schedule
+for each, ``Trial``, a runner of marks.
 
 Whether a gradient is taken of an input is not to be seen from inside a function. So the step is traced once with probes
 around its marks: functions that return what they are given, with a ``jax.custom_vjp`` whose rules are told which inputs
@@ -20,8 +21,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
 from remat_plan.graph.equal import Source, same_program
+from remat_plan.graph.schedule import WRITTEN, Schedule
 from remat_plan.marks import MarkRunner
 from remat_plan.program import Program, Traced, make_program
+from remat_plan.reuse import Emissions
 from remat_plan.search.candidates import Request
 
 MARKED = "remat_plan: argument of a mark"
@@ -98,6 +101,43 @@ class Discovery:
         kept = replace(traced, call=replace(traced.call, leaves=traced.call.structs))
         self.sites.append(Site(kept, Source(traced.jaxpr), request, known, wanted))
         return self.sites[-1]
+
+
+class Trial:
+    """Marks under schedules; a mark that is none of the sites (no gradient is taken of it) is left as it is.
+
+    Attributes:
+        sites: the programs that are marked.
+        schedules: one for each of them.
+    """
+
+    def __init__(self, sites: Sequence[Site], schedules: Sequence[Schedule]):
+        self.sites, self.schedules = tuple(sites), tuple(schedules)
+        self._emissions: dict[tuple[int, str], Emissions] = {}
+
+    def runs(self, sites: Sequence[Site]) -> bool:
+        """Whether all of some marks are among the sites, and differentiated as these are."""
+        known = [find_site(self.sites, site.traced) for site in sites]
+        return all(
+            one is not None and (one.moved, one.pulled) == (site.moved, site.pulled)
+            for one, site in zip(known, sites, strict=True)
+        )
+
+    def run_mark(self, trace: Callable[[], Traced], request: Request) -> Any:
+        """Run a marked call under its schedule."""
+        traced = trace()
+        site = find_site(self.sites, traced)
+        number = -1 if site is None else self.sites.index(site)
+        described = traced if site is None else site.described(traced)
+        return self._emission(number, request.existing)(described)
+
+    def _emission(self, number: int, existing: str) -> Emissions:
+        """What runs one site; the same for all its calls, so that equal ones are emitted once."""
+        key = number, existing
+        if key not in self._emissions:
+            schedule = WRITTEN if number < 0 else self.schedules[number]
+            self._emissions[key] = Emissions(lambda program: schedule, existing)
+        return self._emissions[key]
 
 
 def find_site(sites: Sequence[Site], traced: Traced) -> Site | None:

@@ -1,26 +1,60 @@
 """A user's training step as what is compiled: jitted, for one runner of its marks.
 
 In: a function of arguments by position, what ``jax.jit`` is told, the arguments taken apart (``calls``). Out:
-``TrainingStep``: the jitted step for a runner, its arguments as shapes, the trace.
+``TrainingStep``: the jitted step for a runner, its arguments as shapes, the trace; ``Split``, an argument taken apart.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from jax.sharding import Sharding
 
 from remat_plan.cost.hardware import Hardware
+from remat_plan.graph.frameworks import sort_leaves
 from remat_plan.marks import MarkRunner, running_marks
 from remat_plan.training.settings import Settings
-from remat_plan.training.split import Split
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compile_to_run, compiler_options
 from remat_plan.verify.place import place_shardings
 from remat_plan.verify.targets import Target
+
+
+@dataclass(frozen=True)
+class Split:
+    """A pytree taken apart: a tree of its arrays with None for all else, and all else.
+
+    Leaves that are no arrays (activation functions of an Equinox module, say) stay outside ``jax.jit``: they are part
+    of what is compiled, as in ``equinox.filter_jit``.
+    """
+
+    arrays: Any
+    tree: Any
+    others: tuple[Any, ...]
+    traced: tuple[bool, ...]
+
+    @staticmethod
+    def of(value: Any, is_static: bool = False) -> Split:
+        """Take a value apart; a static one has no arrays."""
+        leaves, tree = jax.tree.flatten(value)
+        traced = tuple(traced and not is_static for traced, _ in sort_leaves(value))
+        arrays = jax.tree.unflatten(tree, [x if t else None for x, t in zip(leaves, traced, strict=True)])
+        others = tuple(x for x, t in zip(leaves, traced, strict=True) if not t)
+        return Split(None if is_static else arrays, tree, (value,) if is_static else others, traced)
+
+    def joined(self, arrays: Any, is_static: bool = False) -> Any:
+        """The pytree with other arrays in it."""
+        if is_static:
+            return self.others[0]
+        left, others = iter(jax.tree.leaves(arrays)), iter(self.others)
+        return jax.tree.unflatten(self.tree, [next(left) if t else next(others) for t in self.traced])
+
+    def without_arrays(self) -> Split:
+        """What may be kept: no array is."""
+        return replace(self, arrays=None)
 
 
 @dataclass(eq=False)

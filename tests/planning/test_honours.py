@@ -113,11 +113,11 @@ NAMES = [row.name for row in Strategies() if row.name not in ("chain", "budgeted
 
 
 def cases(names):
-    """Every strategy on loops and branches; on calls, which have a region like any other, one that searches and one by
+    """Every strategy on loops; on branches and calls, which have regions like any other, one that searches and one by
     name."""
     few, names = ("auto", "memory"), list(names)
     return [
-        pytest.param(fn, name, marks=pytest.mark.slow if fn in (called, mapped, nested) and name not in few else ())
+        pytest.param(fn, name, marks=pytest.mark.slow if fn is not scanned and name not in few else ())
         for fn in TIMES
         for name in names
     ]

@@ -106,7 +106,12 @@ PROGRAMS = {f.__name__: f for f in (mlp, residual, attention, dropout, looped, w
 PROGRAMS |= {f"skips{seed}": skips(seed) for seed in range(6)}
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+FEW = {*PROGRAMS} - {f"skips{seed}" for seed in range(2, 6)}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(n, marks=() if n in FEW else pytest.mark.slow, id=n) for n in PROGRAMS]
+)
 def planned(request):
     program = traced(PROGRAMS[request.param], W, X)
     return program, Planner(program.graph, Rules(program.graph, CPU))

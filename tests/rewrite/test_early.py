@@ -10,6 +10,7 @@ from benchmarks.models import vit
 from remat_plan import _compat
 from remat_plan.graph.order import Order
 from remat_plan.graph.schedule import around, as_is, saving
+from remat_plan.program import make_emitter
 from remat_plan.report.progress import Progress
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.search.judge import Judge
@@ -75,7 +76,7 @@ def layered(program, planned=lambda number: True, shape=X.shape):
 )
 def test_what_could_start_early(layer, early):
     program = traced(loss_of(layer), SQUARE, X, KEY)
-    order = rp.program.make_emitter(program.graph, layered(program)).order
+    order = make_emitter(program.graph, layered(program)).order
     found = [order.starts_early(segment) for segment in layered(program)]
     assert found == [False, *[early] * (LAYERS - 1), False]  # nothing enters the first but arguments
 

@@ -42,16 +42,18 @@ def check(program, seed):
         traced_program = traced(loss_of(program), *args, has_aux=True)
         leaves = traced_program.call.leaves
         assert leaves[0].dtype == jnp.float64
-        (value, aux), gradients = plain_gradient(traced_program)(*leaves)
+        (value, aux), gradients = jax.jit(plain_gradient(traced_program))(*leaves)
         schedules = [random_schedule(traced_program, seed), *planner_schedules(traced_program, 2)[:1]]
         directions = tuple(jnp.ones_like(x) for x in leaves[:MOVING])
 
         def tangent(run):
-            return jax.jvp(lambda *xs: run(*xs, *leaves[MOVING:])[0], leaves[:MOVING], directions)
+            return jax.jit(lambda *xs: jax.jvp(lambda *xs: run(*xs, *leaves[MOVING:])[0], xs, directions))(
+                *leaves[:MOVING]
+            )
 
         slope = tangent(traced_program.call.flat_fn)
         for schedule in schedules:
-            got = flat_gradient(traced_program, schedule)(*leaves)
+            got = jax.jit(flat_gradient(traced_program, schedule))(*leaves)
             assert_trees_close(got, ((value, aux), gradients), 1e-6, 1e-6)
             assert_trees_close(tangent(under(traced_program, schedule)), slope, 1e-6, 1e-6)
 

@@ -229,7 +229,8 @@ def test_a_fitted_step_tells_once():
     assert_trees_close(got, want, 1e-4, 1e-5)
 
 
-def test_least_peak_of_layers_that_tell():
+@pytest.mark.parametrize("tell", [printed, pytest.param(sent, marks=pytest.mark.slow)])
+def test_least_peak_of_layers_that_tell(tell):
     """As little memory as a hand that checkpoints the layer and tells beside it."""
     w, x = jnp.ones((8, 32, 32)) / 32, jnp.ones((512, 32))
 
@@ -246,6 +247,5 @@ def test_least_peak_of_layers_that_tell():
         return found.temp_size_in_bytes + found.argument_size_in_bytes + found.output_size_in_bytes
 
     hand = peak(lambda w, x: loss(w, x, jax.checkpoint))
-    for tell in (printed, sent):
-        plan = rp.plan(partial(loss, tell=tell), w, x, budget=int(1.1 * hand))
-        assert plan.compiled_peak_bytes <= 1.1 * hand < 0.7 * plan.plain_peak_bytes
+    plan = rp.plan(partial(loss, tell=tell), w, x, budget=int(1.1 * hand))
+    assert plan.compiled_peak_bytes <= 1.1 * hand < 0.7 * plan.plain_peak_bytes
