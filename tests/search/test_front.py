@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from remat_plan.graph.schedule import Segment
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.front import SAME_PEAK, fastest_first, find
+from remat_plan.search.front import SAME_PEAK, SAME_PRICE, fastest_first, find
 from remat_plan.search.judge import Judge
 from remat_plan.units import BudgetError
 from remat_plan.verify.targets import resolve
@@ -66,8 +67,9 @@ class Offers:
 
 
 @pytest.fixture(autouse=True)
-def no_loops(monkeypatch):
+def numbers_for_schedules(monkeypatch):
     monkeypatch.setattr("remat_plan.search.front.is_loop", lambda op: False)
+    monkeypatch.setattr("remat_plan.search.front._segments", lambda s: 1 if isinstance(s, int) else len(s))
 
 
 def test_of_a_path_the_schedule_at_the_border_is_found_with_few_predictions():
@@ -122,7 +124,7 @@ def steps(weights, x):
     return jnp.sum(jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)[0])
 
 
-def test_of_a_loop_part_of_the_steps_is_run_one_way_the_rest_another():
+def test_of_a_loop_part_of_the_steps_is_run_one_way_the_rest_another(monkeypatch):
     """Neighbours on a curve are far apart there; with no way gone between them much of a budget is left."""
     program = traced(
         steps, jax.ShapeDtypeStruct((24, 128, 128), "float32"), jax.ShapeDtypeStruct((4096, 128), "float32")
@@ -135,3 +137,9 @@ def test_of_a_loop_part_of_the_steps_is_run_one_way_the_rest_another():
     peaks, prices = [judge.predicted_bytes(s) for s in found], [judge.price(s) for s in found]
     assert all(peak >= 0.9 * (low + (high - low) * n // 8) for n, peak in enumerate(peaks, 1))
     assert prices == sorted(prices, reverse=True)
+
+
+def test_of_one_price_the_schedule_with_the_fewest_segments_is_taken():
+    one, three = (Segment(0, 9),), (Segment(0, 3), Segment(3, 6), Segment(6, 9))
+    judge = Table({three: (1000, 9.0), one: (1000, 9.0 * (1 + SAME_PRICE / 2)), (Segment(1, 9),): (1000, 9.1)})
+    assert find(judge, Offers(list(judge.rows)), 1000, AUTO) == one
