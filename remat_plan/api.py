@@ -18,6 +18,7 @@ from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
+from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
@@ -215,13 +216,12 @@ def tradeoff(
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
         request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing)
-        for chosen in _families(candidates, max(points - 1, 2)):
+        for chosen in _families(candidates, request, judge, max(points - 1, 2)):
             for number, schedule in enumerate(chosen):
                 shown.say("evaluating schedules", done=number, total=len(chosen))
                 found.append(_point(judge, schedule))
         plain = _point(judge, program.plain)
-        shown_alike = format_bytes(plain.peak_bytes)  # a point that looks like the plain step is no saving
-        found = [*(p for p in found if format_bytes(p.peak_bytes) != shown_alike), plain]
+        found.append(plain)
         written = _point(judge, program.written) if program.has_own_remat else None
 
     def make(budget: Any, verify: bool) -> Plan:
@@ -246,8 +246,10 @@ def _distinct(points: Sequence[TradeoffPoint], plain: TradeoffPoint) -> tuple[Tr
     return tuple(reversed(kept))
 
 
-def _families(candidates: Candidates, most: int) -> list[list[Schedule]]:
-    """Schedules from the least bytes to the least seconds, so many of each family."""
+def _families(candidates: Candidates, request: Request, judge: Judge, most: int) -> list[list[Schedule]]:
+    """Schedules from the least bytes to the least seconds, so many of each family; of small programs the best known."""
+    if best := candidates.improved(request, judge.cost, judge.identity):
+        return [[best[i] for i in spread_points(len(best), most)]]
     return [curve.spread(most) for curve in candidates.planner(NO_CONSTRAINTS).curves]
 
 

@@ -247,7 +247,7 @@ def test_tradeoff():
     overheads = [p.overhead for p in curve.points]
     assert peaks == sorted(peaks)
     assert overheads == sorted(overheads, reverse=True)
-    assert overheads[-1] <= 0.0
+    assert overheads[-1] == 0.0
     assert len(peaks) >= 4
     plan = curve.plan("70%", verify=False)
     direct = rp.plan(loss, *SHAPES, budget="70%", verify=False)
@@ -281,8 +281,9 @@ def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
 @pytest.mark.full_search
 def test_no_row_of_a_curve_looks_beaten():
     curve = rp.tradeoff(loss, *SHAPES)
-    assert curve.free is None or curve.free.overhead < 0.0
-    rows = [(format_bytes(p.peak_bytes), f"{p.overhead:.1%}") for p in curve.points if p != curve.plain]
+    assert curve.free is None
+    assert curve.points[-1] == curve.plain
+    rows = [(format_bytes(p.peak_bytes), f"{p.overhead:.1%}") for p in curve.points[:-1]]
     assert len({peak for peak, _ in rows}) == len({overhead for _, overhead in rows}) == len(rows)
 
 

@@ -96,7 +96,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 32_018, 18_895, 223
+LINES, CODE_LINES, CONSTANTS = 32_370, 19_117, 233
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -92,7 +92,14 @@ class Contest:
         candidates = Candidates(self.rules, Progress("referee", False))
         request = Request(lookup("auto"), False, (0,), False, (), "replan")
         curves = candidates.planner(NO_CONSTRAINTS).curves
-        return [*(schedule for curve in curves for schedule in curve), *candidates.uniform(request)]
+        better = candidates.improved(request, self.judged, identity=object())  # told other rules: nothing is shared
+        beside = [*candidates.uniform(request), *candidates.lean(request), *better]
+        return [*(schedule for curve in curves for schedule in curve), *beside]
+
+    def judged(self, schedule: Schedule) -> tuple[int, float]:
+        """Bytes and seconds of a schedule by the package's evaluator, told the rules of the game."""
+        timeline = StepProgram(self.rules).loss_timeline(schedule)
+        return timeline.peak_bytes, timeline.seconds
 
     def _rotor(self) -> list[Schedule]:
         planner = Planner(self.program.graph, self.rules)

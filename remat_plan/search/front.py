@@ -6,7 +6,7 @@ the one that needs least. What the compiler says of them is asked by ``levels``.
 Schedules come along *paths*, on which memory mostly rises and seconds mostly fall: the planner's curves, and the ways
 from a schedule that fits to a faster one that does not (``planning.blend``). Of a path are judged its ends and its
 middle, and schedules on both sides of the border of what fits. Beside the paths there are schedules by one rule for all
-blocks, or those of a strategy that was asked for by name.
+blocks, what a local search finds in a small program, or those of a strategy that was asked for by name.
 
 Limits: of a path that crosses the budget more than once between two of its samples one border is found.
 """
@@ -103,7 +103,8 @@ def _known(judge: Judge, candidates: Candidates, budget_bytes: int, request: Req
     if (named := candidates.named(request)) is not None:
         return [[*named.schedules, *plain]]
     curves = candidates.planner(request.constraints).curves
-    return [*(_along(judge, curve, budget_bytes) for curve in curves), [*candidates.uniform(request), *plain]]
+    beside = [*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity), *plain]
+    return [*(_along(judge, curve, budget_bytes) for curve in curves), beside]
 
 
 def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
