@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
     "results": {
         *("_compat", "doors", "wording", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"),
+        "solve",
     },
     "report": {"units", "markup", "graph", "cost", "results"},
     "search": {"_compat", "units", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
@@ -96,7 +97,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 32_370, 19_117, 233
+LINES, CODE_LINES, CONSTANTS = 32_383, 19_114, 233
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

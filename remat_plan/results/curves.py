@@ -15,6 +15,7 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
+from remat_plan.solve.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,7 @@ class Tradeoff(Shown):
 
 def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:
     """Keep the points that no other beats in both, from least memory to most."""
-    best: list[TradeoffPoint] = []
-    for point in sorted(points, key=lambda p: (p.overhead, p.peak_bytes)):
-        if not best or point.peak_bytes < best[-1].peak_bytes:
-            best.append(point)
-    return tuple(reversed(best))
+    return tuple(undominated(points, lambda p: (p.peak_bytes, p.overhead)))
 
 
 @dataclass(frozen=True, slots=True)

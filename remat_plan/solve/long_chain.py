@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_plan.solve.chain import IMPOSSIBLE, WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
+from remat_plan.solve.pareto import undominated
 
 Nodes = tuple[Leaf | Nest, ...]
 
@@ -236,7 +237,12 @@ def _group_options(problem: ChainProblem) -> tuple[GroupOption, ...]:
             _, needed, seconds = cost_of(problem, nodes, True)
             cost = RunOption(left, max(needed, left), forward + seconds, seconds)
             found[nodes, True] = GroupOption(nodes, True, cost)
-    return _undominated(tuple(found.values()))
+    return tuple(undominated(found.values(), _costs))
+
+
+def _costs(option: GroupOption) -> tuple[float, ...]:
+    cost = option.cost
+    return cost.kept_bytes, cost.seconds, cost.transient_bytes, cost.last_seconds
 
 
 def _with_rest(problem: ChainProblem, rest_bytes: int) -> ChainProblem:
@@ -257,21 +263,6 @@ def _spread(points: list[int]) -> list[int]:
     wanted = [low + (high - low) * i / (_POINTS - 1) for i in range(_POINTS)]
     wanted += [low + (high - low) * i / (4 * _POINTS) for i in range(_POINTS // 2)]
     return sorted({min(points, key=lambda p: abs(p - w)) for w in wanted})
-
-
-def _undominated(options: Sequence[GroupOption]) -> tuple[GroupOption, ...]:
-    """Drop options that another one beats in every respect."""
-    kept: list[GroupOption] = []
-    for option in sorted(options, key=lambda o: (o.cost.kept_bytes, o.cost.seconds, o.cost.transient_bytes)):
-        one = option.cost
-        if not any(
-            k.cost.transient_bytes <= one.transient_bytes
-            and k.cost.seconds <= one.seconds
-            and k.cost.last_seconds <= one.last_seconds
-            for k in kept
-        ):
-            kept.append(option)
-    return tuple(kept)
 
 
 def _problem_of_groups(

@@ -31,7 +31,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from remat_plan.solve.min_cut import SegmentProblem, Selection, complete, pareto, producers, prune, save_none
+from remat_plan.solve.min_cut import SegmentProblem, Selection, complete, front, producers, prune, save_none
 
 NODES = 20_000
 GAP = 1e-6
@@ -92,13 +92,13 @@ def between(
     step = share * max((s.kept_bytes for s in ordered), default=0)
     seconds_step = seconds_share * sum(problem.op_seconds)
     if step <= 0 or seconds_step <= 0:
-        return pareto(found)
+        return front(found)
     for left, right in itertools.pairwise(ordered):
         width = right.kept_bytes - left.kept_bytes
         pieces = int(np.ceil(max(width / step, (left.seconds - right.seconds) / seconds_step)))
         for piece in range(1, pieces):
             found.append(exact(problem, left.kept_bytes + width * piece // pieces, nodes=nodes, gap=gap))
-    return pareto(found)
+    return front(found)
 
 
 def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -> Selection | None:

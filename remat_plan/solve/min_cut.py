@@ -17,9 +17,12 @@ may be missed. Points inside the hull need ``solve.milp``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
+from remat_plan.solve.pareto import undominated
 
 _SCALE = float(1 << 28)
 _INFINITE = (1 << 30) - 1
@@ -242,13 +245,10 @@ def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
         if new.seconds + price * new.kept_bytes < chord * (1 - 1e-6) - 1e-15:
             points.append(new)
             stack += [(left, new), (new, right)]
-    return pareto(points)
+    return front(points)
 
 
-def pareto(points: list[Selection]) -> list[Selection]:
+def front(points: Iterable[Selection]) -> list[Selection]:
     """Keep the points that no other beats in both bytes and seconds, from fewest bytes to most."""
-    best: list[Selection] = []
-    for point in sorted(points, key=lambda p: (p.kept_bytes, p.seconds, sorted(p.saved))):
-        if not best or point.seconds < best[-1].seconds:
-            best.append(point)
-    return best
+    ordered = sorted(points, key=lambda p: sorted(p.saved))
+    return undominated(ordered, lambda p: (p.kept_bytes, p.seconds))

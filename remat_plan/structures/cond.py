@@ -23,7 +23,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
 from remat_plan.rewrite.emit import RegionRunner
 from remat_plan.structures.regions import kept, reached, region_of
-from remat_plan.structures.ways import Way, undominated, ways_of
+from remat_plan.structures.ways import Way, ways_of, worth_having
 
 _PRICES = 12
 """At most so many prices of a byte are tried; a choice for each is one schedule to compare."""
@@ -85,7 +85,7 @@ class Cond:
         schedules = solve(inside)
         units = [RegionUnit(inside, schedule, moving, stored=True) for schedule in schedules]
         alone = [BranchUnit([unit], rules.facts, rules.hardware, op.eqn) for unit in units]
-        return undominated(ways_of(schedules, [passes for unit in alone for passes in unit.branches], rules.hardware))
+        return worth_having(ways_of(schedules, [passes for unit in alone for passes in unit.branches], rules.hardware))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The branch as JAX runs it."""

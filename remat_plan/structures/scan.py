@@ -32,7 +32,7 @@ from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of, needs_barriers
 from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
-from remat_plan.structures.ways import undominated, ways_of
+from remat_plan.structures.ways import ways_of, worth_having
 
 
 class Scan:
@@ -73,7 +73,7 @@ class Scan:
         lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
         steps = ways_of(schedules, [lowering.step(Part(loop.length, s)).passes for s in schedules], rules.hardware)
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
-        return scan_choices(loop.length, loop.carry_bytes, row_bytes, undominated(steps))
+        return scan_choices(loop.length, loop.carry_bytes, row_bytes, worth_having(steps))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""

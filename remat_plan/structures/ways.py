@@ -12,6 +12,7 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.passes import Passes
 from remat_plan.cost.price import pricing
 from remat_plan.graph.schedule import Schedule
+from remat_plan.solve.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,6 @@ def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes], hardware: H
     ]
 
 
-def undominated(ways: Sequence[Way]) -> list[Way]:
+def worth_having(ways: Sequence[Way]) -> list[Way]:
     """Keep the ways that no other one beats in bytes (kept, needed) and price, from fewest kept bytes to most."""
-    kept: list[Way] = []
-    for way in sorted(ways, key=lambda w: (w.kept_bytes, w.price, w.inside_bytes)):
-        if not any(k.price <= way.price and k.inside_bytes <= way.inside_bytes for k in kept):
-            kept.append(way)
-    return kept
+    return undominated(ways, lambda w: (w.kept_bytes, w.price, w.inside_bytes))

@@ -118,7 +118,7 @@ def test_pareto_keeps_what_no_other_beats():
         return min_cut.Selection(frozenset({size}), frozenset(), size, seconds)
 
     points = [point(1, 5.0), point(2, 5.0), point(3, 2.0), point(4, 3.0), point(5, 0.0)]
-    assert [p.kept_bytes for p in min_cut.pareto(points[::-1])] == [1, 3, 5]
+    assert [p.kept_bytes for p in min_cut.front(points[::-1])] == [1, 3, 5]
 
 
 def test_what_cannot_be_made_again_is_an_error():

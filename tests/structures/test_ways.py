@@ -9,7 +9,7 @@ import remat_plan as rp
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.graph.schedule import as_is, closed, saving
 from remat_plan.structures.scan_choices import partly_grouped
-from remat_plan.structures.ways import Way, undominated
+from remat_plan.structures.ways import Way, worth_having
 
 S = jax.ShapeDtypeStruct
 LAYERS = [S((64, 256), "float32"), S((256, 64), "float32")]
@@ -18,9 +18,9 @@ BRANCH = ([LAYERS] * 6, S((2048, 64), "float32"))
 
 def test_what_another_way_beats_in_every_respect_is_left_out():
     small, quick, beaten = Way((), 1, 9, 3.0), Way((), 5, 2, 1.0), Way((), 6, 2, 1.0)
-    assert undominated([beaten, quick, small]) == [small, quick]
+    assert worth_having([beaten, quick, small]) == [small, quick]
     needs_less = Way((), 6, 1, 1.0)
-    assert undominated([needs_less, quick, small]) == [small, quick, needs_less]
+    assert worth_having([needs_less, quick, small]) == [small, quick, needs_less]
 
 
 def test_seconds_below_the_plain_ones_count_for_parts_only():
