@@ -51,5 +51,5 @@ def nothing_known():
 def quick_search(monkeypatch, request):
     """Nothing is refined, in programs of any size: what doors do with a plan does not hang on how good it is."""
     if request.node.get_closest_marker("full_search") is None:
-        monkeypatch.setattr(front, "_ROUNDS", 0)
+        monkeypatch.setattr(front, "_WAYS_STEPS", 0)
         monkeypatch.setattr(candidates, "is_small", lambda graph: False)

@@ -39,20 +39,18 @@ _STARTS = 4
 """From so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
 memory may beat what comes of the fastest, and a smaller budget would find it."""
 
-_ROUNDS = 2
-"""So often what was found on the way is gone on from."""
-
 _WAYS_STEPS = 8000
-"""So many steps of the compiled program, over those of one prediction, are how many ways are gone in a round: some
-twenty schedules are predicted along each. Where layers are scanned it is one at least, since neighbours on a curve are
-far apart there: every step saves a value, or none does."""
+"""So many steps of the compiled program, over those of one prediction, are how many ways are gone: some twenty
+schedules are predicted along each. Where layers are scanned it is one at least, since neighbours on a curve are far
+apart there: every step saves a value, or none does."""
 
 _SAMPLES = 2
 """So many stretches of a path are told apart where the border is looked for: it may be crossed more than once."""
 
-_AROUND = (-4, -2, -1, 0, 1, 2, 4, 8, 12)
-"""How far from the first that does not fit others are judged: peaks do not quite rise. Of a ResNet-50 at 20 per cent
-what lies up to a dozen further takes 8 per cent more than the plain step, what is next to the border 12."""
+_NEXT, _AROUND = (-2, -1, 0, 1), (-1, 0, 2, 4, 8, 12)
+"""How far from the first that does not fit others are judged, of a way and of a curve: peaks do not quite rise. Of a
+ResNet-50 at 20 per cent what lies up to a dozen further takes 8 per cent more than the plain step, what is next to the
+border 12."""
 
 
 def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
@@ -94,7 +92,8 @@ def fastest_first(judge: Judge, schedules: Iterable[Schedule], budget_bytes: int
 
 def towards(judge: Judge, low: Schedule, high: Schedule, budget_bytes: int) -> Schedule:
     """The fastest schedule on the way from one that fits to another that is predicted to fit, or the first."""
-    along = [s for path in paths(judge.program.graph, low, high) for s in _along(judge, path, budget_bytes)]
+    ways = paths(judge.program.graph, low, high)
+    along = [s for way in ways for s in _along(judge, way, budget_bytes, _NEXT)]
     return fastest_first(judge, [low, *along], budget_bytes)[0]
 
 
@@ -105,10 +104,10 @@ def _known(judge: Judge, candidates: Candidates, budget_bytes: int, request: Req
         return [[*named.schedules, *plain]]
     curves = candidates.planner(request.constraints).curves
     beside = [*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity), *plain]
-    return [*(_along(judge, curve, budget_bytes) for curve in curves), beside]
+    return [*(_along(judge, curve, budget_bytes, _AROUND) for curve in curves), beside]
 
 
-def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
+def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int, around: Sequence[int]) -> list[Schedule]:
     """The schedules of a path that are judged: samples, and those next to the last that is within a budget.
 
     Predicted peaks mostly rise along the way; of a loop that keeps nothing at first they may fall. So the last of the
@@ -130,7 +129,7 @@ def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Sc
             low_end = middle + 1
         else:
             high_end = middle
-    near = {low_end + step for step in _AROUND} & {*range(len(path))}
+    near = {low_end + step for step in around} & {*range(len(path))}
     return [path[place] for place in sorted({*samples, *near})]
 
 
@@ -139,16 +138,9 @@ def _refined(
 ) -> Schedule:
     """Of schedules that fit and what is between them and faster ones that do not, the fastest that fits."""
     steps = max(len(judge.timeline(judge.program.plain).live_bytes), 1)
-    ways = max(_WAYS_STEPS // steps, int(any(map(is_loop, judge.program.graph.ops))))
-    best, *others = starts
-    for _ in range(_ROUNDS):
-        pairs = _ways(judge, [best, *others], families, budget_bytes, ways)
-        found = [towards(judge, low, high, budget_bytes) for low, high in pairs]
-        faster = min(found, key=judge.price, default=best)
-        if not _is_faster(judge, faster, best):
-            break
-        best, others = faster, [best, *others[:-1]]
-    return best
+    most = max(_WAYS_STEPS // steps, int(any(map(is_loop, judge.program.graph.ops))))
+    ways = _ways(judge, starts, families, budget_bytes, most)
+    return min([starts[0], *(towards(judge, low, high, budget_bytes) for low, high in ways)], key=judge.price)
 
 
 def _ways(
