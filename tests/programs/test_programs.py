@@ -26,12 +26,11 @@ def test_small_programs_on_eight_devices():
     check_on_devices([3, 9, 17], small=True)
 
 
-@pytest.mark.parametrize(
-    "seed", [742, *(pytest.param(n, marks=pytest.mark.slow) for n in (1698, 1790, 1932))]
-)
+@pytest.mark.parametrize("seed", [742, *(pytest.param(n, marks=pytest.mark.slow) for n in (1698, 1790, 1932))])
 def test_a_larger_budget_has_no_more_overhead(seed):
     """Of 742 what was next to a budget took half as much again as what a tenth less memory found; of 1698 what 4 per
-    cent less memory found was refined from there only, of 1790 from schedules that 4 bytes more left out; of 1932 what fits 77 per cent was not found at 85."""
+    cent less memory found was refined from there only, of 1790 from schedules that 4 bytes more left out; of 1932 what
+    fits 77 per cent was not found at 85."""
     with jax.enable_x64(True):
         case = case_of(seed)
         curve = rp.tradeoff(case.loss, *case.args, **case.how)
