@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Options, Report, Session, mb, versions
@@ -128,24 +127,6 @@ def measure(
         compiled = found.peak_bytes
         report.add(model.name, dtype, target, name, mb(predicted), mb(compiled), f"{predicted / compiled:.3f}")
         yield name, predicted / compiled
-
-
-def ranges(path: Path) -> str:
-    """The table of ``docs/limits.md``: least and most of predicted over compiled peaks, by target, type and model.
-
-    Args:
-        path: ``results/peaks.md``; of models that have no row there the cell is empty.
-    """
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == len(COLUMNS) and cells[0] in SIZES:
-            found.setdefault((cells[2], cells[1]), {}).setdefault(cells[0], []).append(float(cells[6]))
-    lines = [f"| | {' | '.join(SIZES)} |", f"|---|{'---|' * len(SIZES)}"]
-    for (target, dtype), models in found.items():
-        shown = [f"{min(r):.2f} - {max(r):.2f}" if (r := models.get(name)) else "" for name in SIZES]
-        lines.append(f"| {target}, {dtype} | {' | '.join(shown)} |")
-    return "\n".join(lines)
 
 
 def facts(ratios: dict[str, dict[str, float]]) -> list[str]:

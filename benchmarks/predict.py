@@ -1,7 +1,7 @@
 """What each rule of the evaluator gains: predictions without it, against peaks and overheads that were compiled.
 
 In: ``peaks.json``, ``architectures.json`` and ``overheads.json`` of the folder of results, as far as they are there.
-Out: ``results/predict.md``. Nothing is compiled.
+Out: ``results/predict.md``, with the table of ``docs/limits.md`` below. Nothing is compiled.
 
 The rules were read off the models of ``peaks`` and ``overheads``; the architectures are held out. ``--without`` names
 the rules to leave out, one at a time; its table is printed, and not written over that of all.
@@ -10,7 +10,7 @@ the rules to leave out, one at a time; its table is printed, and not written ove
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +35,8 @@ rules were read off) and *held out* (`architectures`): mean |predicted / compile
 *Overheads* (of `overheads`): mean |predicted - compiled|, in points. Gains are what the rule takes off these means;
 *but for one model* is the gain in sample without the model that gains most. Empty: no figures are kept for the target.
 A rule stays if it gains held out, or at least 0.1 points of overheads, or half a point in sample on several models."""
+
+_RANGES = "Predicted over compiled peak in sample, lowest and highest row, by target, type and model."
 
 _AS_IT_IS, _ALL = "nothing", "all rules"
 _CHANGED = 1e-3
@@ -91,6 +93,7 @@ def run(options: Options) -> Report:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.without else options.results
         report = Report("predict", _INTRO, _COLUMNS, folder)
+        ranges = report.table("Lowest and highest", _RANGES, ("", *SIZES))
         found: Offsets = defaultdict(lambda: {kind: Offs() for kind in KINDS})
         for kind, model, steps, rows in _models(options):
             print(kind, model, flush=True)
@@ -102,8 +105,25 @@ def run(options: Options) -> Report:
                             found[target, name][kind].put((model, step), predicted, compiled)
         for target, name in sorted(found, key=lambda key: key[0]):
             report.add(target, name, *_cells(found[target, name], found[target, _AS_IT_IS]))
+            if name == _AS_IT_IS:
+                for row in ranges_of(target, found[target, name][IN_SAMPLE].predicted):
+                    ranges.add(*row)
         report.finish(_facts(found))
     return report
+
+
+def ranges_of(target: str, predicted: Mapping[Figure, float]) -> Iterator[tuple[str, ...]]:
+    """The least and the most of each model of ``peaks``, a row for each type; empty where no figure is kept.
+
+    >>> next(ranges_of("tpu", {("vit", "plain bfloat16"): 0.9, ("vit", "dots bfloat16"): 1.02}))
+    ('tpu, bfloat16', '', '', '', '', '0.90 - 1.02', '', '')
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for (model, step), ratio in predicted.items():
+        found.setdefault(step.split()[-1], {}).setdefault(model, []).append(ratio)
+    for dtype, models in found.items():
+        shown = (f"{min(r):.2f} - {max(r):.2f}" if (r := models.get(name)) else "" for name in SIZES)
+        yield f"{target}, {dtype}", *shown
 
 
 def _models(options: Options) -> Iterator[tuple[str, str, Steps, Sequence[Compiled | overheads.Compiled]]]:

@@ -47,10 +47,9 @@ apart there: every step saves a value, or none does."""
 _SAMPLES = 2
 """So many stretches of a path are told apart where the border is looked for: it may be crossed more than once."""
 
-_NEXT, _AROUND = (-2, -1, 0, 1), (-1, 0, 2, 4, 8, 12)
-"""How far from the first that does not fit others are judged, of a way and of a curve: peaks do not quite rise. Of a
-ResNet-50 at 20 per cent what lies up to a dozen further takes 8 per cent more than the plain step, what is next to the
-border 12."""
+_AROUND = (-1, 0, 1, 2, 4, 8, 12)
+"""How far from the first that does not fit others are judged: peaks do not quite rise along a path. Of a ResNet-50 at
+20 per cent what lies up to a dozen further takes 8 per cent more than the plain step, what is next to the border 12."""
 
 
 def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
@@ -93,7 +92,7 @@ def fastest_first(judge: Judge, schedules: Iterable[Schedule], budget_bytes: int
 def towards(judge: Judge, low: Schedule, high: Schedule, budget_bytes: int) -> Schedule:
     """The fastest schedule on the way from one that fits to another that is predicted to fit, or the first."""
     ways = paths(judge.program.graph, low, high)
-    along = [s for way in ways for s in _along(judge, way, budget_bytes, _NEXT)]
+    along = [s for way in ways for s in _along(judge, way, budget_bytes)]
     return fastest_first(judge, [low, *along], budget_bytes)[0]
 
 
@@ -104,10 +103,10 @@ def _known(judge: Judge, candidates: Candidates, budget_bytes: int, request: Req
         return [[*named.schedules, *plain]]
     curves = candidates.planner(request.constraints).curves
     beside = [*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity), *plain]
-    return [*(_along(judge, curve, budget_bytes, _AROUND) for curve in curves), beside]
+    return [*(_along(judge, curve, budget_bytes) for curve in curves), beside]
 
 
-def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int, around: Sequence[int]) -> list[Schedule]:
+def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
     """The schedules of a path that are judged: samples, and those next to the last that is within a budget.
 
     Predicted peaks mostly rise along the way; of a loop that keeps nothing at first they may fall. So the last of the
@@ -129,7 +128,7 @@ def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int, around: Se
             low_end = middle + 1
         else:
             high_end = middle
-    near = {low_end + step for step in around} & {*range(len(path))}
+    near = {low_end + step for step in _AROUND} & {*range(len(path))}
     return [path[place] for place in sorted({*samples, *near})]
 
 
