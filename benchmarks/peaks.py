@@ -22,7 +22,7 @@ from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import Strategies, lookup
 from remat_plan.search.candidates import Request
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"layers": 4},

@@ -25,7 +25,6 @@ from typing import Any, Unpack
 import jax
 
 from remat_plan import _compat
-from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import ScheduleLike, scan
@@ -33,7 +32,8 @@ from remat_plan.options import Planning, check_alone, make_options, make_request
 from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
-from remat_plan.wording import short
+from remat_plan.small.doors import door
+from remat_plan.small.wording import short
 
 try:
     import flax.linen as nn

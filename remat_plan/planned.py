@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan import collector
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
@@ -30,7 +29,8 @@ from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.levels import MOST_COMPILES
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run
-from remat_plan.units import Budget, format_bytes
+from remat_plan.small import garbage
+from remat_plan.small.budget import Budget, format_bytes
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -52,7 +52,7 @@ _LEFT_AS_WRITTEN = (
 )
 
 
-@collector.seldom_in
+@garbage.seldom_in
 def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, request: Request, started: float) -> Plan:
     """Plan for a budget, or without one; see ``api.plan``.
 

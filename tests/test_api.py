@@ -12,7 +12,7 @@ import pytest
 import remat_plan as rp
 from remat_plan import planbook
 from remat_plan.results.curves import TradeoffPoint
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 from tests.helpers import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")

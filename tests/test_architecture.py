@@ -17,56 +17,44 @@ PACKAGE = ROOT / "remat_plan"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Modules that users come in by: they import what they need of the parts, and no part imports them.
-DOORS = {"__init__", "__main__", "accumulating", "api", "batch", "cli", "comparing", "fitting", "linen", "nnx"}
+DOORS = {
+    *("__init__", "__main__", "accumulating", "api", "batch", "cli"),
+    *("comparing", "fitting", "functions", "linen", "nnx"),
+}
 
 # What each part may import from the package. Parts are folders, or modules at the top.
 MAY_IMPORT = {
     "_compat": set(),
-    "units": {"wording"},
-    "collector": set(),
-    "recent": set(),
-    "wrapper": set(),
-    "doors": {"_compat", "wording"},
-    "wording": set(),
+    "small": {"_compat"},
+    "solve": set(),
+    "graph": {"_compat", "small"},
+    "loops": {"_compat", "small", "solve"},
+    "cost": {"_compat", "graph"},
+    "rewrite": {"_compat", "graph", "policies"},
+    "structures": {"_compat", "solve", "graph", "loops", "cost", "rewrite"},
+    "planning": {"_compat", "small", "solve", "graph", "loops", "cost", "markup"},
+    "compiled": {"cost"},
+    "verify": {"_compat", "small", "cost", "compiled"},
+    "clock": {"small", "cost", "verify"},
     "markup": set(),
     "policies": set(),
-    "graph": {"_compat", "wording"},
-    "solve": set(),
-    "loops": {"_compat", "units", "solve"},
-    "cost": {"_compat", "graph"},
-    "rewrite": {"_compat", "policies", "graph"},
-    "structures": {"_compat", "graph", "cost", "solve", "loops", "rewrite"},
-    "planning": {"_compat", "units", "wording", "markup", "graph", "cost", "solve", "loops"},
-    "compiled": {"cost"},
-    "verify": {"_compat", "wording", "compiled", "cost"},
-    "clock": {"collector", "cost", "verify"},
-    "program": {"_compat", "wording", "collector", "graph", "rewrite", "structures"},
-    "reuse": {"_compat", "graph", "recent", "rewrite", "program"},
-    "results": {
-        *("_compat", "doors", "wording", "graph", "cost", "planning", "verify", "clock", "program", "reuse", "wrapper"),
-        "solve",
-    },
-    "report": {"units", "markup", "graph", "cost", "results"},
-    "search": {"_compat", "units", "recent", "graph", "cost", "planning", "verify", "clock", "program", "report"},
-    "planned": {"units", "collector", "graph", "planning", "clock", "results", "search"},
+    "program": {"_compat", "small", "graph", "rewrite", "structures"},
     "marks": set(),
     "modules": {"graph"},
-    "training": {
-        *("_compat", "units", "graph", "cost", "verify", "results", "report", "program", "recent", "reuse"),
-        *("search", "marks"),
-    },
-    "fitted": {
-        *("units", "collector", "graph", "planning", "verify", "clock", "results", "report", "search"),
-        *("modules", "planned", "training"),
-    },
+    "reuse": {"_compat", "small", "graph", "rewrite", "program"},
+    "results": {"_compat", "small", "solve", "graph", "cost", "planning", "verify", "clock", "program", "reuse"},
+    "report": {"small", "graph", "cost", "markup", "results"},
+    "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "program", "report"},
+    "planned": {"small", "graph", "planning", "clock", "results", "search"},
     "planbook": {
-        *("_compat", "units", "rewrite", "verify", "results", "report"),
-        *("program", "recent", "reuse", "search", "planned", "marks", "graph"),
+        *("_compat", "small", "graph", "rewrite", "verify", "program", "marks"),
+        *("reuse", "results", "report", "search", "planned"),
     },
-    "options": {"clock", "doors", "graph", "planbook", "planning", "program", "search", "units"},
-    "functions": {
-        *("_compat", "doors", "graph", "modules", "options", "planbook", "planning", "policies", "results"),
-        *("wording", "wrapper"),
+    "options": {"small", "graph", "planning", "clock", "program", "search", "planbook"},
+    "training": {"_compat", "small", "graph", "cost", "verify", "program", "marks", "reuse", "results", "search"},
+    "fitted": {
+        *("small", "graph", "planning", "verify", "clock", "modules"),
+        *("results", "report", "search", "planned", "training"),
     },
 }
 

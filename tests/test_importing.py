@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import remat_plan as rp
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 ROOT = Path(__file__).resolve().parents[1]
 

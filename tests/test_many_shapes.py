@@ -10,7 +10,7 @@ import pytest
 import remat_plan as rp
 from remat_plan import _compat, fitting
 from remat_plan.cost.layout import dot_operand_order
-from remat_plan.recent import Recent
+from remat_plan.small.recent import Recent
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
-from remat_plan.doors import door
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
@@ -21,7 +20,7 @@ from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
 from remat_plan.reuse import Emissions, warn_where_undone
-from remat_plan.wrapper import Wrapper
+from remat_plan.small.doors import Wrapper, door
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -18,7 +18,7 @@ from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cov
 from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
 from remat_plan.results.decisions import count_segments, inside_of
 from remat_plan.results.evidence import MemoryTrace, Search
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
 if TYPE_CHECKING:
     from remat_plan.results.plan import Plan

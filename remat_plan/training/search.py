@@ -16,11 +16,11 @@ from dataclasses import replace
 import jax
 
 from remat_plan.graph.schedule import WRITTEN, is_written
-from remat_plan.report.progress import Progress
 from remat_plan.search.known import Known, KnownProgram
 from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
 from remat_plan.search.slow import confirmed
+from remat_plan.small.progress import Progress
 from remat_plan.training.sites import Site, Trial
 from remat_plan.training.step import TrainingStep
 from remat_plan.verify.compile import CompiledMemory

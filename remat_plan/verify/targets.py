@@ -28,8 +28,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.experimental import topologies
 
+from remat_plan.small.wording import did_you_mean, short
 from remat_plan.verify.gpu_specs import GPUS, config_text, enlarge_memory
-from remat_plan.wording import did_you_mean, short
 
 Device: TypeAlias = Any
 """A ``jax.Device`` (which is no type to a type checker)."""

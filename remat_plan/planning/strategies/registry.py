@@ -18,7 +18,7 @@ from remat_plan.planning.strategies.records import (
     Settings,
     Strategy,
 )
-from remat_plan.wording import did_you_mean
+from remat_plan.small.wording import did_you_mean
 
 _CHEN = "Chen et al. 2016, arXiv 1604.06174"
 _OPENAI = "OpenAI gradient-checkpointing 2018"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
 _UNITS = {
     "": 1,
