@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 # Both make contexts, which are in the keys of JAX's caches: if they came later, all would be traced and compiled again.
 import jax.extend as _extend  # noqa: F401
 
-from remat_plan import marks as _marks  # noqa: F401
+from remat_plan.traced import marks as _marks  # noqa: F401
 
 if TYPE_CHECKING:
     from remat_plan import linen as linen

@@ -20,12 +20,10 @@ from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import Existing, trace_loss, trace_program
 from remat_plan.report.plans import plan_status
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan
-from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
 from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
@@ -34,6 +32,8 @@ from remat_plan.small.budget import format_bytes, is_budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.wording import short
+from remat_plan.traced.programs import Existing, trace_loss, trace_program
+from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
 

@@ -22,7 +22,6 @@ from remat_plan.graph.schedule import Segment
 from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import Existing, trace_program
 from remat_plan.results.curves import Comparison, ComparisonRow
 from remat_plan.results.measurement import ROUNDS, Measurement, step_values
 from remat_plan.search.candidates import Candidates, Request
@@ -31,6 +30,7 @@ from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import Existing, trace_program
 from remat_plan.verify.targets import resolve
 
 

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from remat_plan.clock.steps import attached, check_arrays
 from remat_plan.clock.turns import Run, time_in_turns
 from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
-from remat_plan.modules import Functional, holds_modules
 from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
@@ -35,6 +34,7 @@ from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
+from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.outside import largest_outside

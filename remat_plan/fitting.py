@@ -24,12 +24,12 @@ from remat_plan.report.plans import best_overhead, status_line
 from remat_plan.results.measurement import ROUNDS, Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.steps import StepReport
-from remat_plan.reuse import MOST_SHAPES
 from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
 from remat_plan.small.wording import short
+from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.running import Running
 from remat_plan.training.settings import Settings, in_position

@@ -80,7 +80,7 @@ def allocated():
 def test_memory_is_flat(door, monkeypatch):
     """What is left of fifteen shapes is there no more after fifteen others."""
     monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 6)
-    monkeypatch.setattr("remat_plan.reuse.MOST_SHAPES", 3)
+    monkeypatch.setattr("remat_plan.traced.reuse.MOST_SHAPES", 3)
     planned, found = PLANNED[door](), []
     trace(planned, range(100, 115))
     tracemalloc.start(1)

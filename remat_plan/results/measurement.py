@@ -16,8 +16,8 @@ import jax
 from remat_plan.clock.device import device_name, peak_bytes
 from remat_plan.clock.steps import attached, check_arrays, ones, run_of
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
-from remat_plan.program import Program, make_program, make_runner, run_plain
 from remat_plan.results.shown import Shown
+from remat_plan.traced.programs import Program, make_program, make_runner, run_plain
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 

@@ -12,15 +12,15 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
-from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
 from remat_plan.results.codec import Change, Signed
 from remat_plan.results.decisions import Decision
 from remat_plan.results.evidence import MemoryTrace, Search
 from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
-from remat_plan.reuse import Emissions, warn_where_undone
 from remat_plan.small.doors import Wrapper, door
+from remat_plan.traced.programs import EXISTING, Program, Traced, trace_function, trace_loss
+from remat_plan.traced.reuse import Emissions, warn_where_undone
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -23,9 +23,9 @@ from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, is_written
-from remat_plan.program import Program, make_runner, run_plain
 from remat_plan.search.known import KnownProgram
 from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import _compat, planbook, reuse
+from remat_plan import _compat, planbook
 from remat_plan.rewrite.emit import Emitter
+from remat_plan.traced import reuse
 from tests.helpers import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -155,7 +156,7 @@ def test_custom_rules_of_their_own_are_not_mixed_up():
 
 
 def test_few_emissions_are_kept(monkeypatch):
-    monkeypatch.setattr("remat_plan.reuse.MOST_SHAPES", 2)
+    monkeypatch.setattr("remat_plan.traced.reuse.MOST_SHAPES", 2)
     planned = rp.checkpoint(jnp.sin, strategy="nothing", verify=False)
     for n in (1, 2, 3, 1):
         planned(jnp.ones(n))
