@@ -18,9 +18,9 @@ import jax
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.plans.one_program import make_plan
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge

@@ -14,12 +14,12 @@ from remat_plan.clock.store import Cost
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
+from remat_plan.plans.one_program import make_plan
 from remat_plan.report.plans import plan_status
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto

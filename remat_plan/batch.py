@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan.clock.store import Cost, check_cost
-from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
 from remat_plan.results.steps import BatchSize, BatchSizes
 from remat_plan.small import garbage
@@ -19,6 +18,7 @@ from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.wording import short
 from remat_plan.training.batches import Batches, MarkedStep, largest_of
+from remat_plan.training.fitted import find_marks, make_call
 from remat_plan.training.settings import Settings
 from remat_plan.verify.targets import resolve
 

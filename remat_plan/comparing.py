@@ -19,9 +19,9 @@ from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
+from remat_plan.plans.one_program import make_plan
 from remat_plan.results.curves import Comparison, ComparisonRow
 from remat_plan.results.measurement import ROUNDS, Measurement, step_values
 from remat_plan.search.candidates import Candidates, Request

@@ -28,9 +28,9 @@ from remat_plan import _compat
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import ScheduleLike, scan
-from remat_plan.options import Planning, check_alone, make_options, make_request
-from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
+from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.book import PlanBook
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import door
 from remat_plan.small.wording import short

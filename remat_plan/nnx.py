@@ -15,9 +15,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from remat_plan.options import Planning, check_alone, make_options, make_request
-from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
+from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.book import PlanBook
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import door
 from remat_plan.traced.modules import lifted

@@ -41,19 +41,19 @@ MAY_IMPORT = {
     "results": {"_compat", "small", "solve", "graph", "cost", "planning", "verify", "clock", "traced"},
     "report": {"small", "graph", "cost", "markup", "results"},
     "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "traced", "report"},
-    "planned": {"small", "graph", "planning", "clock", "results", "search"},
-    "planbook": {"_compat", "small", "graph", "rewrite", "verify", "traced", "results", "report", "search", "planned"},
-    "options": {"small", "graph", "planning", "clock", "traced", "search", "planbook"},
-    "training": {"_compat", "small", "graph", "cost", "verify", "traced", "results", "search"},
-    "fitted": {
-        *("small", "graph", "planning", "verify", "clock", "traced"),
-        *("results", "report", "search", "planned", "training"),
+    "plans": {
+        *("_compat", "small", "graph", "rewrite", "planning", "verify"),
+        *("clock", "traced", "results", "report", "search"),
+    },
+    "training": {
+        *("_compat", "small", "graph", "cost", "planning", "verify", "clock"),
+        *("traced", "results", "report", "search", "plans"),
     },
 }
 
 # Folders that ask what an equation *is* (of the registry of structures, of its facts), never what it is called, with
 # the names that are compared there all the same. Each is of a thing that only its name tells.
-ASK_NO_NAMES = ("api", "planned", "planning", "rewrite", "report", "results", "search", "verify")
+ASK_NO_NAMES = ("api", "planning", "plans", "rewrite", "report", "results", "search", "verify")
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",

@@ -45,7 +45,7 @@ def trace(planned, sizes):
 
 @pytest.mark.parametrize("door", PLANNED)
 def test_plans_of_the_last_shapes_are_kept(door, monkeypatch):
-    monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 4)
+    monkeypatch.setattr("remat_plan.plans.book.MOST_PLANS", 4)
     planned = PLANNED[door]()
     trace(planned, range(10, 14))
     first, *others = planned.plans
@@ -79,7 +79,7 @@ def allocated():
 @pytest.mark.slow
 def test_memory_is_flat(door, monkeypatch):
     """What is left of fifteen shapes is there no more after fifteen others."""
-    monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 6)
+    monkeypatch.setattr("remat_plan.plans.book.MOST_PLANS", 6)
     monkeypatch.setattr("remat_plan.traced.reuse.MOST_SHAPES", 3)
     planned, found = PLANNED[door](), []
     trace(planned, range(100, 115))

@@ -9,8 +9,8 @@ import pytest
 
 from remat_plan import _compat
 from remat_plan.cost.memory import evaluate
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.plans.one_program import make_plan
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import parse_budget

@@ -12,8 +12,8 @@ from benchmarks.common import raw_step
 from benchmarks.headlines.lstm import lstm
 from benchmarks.models import small
 from remat_plan.graph.schedule import emptied
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.plans.one_program import make_plan
 from remat_plan.search import judge as judging
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import find

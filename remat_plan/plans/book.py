@@ -21,7 +21,7 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.call import check_loss, make_call, make_function_call
-from remat_plan.planned import make_plan
+from remat_plan.plans.one_program import make_plan
 from remat_plan.report.plans import plan_status
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.emit import as_array

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from remat_plan.clock.steps import attached, check_arrays
 from remat_plan.clock.turns import Run, time_in_turns
 from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
-from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.plans.one_program import Figures, describe
 from remat_plan.report.shortfall import below_minimum, own_budget
 from remat_plan.results.measurement import Measurement, check_rounds, peaks_of
 from remat_plan.results.places import effect_notes
