@@ -22,7 +22,7 @@ from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import Model
 from benchmarks.strategies import plan_by
 from remat_plan.planning.strategies.records import NEEDED, Strategy
-from remat_plan.planning.strategies.registry import Strategies
+from remat_plan.report.strategies import Strategies
 from remat_plan.small.budget import BudgetError
 
 GROUPS = 4

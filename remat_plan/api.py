@@ -17,10 +17,11 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
-from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
+from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.plans.one_program import make_plan
 from remat_plan.report.plans import plan_status
+from remat_plan.report.strategies import Strategies
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan

@@ -32,22 +32,21 @@ MAY_IMPORT = {
     "cost": {"_compat", "graph"},
     "rewrite": {"_compat", "graph"},
     "structures": {"_compat", "solve", "graph", "loops", "cost", "rewrite"},
-    "planning": {"_compat", "small", "solve", "graph", "loops", "cost", "markup"},
+    "planning": {"_compat", "small", "solve", "graph", "loops", "cost"},
     "compiled": {"cost"},
     "verify": {"_compat", "small", "cost", "compiled"},
     "clock": {"small", "cost", "verify"},
-    "markup": set(),
     "traced": {"_compat", "small", "graph", "rewrite", "structures"},
     "results": {"_compat", "small", "solve", "graph", "cost", "planning", "verify", "clock", "traced"},
-    "report": {"small", "graph", "cost", "markup", "results"},
-    "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "traced", "report"},
+    "report": {"small", "planning", "results"},
+    "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "traced", "results"},
     "plans": {
         *("_compat", "small", "graph", "rewrite", "planning", "verify"),
         *("clock", "traced", "results", "report", "search"),
     },
     "training": {
-        *("_compat", "small", "graph", "cost", "planning", "verify", "clock"),
-        *("traced", "results", "report", "search", "plans"),
+        *("_compat", "small", "graph", "cost", "planning", "verify"),
+        *("clock", "traced", "results", "search", "plans"),
     },
 }
 

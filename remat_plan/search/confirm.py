@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.honours import honours
-from remat_plan.report.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
+from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import fastest_first, find
 from remat_plan.search.judge import Judge, may_be_spread

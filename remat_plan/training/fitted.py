@@ -21,10 +21,10 @@ from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.plans.one_program import Figures, describe
-from remat_plan.report.shortfall import below_minimum, own_budget
 from remat_plan.results.measurement import Measurement, check_rounds, peaks_of
 from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import Plan
+from remat_plan.results.shortfall import below_minimum, own_budget
 from remat_plan.results.steps import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge

@@ -14,7 +14,7 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
-from remat_plan.planning.strategies.registry import Strategies
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
