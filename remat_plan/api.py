@@ -26,8 +26,8 @@ from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
-from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
+from remat_plan.search.seconds import check_time
 from remat_plan.small import garbage
 from remat_plan.small.budget import format_bytes, is_budget, parse_budget
 from remat_plan.small.doors import door

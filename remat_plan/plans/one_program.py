@@ -24,11 +24,10 @@ from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
-from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.levels import MOST_COMPILES
 from remat_plan.search.opaque import check_opaque, find_opaque
-from remat_plan.search.seconds import by_clock, by_compiler, can_run
+from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, format_bytes
 
