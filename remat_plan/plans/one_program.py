@@ -235,7 +235,8 @@ def _choose(
     met = "the budget is met without recomputing anything: "
     fits = bool(plain) and peak(judge.unplanned) <= budget_bytes
     if fits and peak(program.plain) <= budget_bytes:
-        schedule = fastest(judge, [*plain, *(s for s in written if peak(s) <= budget_bytes)])
+        fitting = [*plain, *(s for s in written if peak(s) <= budget_bytes)]
+        schedule = fastest(fitting, judge.price, program.written)
         own = "the function's own jax.checkpoint regions are left out"
         left = own if program.has_own_remat else "the function is left as it is"
         return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met + left])

@@ -76,7 +76,7 @@ class Judge:
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
-        self.fast = target.platform == "tpu" and not target.attached
+        self.fast = target.compiles_slowly
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}

@@ -85,6 +85,11 @@ class Target:
     device_memory_bytes: int | None
     devices: tuple[Device, ...] = field(default=(), repr=False)
 
+    @property
+    def compiles_slowly(self) -> bool:
+        """Whether a compile takes so long that one with little optimisation says where to look: for an absent TPU."""
+        return self.platform == "tpu" and not self.attached
+
 
 def resolve(target: str | None) -> Target:
     """Find the device that a name means.
