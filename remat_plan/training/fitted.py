@@ -38,7 +38,7 @@ from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.outside import largest_outside
-from remat_plan.training.search import Measuring, search_step
+from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
