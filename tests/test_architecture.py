@@ -52,7 +52,7 @@ MAY_IMPORT = {
 
 # Folders that ask what an equation *is* (of the registry of structures, of its facts), never what it is called, with
 # the names that are compared there all the same. Each is of a thing that only its name tells.
-ASK_NO_NAMES = ("api", "planning", "plans", "rewrite", "report", "results", "search", "verify")
+ASK_NO_NAMES = ("api", "planning", "plans", "rewrite", "report", "results", "search", "small", "traced", "verify")
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",
@@ -73,7 +73,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 32_376, 19_107, 233
+LINES, CODE_LINES, CONSTANTS = 32_346, 19_082, 230
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
@@ -178,6 +178,7 @@ def test_data_flows_down():
 
 def test_every_part_has_its_place_and_every_place_its_part():
     assert {part_of(p) for p in FILES} == {*MAY_IMPORT, *DOORS}
+    assert all((PACKAGE / part).is_dir() for part in MAY_IMPORT), "the root is for doors"
 
 
 def circles(uses):
