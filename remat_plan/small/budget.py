@@ -42,6 +42,8 @@ class BudgetError(ValueError):
         largest: text lines for the largest values alive there.
     """
 
+    __module__ = "remat_plan"  # where users import it from, which tracebacks name
+
     def __init__(self, message: str, *, minimum_bytes: int, budget_bytes: int, where: str, largest: tuple[str, ...]):
         super().__init__(message)
         self.minimum_bytes = minimum_bytes
