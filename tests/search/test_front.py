@@ -11,7 +11,8 @@ from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.front import SAME_PEAK, SAME_PRICE, fastest_first, find
+from remat_plan.search.front import SAME_PEAK, SAME_PRICE, _faster_neighbours, fastest_first, find
+from remat_plan.search.front import _segments as count_segments
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import BudgetError
 from remat_plan.small.progress import Progress
@@ -82,9 +83,12 @@ def test_of_a_path_the_schedule_at_the_border_is_found_with_few_predictions():
     assert len(judge.asked) < 25
 
 
-def test_peaks_that_do_not_quite_rise_hide_nothing_near_the_border():
-    rows = {n: (1000 + n, 2000.0 - n) for n in range(100)} | {53: (1040, 1947.0)}
-    assert find(Table(rows), Offers(range(100)), 1050, AUTO) == 53
+@pytest.mark.parametrize("further", [1, 2, 4, 8, 12])
+def test_peaks_that_do_not_quite_rise_hide_nothing_near_the_border(further):
+    first = 51  # the first that does not fit
+    rows = {n: (1000 + n, 2000.0 - n) for n in range(100)}
+    rows[first + further] = (1040, rows[first + further][1])
+    assert find(Table(rows), Offers(range(100)), 1050, AUTO) == first + further
 
 
 def test_where_one_instant_sets_the_peak_the_least_is_what_recomputes_least():
@@ -147,3 +151,15 @@ def test_of_one_price_the_schedule_with_the_fewest_segments_is_taken():
     one, three = (Segment(0, 9),), (Segment(0, 3), Segment(3, 6), Segment(6, 9))
     judge = Table({three: (1000, 9.0), one: (1000, 9.0 * (1 + SAME_PRICE / 2)), (Segment(1, 9),): (1000, 9.1)})
     assert find(judge, Offers(list(judge.rows)), 1000, AUTO) == one
+
+
+def test_segments_inside_others_count_too():
+    inner = (Segment(0, 4), Segment(4, 9))
+    assert count_segments((Segment(0, 9, True, children=inner), Segment(9, 10))) == 4
+
+
+def test_ways_lead_to_the_least_faster_schedule_and_to_what_gains_most_for_its_bytes():
+    rows = {0: (1000, 9.0), 1: (1100, 8.9), 2: (1400, 5.0), 3: (1500, 4.9), 4: (1900, 4.8)}
+    assert _faster_neighbours(Table(rows), 0, list(rows), 1000) == [1, 2]
+    assert _faster_neighbours(Table(rows), 2, list(rows), 1400) == [3], "both are the same"
+    assert _faster_neighbours(Table(rows), 4, list(rows), 1900) == [], "nothing is above the budget"
