@@ -35,7 +35,7 @@ from remat_plan.search.judge import Judge
 from remat_plan.units import format_bytes, is_budget, parse_budget
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
-from remat_plan.wording import short
+from remat_plan.wording import readable, short
 
 _POINTS = CURVE_POINTS + 1  # and the plain one
 
@@ -142,6 +142,7 @@ def _check_keyword(budget: Any, row: Strategy, goal: Goal, args: Sequence[Any]) 
             )
 
 
+@readable
 def strategies() -> Strategies:
     """Return all strategies: iterate over the records, look one up by name, ``print`` the table.
 
@@ -257,6 +258,7 @@ def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:
     return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule))
 
 
+@readable
 def compiler_options(target: str | None = None) -> dict[str, str]:
     """Return options for ``jax.jit(..., compiler_options=...)`` under which savings hold on this jaxlib.
 

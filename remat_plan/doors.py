@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 from remat_plan import _compat
-from remat_plan.wording import did_you_mean
+from remat_plan.wording import did_you_mean, readable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +26,7 @@ WHILE_NOTE = (
 def door(fn: F) -> F:
     """Decorate a function that users call."""
 
+    @readable
     @functools.wraps(fn)
     def entered(*args: Any, **kwargs: Any) -> Any:
         try:

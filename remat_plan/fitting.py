@@ -33,7 +33,7 @@ from remat_plan.training.running import Running
 from remat_plan.training.settings import Settings, in_position
 from remat_plan.units import Budget, parse_budget
 from remat_plan.verify.targets import Target, resolve
-from remat_plan.wording import short
+from remat_plan.wording import readable, short
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -44,6 +44,7 @@ Fit = tuple[Found, Running]
 """What was found for a step, and the step that runs."""
 
 
+@readable
 class FittedStep(Generic[P, R]):
     """A training step that fits in its budget; made by ``fit``.
 

@@ -34,7 +34,7 @@ from remat_plan.planbook import PlanBook, PlanOptions
 from remat_plan.planning.strategies.values import StrategyLike
 from remat_plan.policies import guarded
 from remat_plan.results.plan import Plan
-from remat_plan.wording import short
+from remat_plan.wording import readable, short
 from remat_plan.wrapper import Wrapper
 
 P = ParamSpec("P")
@@ -46,6 +46,7 @@ _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
+@readable
 class Planned(Wrapper[P, R]):
     """A function (``fn``) that plans itself; made by ``remat`` and ``checkpoint``.
 

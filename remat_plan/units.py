@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.wording import short
+from remat_plan.wording import readable, short
 
 _UNITS = {
     "": 1,
@@ -31,6 +31,7 @@ _MOST_PER_CENT = 100
 one byte asks for the least that can be had.)"""
 
 
+@readable
 class BudgetError(ValueError):
     """The budget is below the least peak that was reached.
 

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "policies": set(),
     "graph": {"_compat", "wording"},
     "solve": set(),
-    "loops": {"_compat", "units", "solve"},
+    "loops": {"_compat", "units", "wording", "solve"},
     "cost": {"_compat", "graph"},
     "rewrite": {"_compat", "policies", "graph"},
     "structures": {"_compat", "graph", "cost", "solve", "loops", "rewrite"},
@@ -97,7 +97,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 32_376, 19_107, 233
+LINES, CODE_LINES, CONSTANTS = 32_457, 19_167, 233
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pydoc
 import re
 
 import jax
@@ -75,6 +76,25 @@ def test_type_errors_from_inside_stay_what_they_are():
         raising(1)
     assert caught.value is error
     assert str(inspect.signature(raising)) == "(x, *, budget=None)"
+
+
+@pytest.mark.parametrize("name", sorted(rp.__all__))
+def test_help_shows_signatures_that_can_be_read(name):
+    thing = getattr(rp, name)
+    signature = str(inspect.signature(thing))
+    assert max(map(len, signature.splitlines())) <= 90
+    assert ": '" not in signature
+    assert "-> '" not in signature
+
+
+def test_help_has_one_parameter_a_line_where_one_line_is_too_short():
+    text = pydoc.plain(pydoc.render_doc(rp.plan))
+    assert "\nplan(\n    fn: Callable[..., Any],\n    *args: Any,\n" in text
+    assert "\n    budget: int | str | float | None = None,\n" in text
+    assert "\n) -> Plan\n    Plan what to save" in text
+    assert "\n    *,\n    budget: int" in str(inspect.signature(rp.remat))
+    assert str(inspect.signature(rp.mark)).count("\n") == 0
+    assert inspect.signature(rp.plan).replace(return_annotation="Plan").parameters["budget"].default is None
 
 
 def test_a_plan_that_is_called_says_what_to_call():

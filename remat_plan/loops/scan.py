@@ -20,6 +20,7 @@ from remat_plan.loops.nested import check_factors, each_scan, log_factors, neste
 from remat_plan.loops.taped import make_taped
 from remat_plan.solve.binomial import slots_for
 from remat_plan.units import parse_budget
+from remat_plan.wording import readable
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
 ScheduleLike = ScheduleName | tuple[Literal["nested"], tuple[int, ...]]
@@ -32,6 +33,7 @@ MOST_REPETITIONS = 2
 _NAME = "rp.scan"
 
 
+@readable
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

@@ -30,6 +30,7 @@ from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack,
 from remat_plan.loops.taped import make_taped
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 from remat_plan.solve.online import FOREVER
+from remat_plan.wording import readable
 
 SLOTS = 64
 """Slots where neither ``slots`` nor ``max_steps`` is given."""
@@ -40,6 +41,7 @@ USUAL_STEPS = 2**24
 _NAME = "rp.while_loop"
 
 
+@readable
 def while_loop(
     cond: Callable[[Any], Any],
     body: Callable[[Any], Any],

@@ -18,6 +18,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.planning.cuts import needed_values
 from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
+from remat_plan.wording import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Residual:
     read_by: str
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Analysis(Shown):
     """What a gradient step saves. See the module docstring.

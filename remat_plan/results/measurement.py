@@ -20,6 +20,7 @@ from remat_plan.program import Program, make_program, make_runner, run_plain
 from remat_plan.results.shown import Shown
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
+from remat_plan.wording import readable
 
 if TYPE_CHECKING:
     from remat_plan.results.plan import Plan
@@ -44,6 +45,7 @@ class StepSeconds:
     peak_bytes: int | None
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Measurement(Shown):
     """The plain and the planned step, measured.

@@ -21,6 +21,7 @@ from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
 from remat_plan.reuse import Emissions, warn_where_undone
+from remat_plan.wording import readable
 from remat_plan.wrapper import Wrapper
 
 P = ParamSpec("P")
@@ -33,6 +34,7 @@ NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
 
 
+@readable
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What is saved and what is recomputed in one program, to fit one budget.

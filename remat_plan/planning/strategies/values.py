@@ -28,9 +28,10 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.wording import short
+from remat_plan.wording import readable, short
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Binomial:
     """The fewest blocks, or steps of a scan, run for a number of states kept (Griewank & Walther 2000).
@@ -60,6 +61,7 @@ class Binomial:
         return lookup("binomial"), Settings(slots=self.slots)
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Collection:
     """Keep exactly the values named with ``checkpoint_name``.
@@ -82,6 +84,7 @@ class Collection:
         return lookup("collection"), Settings(names=None if self.names is None else tuple(self.names))
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Mirror:
     """Recompute named values at most so many times (Chen et al. 2016, Algorithm 2).
@@ -179,6 +182,7 @@ class _Made:
         return Found(schedules)
 
 
+@readable
 def register_strategy(
     name: str,
     make: Callable[[Task], Any],
