@@ -44,9 +44,9 @@ def unknown_argument(name: str, known: Collection[str], where: str = "here", tak
     """The error of a keyword argument that a function does not have."""
     hint = did_you_mean(name, known)
     if not (hint or takes_kwargs):
-        hint = f" There are {', '.join(known)}."
+        hint = f" It takes {', '.join(known)}."
     if takes_kwargs:
-        hint += f" Keyword arguments of the function itself are given as kwargs={{{name!r}: ...}}."
+        hint += f" Pass keyword arguments of the function itself as kwargs={{{name!r}: ...}}."
     return TypeError(f"{name!r} is not an argument {where}.{hint}")
 
 

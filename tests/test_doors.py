@@ -142,6 +142,6 @@ def test_a_mark_outside_the_gradient_is_told_where_it_goes():
 
     with pytest.raises(ValueError, match="The mark goes on the loss"):
         rp.fit(scanned, W, X, budget="60%")
-    with pytest.raises(ValueError, match="rp.fit plans what is marked by rp.mark") as caught:
+    with pytest.raises(ValueError, match="rp.fit plans functions marked by rp.mark") as caught:
         rp.fit(lambda w, x: w - jax.grad(loss)(w, x), W, X, budget="60%")
     assert "The mark goes on" not in str(caught.value), "there is none"
