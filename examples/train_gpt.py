@@ -371,7 +371,7 @@ def main() -> None:
     losses = shown(train(planned, state, data, options.steps, key), options.steps)
     draw(plan, options.out)
 
-    before, after = (f"{step.peak_bytes / 2**20:,.1f} MiB" for step in (plain, planned))
+    before, after = (f"{step.peak_bytes / 1e6:,.1f} MB" for step in (plain, planned))
     print(f"\nPeak of the training step {before} -> {after}: {change(planned.peak_bytes / plain.peak_bytes)}.")
     print(
         f"Seconds per step {seconds[0]:.2f} -> {seconds[1]:.2f}: {change(seconds[1] / seconds[0])}. Loss "

@@ -41,7 +41,7 @@ def max_batch(
     cost: Cost = "table",
     progress: bool | None = None,
 ) -> BatchSizes:
-    """Find the largest batch with which a training step fits in a number of bytes, plain and planned.
+    """Find the largest batch with which a training step fits a memory budget, plain and planned.
 
     Args:
         train_step: the step, with marks, as ``fit`` takes it.

@@ -217,7 +217,7 @@ def fit(
     cost: Cost = "table",
     progress: bool | None = None,
 ) -> FittedStep[P, R]:
-    """Fit a whole training step into a number of bytes: parameters, optimizer state, batch and all.
+    """Fit a whole training step into a memory budget: parameters, optimizer state, batch and all.
 
     Wrap the function that the step differentiates in ``rp.mark``; there may be several marks. ``fit`` chooses what to
     recompute in them so that the compiled step is within the budget, with as little recomputation as it can find. This

@@ -66,7 +66,8 @@ def table(header: Iterable[tuple[str, str]], rows: Sequence[Sequence[str]], left
     line = f"border-bottom:{LINE}" if heads else "border:0"
     body = "\n".join(f'<tr style="background:transparent;{line}">{"".join(row)}</tr>' for row in rows)
     more = small(f"... and {left_out} more rows") if left_out > 0 else ""
-    return f'<table style="{_TABLE}">{head}\n<tbody>\n{body}\n</tbody></table>{more}'
+    wide = f'<table style="{_TABLE}">{head}\n<tbody>\n{body}\n</tbody></table>'  # scrolls by itself on a phone
+    return f'<div style="overflow-x:auto">{wide}</div>{more}'
 
 
 def _head(text: str, align: str) -> str:

@@ -85,7 +85,7 @@ def test_budgets_that_are_understood(budget, size):
 @pytest.mark.parametrize(
     ("fn", "has_aux", "text"),
     [
-        (lambda w, x: x @ w, False, r"must return a real scalar of floating point, but it returns float32\[256, 16\]"),
+        (lambda w, x: x @ w, False, r"must return a real floating-point scalar, but it returns float32\[256, 16\]"),
         (lambda w, x: 3, False, r"returns int32\[\]"),
         (lambda w, x: jnp.sum(x @ w) * 1j, False, r"returns complex64\[\].*real part"),
         (lambda w, x: None, False, "must return one scalar loss, but it returns a NoneType of nothing"),
@@ -97,7 +97,7 @@ def test_budgets_that_are_understood(budget, size):
         (lambda w, x: {"loss": jnp.sum(w)}, False, "a dict of"),
         (loss, True, r"has_aux=True: the function must return \(loss, aux\), but it returns float32\[\]"),
         (lambda w, x: (jnp.sum(w), 1, 2), True, r"must return \(loss, aux\)"),
-        (lambda w, x: (w, 1), True, "must return a real scalar"),
+        (lambda w, x: (w, 1), True, "must return a real floating-point scalar"),
         (lambda w, x: ((jnp.sum(w),), 1), True, "must return one scalar loss"),
         (lambda w, x: "text", False, "not a valid JAX type"),
     ],
@@ -135,7 +135,7 @@ def test_what_is_in_the_wrong_place_is_told_where_it_belongs():
         rp.Plan.from_json("plan.json")
     with pytest.raises(ValueError, match=r"Did you mean 'gpu'\?"):
         rp.plan(loss, W, X, budget=MUCH, target="cuda")
-    with pytest.raises(TypeError, match="Give it in another argument, or close over it"):
+    with pytest.raises(TypeError, match="Pass it as another argument, or close over it"):
         rp.plan(lambda p, x: loss(p["w"], x), {"w": W, "n": 3}, X, budget=MUCH)
 
     async def later(w, x):

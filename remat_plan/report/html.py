@@ -36,7 +36,7 @@ _STYLE = "<style>.remat-plan .hover:hover { fill-opacity: .12; }</style>"
 _BLOCK = "font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:1000px;text-align:left"
 _HEAD = "font-weight:600;margin:4px 0 6px"
 _BAR = "height:10px;margin-top:4px;border-radius:2px"
-_OF_A_TREE = "min-width:420px;"
+_OF_A_TREE = "min-width:min(420px,60vw);"
 """Style of what is done, where values stand below it: notebooks would break it into narrow lines."""
 
 

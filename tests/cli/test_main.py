@@ -220,7 +220,7 @@ BAD = {
     "analyze trian.py:problem": "there is no file trian.py.",
     "analyze train.py:porblem": "Did you mean 'problem'?",
     "analyze train.py:wrong_shapes": "tracing loss_fn raised TypeError",
-    "analyze train.py:no_scalar": "must return a real scalar",
+    "analyze train.py:no_scalar": "must return a real floating-point scalar",
     "analyze train.py:integers": "which has no gradient",
     "analyze train.py:divides": "train.py:divides raised ZeroDivisionError: division by zero",
     "analyze train.py:exits": "called sys.exit(4)",
