@@ -97,7 +97,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 32_453, 19_169, 233
+LINES, CODE_LINES, CONSTANTS = 32_455, 19_171, 233
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -136,6 +136,7 @@ class Plan(Shown):
         """Whether the function is left as it was written, with ``jax.checkpoint`` regions of its own in place."""
         return is_written(self.schedule)
 
+    @door
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise ``TypeError``: a plan is not the function."""
         raise TypeError("a plan is not the planned function: plan.apply(fn) is. Write plan.apply(fn)(*args).")
@@ -228,6 +229,7 @@ class Plan(Shown):
         return write_plan(self)
 
     @staticmethod
+    @door
     def from_json(source: str) -> Plan:
         """Read a plan back: whole, or not at all.
 
