@@ -28,8 +28,8 @@ test: $(VENV)/.installed-test ## Run the default tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # What makes segments, saves values and differentiates both, with the flags of JAX that are to become its defaults.
-COMING_TESTS ?= tests/test_coming_defaults.py tests/test_checkpoint.py tests/test_policies.py tests/test_strategies.py \
-  tests/planning/test_budgets.py tests/rewrite/test_schedules.py
+COMING_TESTS ?= tests/test_coming_defaults.py tests/test_checkpoint.py tests/test_strategies.py \
+  tests/planning/test_budgets.py tests/rewrite/test_policies.py tests/rewrite/test_schedules.py
 
 coming: $(VENV)/.installed-test ## Run the core of the tests with JAX's coming defaults
 	JAX_REMAT3=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(COMING_TESTS)

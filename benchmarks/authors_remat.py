@@ -17,7 +17,7 @@ from benchmarks.models import Model
 from remat_plan._compat import live_jaxpr
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.rules import jaxpr_flops
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 from remat_plan.verify.compile import compile_memory
 
 EQUAL = 1e-3

@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass
 
 from benchmarks.common import ZOO, Options, Planned, Report, Session, mb, mean, percent
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 SHARES = (90, 75, 60, 45, 30, 20)
 _COLUMNS = tuple(

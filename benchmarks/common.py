@@ -18,16 +18,16 @@ import jax
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.program import trace_program
-from remat_plan.report.progress import Progress
+from remat_plan.plans.one_program import make_plan
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.search.known import forget
-from remat_plan.units import BudgetError, parse_budget
+from remat_plan.small.budget import BudgetError, parse_budget
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import trace_program
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve

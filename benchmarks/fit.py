@@ -16,7 +16,7 @@ from benchmarks.common import Options, Report, mb, mean, percent, versions
 from benchmarks.kept import Kept
 from benchmarks.steps import STEPS, Step
 from remat_plan.results.steps import BatchSize
-from remat_plan.units import parse_budget
+from remat_plan.small.budget import parse_budget
 from remat_plan.verify.targets import resolve
 
 TARGETS = ("cpu", "gpu:h100", "tpu:v5e:1x1")

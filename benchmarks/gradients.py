@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import models
 from benchmarks.common import ZOO, Options, Planned, Report, Session, percent
 from benchmarks.models import MODELS, concrete, small
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 _COLUMNS = (
     *("model", "budget", "overhead %", "error of plain", "error of planned", "planned / plain"),

@@ -22,7 +22,7 @@ from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Request
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 from remat_plan.verify.compile import compile_memory
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -20,9 +20,10 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import Settings
-from remat_plan.planning.strategies.registry import Strategies, lookup
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.candidates import Request
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"layers": 4},

@@ -25,8 +25,8 @@ from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule
-from remat_plan.program import Program, trace_program
 from remat_plan.results.codec import decode, encode
+from remat_plan.traced.programs import Program, trace_program
 
 POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
 PLAIN = "plain"

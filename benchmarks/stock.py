@@ -15,7 +15,7 @@ import jax
 from benchmarks.common import ZOO, Options, Planned, Report, Session, mb, measure
 from benchmarks.models import Model
 from remat_plan.cost.memory import Timeline
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 POLICIES = (
     "nothing_saveable",

@@ -18,9 +18,9 @@ from benchmarks.models import Model
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import NEEDED, Settings, Strategy
-from remat_plan.planning.strategies.registry import Strategies
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.candidates import Request
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 MODELS = ("mlp", "gpt2", "unet", "densenet", "cyclegan")
 SIZES = (16, 32, 64, 128, 256, 512, 1024)

@@ -22,8 +22,8 @@ from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import Model
 from benchmarks.strategies import plan_by
 from remat_plan.planning.strategies.records import NEEDED, Strategy
-from remat_plan.planning.strategies.registry import Strategies
-from remat_plan.units import BudgetError
+from remat_plan.report.strategies import Strategies
+from remat_plan.small.budget import BudgetError
 
 GROUPS = 4
 _BUDGET_LIKE = "memory"

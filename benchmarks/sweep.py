@@ -22,7 +22,7 @@ from benchmarks.models import Model
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Request
 from remat_plan.search.levels import MOST_COMPILES
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]

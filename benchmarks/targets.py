@@ -21,7 +21,7 @@ from typing import IO
 from benchmarks.common import Options, Report, Session, mb, mean, percent, versions
 from benchmarks.kept import Kept
 from benchmarks.models import MODELS, small
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 NAMES = ("gpt2", "resnet50")
 TARGETS = ("gpu:h100", "tpu:v5e:1x1")

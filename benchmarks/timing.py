@@ -27,7 +27,7 @@ from remat_plan.clock.steps import run_of, with_values
 from remat_plan.clock.store import hardware_of
 from remat_plan.clock.turns import Ratio, Run, time_in_turns
 from remat_plan.cost.hardware import Hardware, hardware_for
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 

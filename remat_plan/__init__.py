@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 # Both make contexts, which are in the keys of JAX's caches: if they came later, all would be traced and compiled again.
 import jax.extend as _extend  # noqa: F401
 
-from remat_plan import marks as _marks  # noqa: F401
+from remat_plan.traced import marks as _marks  # noqa: F401
 
 if TYPE_CHECKING:
     from remat_plan import linen as linen
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from remat_plan.results.measurement import Measurement
     from remat_plan.results.plan import Plan
     from remat_plan.results.steps import BatchSizes, StepReport
-    from remat_plan.units import BudgetError
+    from remat_plan.small.budget import BudgetError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -85,7 +85,7 @@ _NAMES = {
     "results.measurement": "Measurement",
     "results.plan": "Plan",
     "results.steps": "BatchSizes StepReport",
-    "units": "BudgetError",
+    "small.budget": "BudgetError",
 }
 _MODULE_OF = {name: f"remat_plan.{module}" for module, names in _NAMES.items() for name in names.split()}
 

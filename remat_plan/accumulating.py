@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from remat_plan import _compat
-from remat_plan.doors import door
 from remat_plan.graph.frameworks import check_function
-from remat_plan.modules import Functional, holds_modules
-from remat_plan.wording import short
+from remat_plan.small.doors import door
+from remat_plan.small.wording import short
+from remat_plan.traced.modules import Functional, holds_modules
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,32 +10,33 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import collector
 from remat_plan.clock.store import Cost
-from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planned import make_plan
 from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
-from remat_plan.planning.strategies.registry import Strategies, check_budget, lookup
+from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import Existing, trace_loss, trace_program
+from remat_plan.plans.one_program import make_plan
 from remat_plan.report.plans import plan_status
-from remat_plan.report.progress import Progress
+from remat_plan.report.strategies import Strategies
 from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan
-from remat_plan.reuse import note_options_asked
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
-from remat_plan.search.fastest import check_time
 from remat_plan.search.judge import Judge
-from remat_plan.units import format_bytes, is_budget, parse_budget
+from remat_plan.search.seconds import check_time
+from remat_plan.small import garbage
+from remat_plan.small.budget import format_bytes, is_budget, parse_budget
+from remat_plan.small.doors import door
+from remat_plan.small.progress import Progress
+from remat_plan.small.wording import readable, short
+from remat_plan.traced.programs import Existing, trace_loss, trace_program
+from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
 from remat_plan.verify.targets import resolve
-from remat_plan.wording import readable, short
 
 _POINTS = CURVE_POINTS + 1  # and the plain one
 
@@ -186,7 +187,7 @@ def analyze(
 
 
 @door
-@collector.seldom_in
+@garbage.seldom_in
 def tradeoff(
     fn: Callable[..., Any],
     *args: Any,

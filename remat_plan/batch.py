@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan import collector
 from remat_plan.clock.store import Cost, check_cost
-from remat_plan.doors import door
-from remat_plan.fitted import find_marks, make_call
 from remat_plan.graph.frameworks import check_function
-from remat_plan.report.progress import Progress
 from remat_plan.results.steps import BatchSize, BatchSizes
+from remat_plan.small import garbage
+from remat_plan.small.budget import parse_budget
+from remat_plan.small.doors import door
+from remat_plan.small.progress import Progress
+from remat_plan.small.wording import short
 from remat_plan.training.batches import Batches, MarkedStep, largest_of
+from remat_plan.training.fitted import find_marks, make_call
 from remat_plan.training.settings import Settings
-from remat_plan.units import parse_budget
 from remat_plan.verify.targets import resolve
-from remat_plan.wording import short
 
 
 @door
-@collector.seldom_in
+@garbage.seldom_in
 def max_batch(
     train_step: Callable[..., Any],
     make_args: Callable[[int], Sequence[Any]],

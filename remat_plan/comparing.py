@@ -14,28 +14,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from remat_plan import collector
 from remat_plan.clock.steps import attached, run_of
 from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
-from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import Existing, trace_program
-from remat_plan.report.progress import Progress
+from remat_plan.plans.one_program import make_plan
 from remat_plan.results.curves import Comparison, ComparisonRow
 from remat_plan.results.measurement import ROUNDS, Measurement, step_values
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
-from remat_plan.units import Budget, BudgetError, parse_budget
+from remat_plan.small import garbage
+from remat_plan.small.budget import Budget, BudgetError, parse_budget
+from remat_plan.small.doors import door
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import Existing, trace_program
 from remat_plan.verify.targets import resolve
 
 
 @door
-@collector.seldom_in
+@garbage.seldom_in
 def compare(
     fn: Callable[..., Any],
     *args: Any,

@@ -16,24 +16,24 @@ from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from remat_plan.clock.store import Cost, check_cost
-from remat_plan.doors import door
-from remat_plan.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.functions import Planned, remat
 from remat_plan.graph.frameworks import check_function
-from remat_plan.options import RematOptions
-from remat_plan.recent import Recent
+from remat_plan.plans.arguments import RematOptions
 from remat_plan.report.plans import best_overhead, status_line
-from remat_plan.report.progress import Progress
 from remat_plan.results.measurement import ROUNDS, Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.steps import StepReport
-from remat_plan.reuse import MOST_SHAPES
+from remat_plan.small.budget import Budget, parse_budget
+from remat_plan.small.doors import door
+from remat_plan.small.progress import Progress
+from remat_plan.small.recent import Recent
+from remat_plan.small.wording import readable, short
+from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
+from remat_plan.training.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.training.running import Running
 from remat_plan.training.settings import Settings, in_position
-from remat_plan.units import Budget, parse_budget
 from remat_plan.verify.targets import Target, resolve
-from remat_plan.wording import readable, short
 
 _LOG = logging.getLogger("remat_plan")
 

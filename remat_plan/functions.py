@@ -17,12 +17,11 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 import jax
 
 from remat_plan import _compat
-from remat_plan.doors import door, unknown_argument
 from remat_plan.graph.argnums import fixed_arguments, positions
 from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, is_for_jax, refuse_bound_linen
-from remat_plan.modules import holds_modules, lifted
-from remat_plan.options import (
+from remat_plan.planning.strategies.values import StrategyLike
+from remat_plan.plans.arguments import (
     CheckpointOptions,
     Planning,
     RematOptions,
@@ -30,12 +29,12 @@ from remat_plan.options import (
     make_options,
     make_request,
 )
-from remat_plan.planbook import PlanBook, PlanOptions
-from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.policies import guarded
+from remat_plan.plans.book import PlanBook, PlanOptions
 from remat_plan.results.plan import Plan
-from remat_plan.wording import readable, short
-from remat_plan.wrapper import Wrapper
+from remat_plan.rewrite.policies import guarded
+from remat_plan.small.doors import Wrapper, door, unknown_argument
+from remat_plan.small.wording import readable, short
+from remat_plan.traced.modules import holds_modules, lifted
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -4,7 +4,7 @@ In: a module class, or a method of one, and what ``flax.linen.remat`` takes, or 
 Out: a class, or a method, with the same variables, random numbers and results.
 
 Flax lifts functions of scopes: it packs variables and random streams of a module into pytrees, calls a pure function
-of them, and publishes what that returns. Here the pure function is planned (``functions.PlanBook``): what it returns
+of them, and publishes what that returns. Here the pure function is planned (``plans.book.PlanBook``): what it returns
 are the output and every mutable collection, so batch statistics and sown values come out of one run, and what is
 computed again in the backward pass is a copy that nobody publishes. Random streams enter as keys, so the copy draws
 the same masks. While variables are initialised nothing is planned.
@@ -25,15 +25,15 @@ from typing import Any, Unpack
 import jax
 
 from remat_plan import _compat
-from remat_plan.doors import door
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import ScheduleLike, scan
-from remat_plan.options import Planning, check_alone, make_options, make_request
-from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.policies import guarded
-from remat_plan.wording import short
+from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.book import PlanBook
+from remat_plan.rewrite.policies import guarded
+from remat_plan.small.doors import door
+from remat_plan.small.wording import short
 
 try:
     import flax.linen as nn

@@ -3,7 +3,7 @@
 In: a function or method that takes modules, and what ``flax.nnx.remat`` takes, or a budget or the name of a strategy.
 Out: a function with the same arguments, results and effects on the modules.
 
-Modules are split into their structure and their state; what is planned (``functions.PlanBook``) is a pure function of
+Modules are split into their structure and their state; what is planned (``plans.book.PlanBook``) is a pure function of
 the state. It returns the new state with its result, so batch statistics and the counters of random streams are
 updated once, and what is computed again in the backward pass is a copy that nobody stores.
 """
@@ -15,12 +15,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from remat_plan.doors import door
-from remat_plan.modules import lifted
-from remat_plan.options import Planning, check_alone, make_options, make_request
-from remat_plan.planbook import PlanBook
 from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.policies import guarded
+from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.book import PlanBook
+from remat_plan.rewrite.policies import guarded
+from remat_plan.small.doors import door
+from remat_plan.traced.modules import lifted
 
 try:
     from flax import nnx

@@ -18,7 +18,7 @@ from remat_plan.graph.uses import free_ops
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
-from remat_plan.program import Program, make_emitter, trace_program
+from remat_plan.traced.programs import Program, make_emitter, trace_program
 
 CPU = hardware_for("cpu", "cpu")
 REMAT3 = bool(getattr(jax.config, "jax_remat3", False))

@@ -15,8 +15,8 @@ from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 

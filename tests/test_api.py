@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import planbook
+from remat_plan.plans import book
 from remat_plan.results.curves import TradeoffPoint
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 from tests.helpers import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -92,13 +92,13 @@ def test_nothing_is_computed():
 def plans_made(monkeypatch):
     """Counts the plans that are made."""
     made = []
-    original = planbook.make_plan
+    original = book.make_plan
 
     def counting(*args, **kwargs):
         made.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(planbook, "make_plan", counting)
+    monkeypatch.setattr(book, "make_plan", counting)
     return made
 
 

@@ -13,7 +13,7 @@ import remat_plan as rp
 from remat_plan.cli.main import main
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.report.plans import summary_line
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 from tests.helpers import assert_trees_close, count_equations
 
 pytestmark = pytest.mark.usefixtures("quick_search")

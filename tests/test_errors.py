@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 import remat_plan as rp
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -76,7 +76,7 @@ def test_nonsense_budgets(budget, error, text):
     ],
 )  # fmt: skip
 def test_budgets_that_are_understood(budget, size):
-    from remat_plan.units import parse_budget
+    from remat_plan.small.budget import parse_budget
 
     assert parse_budget(budget).size_bytes == size
     assert parse_budget(parse_budget(budget)) == parse_budget(budget)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import remat_plan as rp
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,7 +59,11 @@ def test_importing_is_light():
     What is compiled already stays compiled: JAX's caches are keyed by contexts, and a new one makes them all miss.
     """
     at_once, in_use = (line.split() for line in run(ALONE, "-W", "error").splitlines())
-    assert [name for name in at_once if name.startswith("remat_plan")] == ["remat_plan", "remat_plan.marks"]
+    assert [name for name in at_once if name.startswith("remat_plan")] == [
+        "remat_plan",
+        "remat_plan.traced",
+        "remat_plan.traced.marks",
+    ]
     own = [name for name in in_use if name.startswith("remat_plan.")]
     others = [name for name in in_use if name not in {"remat_plan", *own}]
     assert {"remat_plan.api", "remat_plan.planning.planner", "remat_plan.search.judge"} <= set(own)

@@ -13,9 +13,9 @@ import optax
 import pytest
 
 import remat_plan as rp
-from remat_plan.report import progress
-from remat_plan.report.progress import Progress
 from remat_plan.search import known
+from remat_plan.small import progress
+from remat_plan.small.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -132,7 +132,7 @@ ANYWHERE = """
 import gc, random, signal, sys, threading, time
 import jax, jax.numpy as jnp
 import remat_plan as rp
-from remat_plan.report import progress
+from remat_plan.small import progress
 
 def loss(w, x):
     for _ in range(6):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import planbook
+from remat_plan.plans import book
 from tests.helpers import assert_trees_close, count_equations
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -252,8 +252,8 @@ def test_flax_lifts_over_it(lift):
 
 def test_planned_once_for_all_layers_and_steps(monkeypatch):
     made = []
-    original = planbook.make_plan
-    monkeypatch.setattr(planbook, "make_plan", lambda *args: made.append(1) or original(*args))
+    original = book.make_plan
+    monkeypatch.setattr(book, "make_plan", lambda *args: made.append(1) or original(*args))
     block = nothing(Block)
     model = stack(block)
     variables = model.init(KEYS, X)

@@ -10,7 +10,7 @@ import pytest
 import remat_plan as rp
 from remat_plan import _compat, fitting
 from remat_plan.cost.layout import dot_operand_order
-from remat_plan.recent import Recent
+from remat_plan.small.recent import Recent
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -45,7 +45,7 @@ def trace(planned, sizes):
 
 @pytest.mark.parametrize("door", PLANNED)
 def test_plans_of_the_last_shapes_are_kept(door, monkeypatch):
-    monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 4)
+    monkeypatch.setattr("remat_plan.plans.book.MOST_PLANS", 4)
     planned = PLANNED[door]()
     trace(planned, range(10, 14))
     first, *others = planned.plans
@@ -79,8 +79,8 @@ def allocated():
 @pytest.mark.slow
 def test_memory_is_flat(door, monkeypatch):
     """What is left of fifteen shapes is there no more after fifteen others."""
-    monkeypatch.setattr("remat_plan.planbook.MOST_PLANS", 6)
-    monkeypatch.setattr("remat_plan.reuse.MOST_SHAPES", 3)
+    monkeypatch.setattr("remat_plan.plans.book.MOST_PLANS", 6)
+    monkeypatch.setattr("remat_plan.traced.reuse.MOST_SHAPES", 3)
     planned, found = PLANNED[door](), []
     trace(planned, range(100, 115))
     tracemalloc.start(1)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import fitting, planbook
+from remat_plan import fitting
+from remat_plan.plans import book
 from remat_plan.search import known
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -45,13 +46,13 @@ def at_once(work, inputs):
 @pytest.fixture
 def planned_sizes(monkeypatch):
     """How many rows the programs had that were planned, in order."""
-    made, make_plan = [], planbook.make_plan
+    made, make_plan = [], book.make_plan
 
     def counted(judge, *args):
         made.append(judge.program.call.leaves[1].shape[0])
         return make_plan(judge, *args)
 
-    monkeypatch.setattr(planbook, "make_plan", counted)
+    monkeypatch.setattr(book, "make_plan", counted)
     return made
 
 

@@ -19,7 +19,7 @@ from remat_plan.planning.strategies.records import NO_SETTINGS, Settings
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import Request
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 COLUMNS = (
     *("schedule", "peak GB", "peak, times less", "temporaries GB", "temporaries, times less"),

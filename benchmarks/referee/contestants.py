@@ -34,12 +34,12 @@ from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.program import Program, trace_program
-from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
+from remat_plan.small.progress import Progress
 from remat_plan.solve import milp
 from remat_plan.solve.chain import solve
 from remat_plan.solve.min_cut import SegmentProblem
+from remat_plan.traced.programs import Program, trace_program
 
 _POINTS = 40
 """So many sizes of saved values are tried for the min-cut."""

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from remat_plan.cli.errors import InputError, user_error
-from remat_plan.wording import did_you_mean
+from remat_plan.small.wording import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from remat_plan.report.plans import summary_line
 from remat_plan.report.text import show
 from remat_plan.results.curves import Comparison
 from remat_plan.results.shown import Shown
-from remat_plan.units import BudgetError, parse_budget
+from remat_plan.small.budget import BudgetError, parse_budget
 
 COMPARED_BUDGETS = ("75%", "50%", "25%")
 

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import remat_plan
 from remat_plan.clock.store import Cost
-from remat_plan.program import Existing
 from remat_plan.search.candidates import Goal
+from remat_plan.traced.programs import Existing
 
 _INTRODUCTION = """\
 Plan gradient checkpointing for a JAX function from the command line.

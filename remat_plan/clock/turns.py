@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from remat_plan import collector
+from remat_plan.small import garbage
 
 LEAST_SECONDS = 0.02
 """A program is called as often in each round as makes so many seconds, since shorter ones measure the clock."""
@@ -160,7 +160,7 @@ def time_in_turns(
         run.seconds()  # compiles, and touches the memory for the first time
     calls = [min(max(math.ceil(LEAST_SECONDS / run.seconds()[0]), 1), MOST_CALLS) for run in runs]
     found: list[list[tuple[float, float]]] = [[] for _ in runs]
-    with collector.seldom():  # a collection of all that a trace left behind takes longer than a small step
+    with garbage.seldom():  # a collection of all that a trace left behind takes longer than a small step
         for number in range(rounds):
             say(number)
             for index in _order(len(runs), number):

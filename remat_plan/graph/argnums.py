@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
 
 def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:

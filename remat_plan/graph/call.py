@@ -22,7 +22,7 @@ from remat_plan import _compat
 from remat_plan.graph.argnums import fixed_arguments, normalize_argnums
 from remat_plan.graph.argument_names import FLAT_NAMES, name_arguments
 from remat_plan.graph.frameworks import check_function, is_nnx_module, is_number, sort_leaves
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -1,14 +1,14 @@
 """Where values are used.
 
 In: ``Graph``. Out: the operations that depend on nothing, those that hang on keys and integers alone, those that nobody
-reads, and the last use of every value.
+reads; the last use of every value, and what the backward pass reads.
 """
 
 from __future__ import annotations
 
 import jax
 
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
 
 
 def free_ops(graph: Graph) -> frozenset[int]:
@@ -51,3 +51,17 @@ def last_uses(graph: Graph) -> list[int]:
         if v >= 0:
             last[v] = len(graph.ops)
     return last
+
+
+def residuals(graph: Graph, op: Op) -> list[int]:
+    """Return the values that the backward pass of one operation reads."""
+    if not op.differentiated:
+        return []
+    need = graph.needs[op.kind]
+    read = [op.operands[i] for i in need.operands if op.operands[i] >= 0]
+    return read + [op.outputs[j] for j in need.outputs]
+
+
+def all_residuals(graph: Graph) -> frozenset[int]:
+    """Return the values that the backward pass of some operation reads."""
+    return frozenset(v for op in graph.ops for v in residuals(graph, op))

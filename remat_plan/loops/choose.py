@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat_plan.loops.nested import log_factors, sqrt_factors
+from remat_plan.small.budget import BudgetError, format_bytes
 from remat_plan.solve.binomial import advances, useful_slots
-from remat_plan.units import BudgetError, format_bytes
 
 WORKING_COPIES = 4
 """Carries that every schedule needs at once: before and after a step, their cotangents."""

@@ -18,9 +18,9 @@ from remat_plan.loops.body import Prepared, forward_mode_explained, prepare
 from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
 from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
+from remat_plan.small.budget import parse_budget
+from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import slots_for
-from remat_plan.units import parse_budget
-from remat_plan.wording import readable
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
 ScheduleLike = ScheduleName | tuple[Literal["nested"], tuple[int, ...]]

@@ -28,9 +28,9 @@ from remat_plan.loops.body import Body, Leaves, forward_mode_explained, prepare
 from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
+from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 from remat_plan.solve.online import FOREVER
-from remat_plan.wording import readable
 
 SLOTS = 64
 """Slots where neither ``slots`` nor ``max_steps`` is given."""

@@ -32,6 +32,7 @@ from remat_plan.cost.memory import Timeline, region_cost
 from remat_plan.cost.rules import Kind
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
+from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
@@ -141,8 +142,7 @@ def surely_needed(graph: Graph, op: Op) -> list[int]:
     need = graph.needs[op.kind]
     places = {"in": op.operands, "out": op.outputs}
     direct = [places[side][i] for side, i in need.direct]
-    others = {*[op.operands[i] for i in need.operands], *[op.outputs[j] for j in need.outputs]} - set(direct)
-    walked = [v for v in others if v >= 0]
+    walked = {*residuals(graph, op)}.difference(direct)
     replaced = need.internal_bytes < sum(graph.values[v].size_bytes for v in walked)
     return [v for v in (*direct, *(() if replaced else walked)) if v >= 0]
 

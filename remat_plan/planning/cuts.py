@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from remat_plan.graph.records import Graph
 from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import drawn_ops, free_ops, last_uses
+from remat_plan.graph.uses import all_residuals, drawn_ops, free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.plateaus import PLATEAU, Facts, bytes_alive, is_better, is_one_place, largest_alive, plateaus
-from remat_plan.planning.stretches import Stretches, is_expensive, residuals
+from remat_plan.planning.stretches import Stretches, is_expensive
 
 GAIN = 0.5
 """How many bytes of residuals a cut must separate per byte that it adds to the frontier."""
@@ -60,11 +60,6 @@ class Cuts:
     needed: frozenset[int]
     limits: Limits = NO_LIMITS
     major: frozenset[int] = frozenset()
-
-
-def needed_values(graph: Graph) -> frozenset[int]:
-    """Return the values that the backward pass of some differentiated equation reads."""
-    return frozenset(v for op in graph.ops for v in residuals(graph, op))
 
 
 def _streams(graph: Graph, expensive: Sequence[bool], last: list[int]) -> list[int]:
@@ -133,7 +128,7 @@ def _facts_of(graph: Graph) -> Facts:
     free, last = free_ops(graph), last_uses(graph)
     expensive = [is_expensive(op.eqn) for op in graph.ops]
     views = argument_views(graph)
-    passive, needed = free | views, needed_values(graph)
+    passive, needed = free | views, all_residuals(graph)
     made = [v for v in graph.values if v.producer >= 0 and v.producer not in passive and last[v.index] > v.producer]
     streams = [graph.values[v] for v in _streams(graph, expensive, last)]
     heights = bytes_alive(graph, [*made, *streams], last)

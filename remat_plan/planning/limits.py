@@ -32,7 +32,7 @@ from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
 from remat_plan.graph.uses import free_ops
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
 
 @dataclass(frozen=True, slots=True)

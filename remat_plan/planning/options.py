@@ -22,12 +22,12 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts, is_small
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
-from remat_plan.planning.stretches import residuals
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 

@@ -13,7 +13,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import free_ops, last_uses
+from remat_plan.graph.uses import all_residuals, free_ops, last_uses
 from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
@@ -22,7 +22,6 @@ from remat_plan.planning.cuts import (
     cut_everywhere,
     find_cuts,
     frontiers,
-    needed_values,
     without_loss,
 )
 from remat_plan.planning.honours import honours
@@ -256,4 +255,4 @@ def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:
     positions = (0, len(region.ops))
     free = free_ops(region)
     crossing = frontiers(region, positions, free, last_uses(region))
-    return Cuts(positions, crossing, free, needed_values(region), limits)
+    return Cuts(positions, crossing, free, all_residuals(region), limits)

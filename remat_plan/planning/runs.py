@@ -15,6 +15,7 @@ from remat_plan.cost.memory import region_cost
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.cost.work import work_class
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.solve.min_cut import SegmentProblem
@@ -136,14 +137,6 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
     least = max((graph.values[v].size_bytes for v in run.values), default=0) * SMALL_SHARE
     small = {v for v in run.values if graph.values[v].size_bytes <= least}
     stored = set(run.leaves) if avoid_small else set(run.leaves) | small
-    needed: set[int] = set()
-    for index in run.ops:
-        op = graph.ops[index]
-        if not op.differentiated:
-            continue
-        need = graph.needs[op.kind]
-        needed.update(local[op.operands[i]] for i in need.operands if op.operands[i] in local)
-        needed.update(local[op.outputs[j]] for j in need.outputs)
     return SegmentProblem(
         op_inputs=tuple(tuple(local[v] for v in graph.ops[i].reads if v in local) for i in run.ops),
         op_outputs=tuple(tuple(local[v] for v in graph.ops[i].outputs) for i in run.ops),
@@ -155,6 +148,6 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
             and not (avoid_small and v in small - set(run.leaves) and graph.values[v].producer not in run.limits.fixed)
             for v in run.values
         ),
-        needed=frozenset(needed),
+        needed=frozenset({local[v] for i in run.ops for v in residuals(graph, graph.ops[i]) if v in local}),
         fixed=frozenset(n for n, i in enumerate(run.ops) if i in run.limits.fixed),
     )

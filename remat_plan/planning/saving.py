@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.graph.schedule import Segment, as_is, saving
+from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts
 
 
@@ -30,13 +31,7 @@ def is_unbatched_product(op: Op) -> bool:
 
 def backward_reads(graph: Graph, start: int, end: int) -> list[int]:
     """Return the values that the backward pass of equations ``start .. end-1`` reads, in order."""
-    read: dict[int, None] = {}
-    for op in graph.ops[start:end]:
-        if op.differentiated:
-            need = graph.needs[op.kind]
-            read.update(dict.fromkeys(op.operands[i] for i in need.operands if op.operands[i] >= 0))
-            read.update(dict.fromkeys(op.outputs[j] for j in need.outputs))
-    return list(read)
+    return list(dict.fromkeys(v for op in graph.ops[start:end] for v in residuals(graph, op)))
 
 
 def saveable(graph: Graph, cuts: Cuts, start: int, end: int) -> list[int]:

@@ -17,7 +17,8 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, called, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Graph
+from remat_plan.graph.uses import residuals
 
 
 def is_expensive(eqn: Any) -> bool:
@@ -26,15 +27,6 @@ def is_expensive(eqn: Any) -> bool:
         return False
     inside = called(eqn)
     return inside is None or any(is_expensive(inner) for inner in _compat.open_jaxpr(inside)[0].eqns)
-
-
-def residuals(graph: Graph, op: Op) -> list[int]:
-    """Return the values that the backward pass of one equation reads."""
-    if not op.differentiated:
-        return []
-    need = graph.needs[op.kind]
-    read = [op.operands[i] for i in need.operands if op.operands[i] >= 0]
-    return read + [op.outputs[j] for j in need.outputs]
 
 
 class Stretches:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from remat_plan.report.charts import BEFORE, GREY, BarChart
 from remat_plan.report.tables import Cell, Column, Fact, Line, Table, number_of, times
 from remat_plan.results.places import file_label, is_cell
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.results.analysis import Analysis, Residual

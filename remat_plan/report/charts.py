@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c"),

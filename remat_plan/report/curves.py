@@ -22,7 +22,7 @@ from remat_plan.report.charts import (
     point_look,
 )
 from remat_plan.report.tables import Cell, Column, Line, Table, figures, number_of, optional_share
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.results.curves import Comparison, ComparisonRow, Tradeoff

@@ -12,7 +12,7 @@ from remat_plan.report.charts import PLAIN, PLANNED, Axis, Chart, Look, Rule, Se
 from remat_plan.report.entries import Entry, plan_entries
 from remat_plan.report.tables import Cell, Column, Fact, Line, Table, format_flops, number_of, times
 from remat_plan.results.plan import Plan
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.results.evidence import MemoryTrace

@@ -11,7 +11,7 @@ from remat_plan.report.plans import best_overhead, overhead_fact
 from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.steps import BatchSize, BatchSizes, StepReport
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 
 def step_line(report: StepReport) -> str:

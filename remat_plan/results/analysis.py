@@ -15,10 +15,10 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
-from remat_plan.planning.cuts import needed_values
+from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
-from remat_plan.wording import readable
+from remat_plan.small.wording import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:
 
 def analyze_graph(graph: Graph) -> Analysis:
     """Return the analysis of a graph."""
-    needed = needed_values(graph)
+    needed = all_residuals(graph)
     saved: dict[int, str] = {}
     readers: dict[int, str] = {}
     internals: list[Residual] = []
@@ -108,7 +108,7 @@ def analyze_graph(graph: Graph) -> Analysis:
         need = graph.needs[op.kind]
         for side, position in need.direct:
             saved.setdefault(op.operands[position] if side == "in" else op.outputs[position], op.primitive)
-        for v in [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]:
+        for v in residuals(graph, op):
             readers.setdefault(v, op.primitive)
         internals += _internals(op, need.internal_avals)
     read = sorted(v for v in {*saved, *needed} if v >= 0)  # literals have numbers below 0

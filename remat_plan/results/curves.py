@@ -15,8 +15,8 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import readable
 from remat_plan.solve.pareto import undominated
-from remat_plan.wording import readable
 
 
 @dataclass(frozen=True, slots=True)

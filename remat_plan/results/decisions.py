@@ -14,7 +14,7 @@ from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, is_written
 from remat_plan.graph.structure import Structure, structure_of
-from remat_plan.planning.cuts import needed_values
+from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import file_label, lines_text, value_text
 
 
@@ -87,15 +87,11 @@ def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
 
 def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:
     """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
-    stack = []
-    for op in graph.ops[segment.start : segment.end]:
-        if op.differentiated:
-            need = graph.needs[op.kind]
-            stack += [op.operands[i] for i in need.operands] + [op.outputs[j] for j in need.outputs]
+    stack = [v for op in graph.ops[segment.start : segment.end] for v in residuals(graph, op)]
     again: set[int] = set()
     while stack:
         v = stack.pop()
-        if v < 0 or v in saved:
+        if v in saved:
             continue
         n = graph.values[v].producer
         if segment.start <= n < segment.end and n not in again:
@@ -109,7 +105,7 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
     if is_written(tuple(schedule)):
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
-    _collect(graph, needed_values(graph), schedule, 0, rows)
+    _collect(graph, all_residuals(graph), schedule, 0, rows)
     return tuple(_merged(rows))
 
 
@@ -220,7 +216,7 @@ def _collect_structure(
     for number, part in enumerate(choice.parts):
         region = regions[number if len(regions) > 1 else 0]
         before = len(rows)
-        _collect(region, needed_values(region), part.schedule, depth + 1, rows)
+        _collect(region, all_residuals(region), part.schedule, depth + 1, rows)
         own = [row for row in rows[before:] if row.depth == depth + 1]
         again += part.count * sum(row.count * row.recomputed_flops for row in own)
         if part.groups:

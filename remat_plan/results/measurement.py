@@ -1,29 +1,26 @@
 """The plain and the planned step of a plan, run in turns on one device: ``Plan.measure``.
 
-In: a ``Plan``, the function it is for, arrays. Out: ``Measurement``, from the ``Samples`` of both steps: printed,
+In: a program on arrays, the schedule of its plan. Out: ``Measurement``, from the ``Samples`` of both steps: printed,
 shown, drawn, stored as JSON.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from remat_plan.clock.device import device_name, peak_bytes
-from remat_plan.clock.steps import attached, check_arrays, ones, run_of
+from remat_plan.clock.steps import check_arrays, ones, run_of
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
-from remat_plan.program import Program, make_program, make_runner, run_plain
+from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import readable
+from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
-from remat_plan.wording import readable
-
-if TYPE_CHECKING:
-    from remat_plan.results.plan import Plan
 
 ROUNDS = 15
 """How often both steps run by default: the interval around the median leaves the three largest and smallest out."""
@@ -100,24 +97,14 @@ class Measurement(Shown):
         )
 
 
-def measure_plan(
-    plan: Plan, fn: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], rounds: int
-) -> Measurement:
-    """Run both steps in turns; see ``Plan.measure``."""
-    if fn is None:
-        raise ValueError(
-            "this plan has lost its function, which only plans returned by rp.plan keep and which is not stored. "
-            "Write plan.measure(*args, fn=loss_fn)."
-        )
-    check_rounds(rounds)
-    target = attached(plan.target, "this plan")
-    program = make_program(plan.trace(fn, args, kwargs), plan.existing)
-    plan.check(program)
-    runs = plain_and_planned(program, plan.schedule, target)
+def measure_program(program: Program, schedule: Schedule, target: Target, rounds: int, overhead: float) -> Measurement:
+    """Run the plain and the planned gradient step of a program in turns on its own arrays; see ``Plan.measure``."""
+    runs = plain_and_planned(program, schedule, target)
     peaks = peaks_of(runs, target)
     plain, planned = time_in_turns(runs, rounds)
+    fn = program.call.fn
     name = getattr(fn, "__name__", type(fn).__name__)
-    return Measurement.of(f"gradient step of {name}", plain, planned, plan.overhead, target, peaks)
+    return Measurement.of(f"gradient step of {name}", plain, planned, overhead, target, peaks)
 
 
 def check_rounds(rounds: int) -> None:
@@ -128,7 +115,7 @@ def check_rounds(rounds: int) -> None:
         raise ValueError(f"rounds={rounds!r}: at least one round is needed.")
 
 
-def plain_and_planned(program: Program, schedule: Any, target: Target) -> tuple[Run, Run]:
+def plain_and_planned(program: Program, schedule: Schedule, target: Target) -> tuple[Run, Run]:
     """The gradient step of a program on its own arrays, as JAX has it without recomputation, and under a schedule."""
     kind = GradientStep if program.is_loss else PullbackStep
     moving = program.call.differentiated

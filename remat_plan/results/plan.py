@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
-from remat_plan.doors import door
+from remat_plan.clock.steps import attached
 from remat_plan.graph.fingerprint import Fingerprint, difference
 from remat_plan.graph.schedule import Segment, is_planned, is_written
 from remat_plan.graph.valid import check_schedule
-from remat_plan.program import EXISTING, Program, Traced, trace_function, trace_loss
 from remat_plan.results.codec import Change, Signed
 from remat_plan.results.decisions import Decision
 from remat_plan.results.evidence import MemoryTrace, Search
-from remat_plan.results.measurement import ROUNDS, Measurement, measure_plan
+from remat_plan.results.measurement import ROUNDS, Measurement, check_rounds, measure_program
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
-from remat_plan.reuse import Emissions, warn_where_undone
-from remat_plan.wording import readable
-from remat_plan.wrapper import Wrapper
+from remat_plan.small.doors import Wrapper, door
+from remat_plan.small.wording import readable
+from remat_plan.traced.programs import EXISTING, Program, Traced, make_program, trace_function, trace_loss
+from remat_plan.traced.reuse import Emissions, warn_where_undone
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -184,7 +184,17 @@ class Plan(Shown):
             >>> rp.plan(loss, w, x, budget="60%").measure(w, x, rounds=3).plain.seconds > 0
             True
         """
-        return measure_plan(self, self.function if fn is None else fn, args, kwargs or {}, rounds)
+        fn = self.function if fn is None else fn
+        if fn is None:
+            raise ValueError(
+                "this plan has lost its function, which only plans returned by rp.plan keep and which is not stored. "
+                "Write plan.measure(*args, fn=loss_fn)."
+            )
+        check_rounds(rounds)
+        target = attached(self.target, "this plan")
+        program = make_program(self.trace(fn, args, kwargs or {}), self.existing)
+        self.check(program)
+        return measure_program(program, self.schedule, target, rounds, self.overhead)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "function": None}  # functions often cannot be pickled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.results.shown import Shown
-from remat_plan.wording import readable
+from remat_plan.small.wording import readable
 
 
 @dataclass(frozen=True, slots=True)

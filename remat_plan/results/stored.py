@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
@@ -18,10 +18,9 @@ from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cov
 from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
 from remat_plan.results.decisions import count_segments, inside_of
 from remat_plan.results.evidence import MemoryTrace, Search
-from remat_plan.wording import short
+from remat_plan.small.wording import short
 
-if TYPE_CHECKING:
-    from remat_plan.results.plan import Plan
+T = TypeVar("T")
 
 FORMAT = 4
 """Number of the form of stored plans: one more with each change that an older version could not read."""
@@ -37,14 +36,18 @@ def digest_of(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_plan(plan: Plan) -> str:
+def write_plan(plan: Any) -> str:
     """Return a plan as text, equal for equal plans."""
     data = {**encode(plan), "format": FORMAT}
     return json.dumps({**data, DIGEST: digest_of(data)}, sort_keys=True)
 
 
-def read_plan(kind: type[Plan], source: str) -> Plan:
+def read_plan(kind: type[T], source: str) -> T:
     """Read a plan back.
+
+    Args:
+        kind: the class of plans.
+        source: the text.
 
     Raises:
         TypeError: ``source`` is no string.
@@ -70,7 +73,7 @@ def read_plan(kind: type[Plan], source: str) -> Plan:
         raise ValueError(f"Plan.from_json: this is not a plan that can be read: {error}.") from None
 
 
-def _read(kind: type[Plan], data: Any) -> Plan:
+def _read(kind: type, data: Any) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"the text is {kind_of(data)}, not an object")
     if "format" not in data:

@@ -30,8 +30,8 @@ from remat_plan.graph.pooling import windows_of
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
 from remat_plan.graph.structure import structure_of
-from remat_plan.policies import named_policy, offloading_policy
 from remat_plan.rewrite.late import start_late, together
+from remat_plan.rewrite.policies import named_policy, offloading_policy
 from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
 

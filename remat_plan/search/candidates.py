@@ -25,8 +25,8 @@ from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.recent import Recent
-from remat_plan.report.progress import Progress
+from remat_plan.small.progress import Progress
+from remat_plan.small.recent import Recent
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""

@@ -8,12 +8,13 @@ With the compiler's word the gradient step of the program is searched as a train
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.honours import honours
-from remat_plan.report.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
+from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import fastest_first, find
 from remat_plan.search.judge import Judge, may_be_spread
@@ -21,6 +22,8 @@ from remat_plan.search.levels import Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, rate
 from remat_plan.search.slow import confirmed
 from remat_plan.verify.compile import CompiledMemory
+
+T = TypeVar("T")
 
 _DOUBT = 1.1
 """The function as written stays where none predicted up to this share of the budget is predicted to be faster."""
@@ -79,7 +82,7 @@ def find_confirmed(
         peaks |= {**compiled, schedule: found.memory.total_bytes}
     fitting = [s for s in (schedule, written) if s in peaks and peaks[s] <= budget_bytes]
     if fitting:
-        return Confirmed(fastest(judge, fitting), peaks)
+        return Confirmed(fastest(fitting, judge.price, written), peaks)
     if candidates.may_stay_plain(request):  # as JAX has it, where planning merges equal equations
         plain = peak(judge.unplanned)
         peaks[program.plain] = min(peaks.get(program.plain, plain), plain)
@@ -98,13 +101,10 @@ def may_stay_written(judge: Judge, request: Request) -> bool:
     return free and judge.program.has_own_remat
 
 
-def fastest(judge: Judge, schedules: Sequence[Schedule]) -> Schedule:
-    """Of schedules that fit the fastest predicted; the function as written unless another is clearly faster."""
-    best = min(schedules, key=judge.price)
-    written = judge.program.written
-    if written in schedules and judge.price(best) > (1 - _AGREEMENT) * judge.price(written):
-        return written
-    return best
+def fastest(fitting: Sequence[T], price: Callable[[T], float], written: T) -> T:
+    """Of what fits the fastest predicted; the function or step as written unless another is clearly faster."""
+    best = min(fitting, key=price)
+    return written if written in fitting and price(best) > (1 - _AGREEMENT) * price(written) else best
 
 
 def _may_be_beaten(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.structure import is_loop
 from remat_plan.planning.blend import paths
-from remat_plan.report.shortfall import nothing_to_do
+from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 

@@ -22,19 +22,15 @@ from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule, Segment, is_written
-from remat_plan.program import Program, make_runner, run_plain
-from remat_plan.report.progress import Progress
+from remat_plan.graph.schedule import Schedule, as_is, is_written
 from remat_plan.search.known import KnownProgram
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
-
-UNMERGED: Schedule = (Segment(-1, -1),)
-"""Stands for the plain function as JAX has it, with the equations that are merged for planning; for the evaluator it is
-the plain one."""
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -70,13 +66,15 @@ class Judge:
         compile_seconds: how long each of them took when it was compiled.
         compiles: how often something was compiled.
         known: what was compiled in this process of programs that are told to be the same, with default options.
+        unplanned: the function without recomputation, as JAX has it: the plain schedule of all of its equations, those
+            that planning merges with others too. For the evaluator it is the plain one.
     """
 
     def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table"):
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
-        self.fast = target.platform == "tpu" and not target.attached
+        self.fast = target.compiles_slowly
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
@@ -90,12 +88,14 @@ class Judge:
         self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
         self.extra = [_compat.struct(jax.typeof(c)) for c in constants] if self.promoted else []
+        merged = 0 if self.promoted else program.graph.merged
+        self.unplanned: Schedule = (as_is(0, len(program.graph.ops) + merged),)
         self.mapped = is_mapped(program.graph)
         self.known = KnownProgram((self.identity, self.kind, self.structs, target.name, target.platform))
 
     def step(self, schedule: Schedule) -> GradientStep | PullbackStep:
         """The gradient step under a schedule; tracers that the function closed over become arguments."""
-        if schedule == UNMERGED:
+        if self._is_unmerged(schedule):
             return self.kind(lambda *values: run_plain(self.program, values), self.program.call.differentiated)
         run = make_runner(self.program, schedule)
         n = len(self.program.call.leaves)
@@ -118,7 +118,7 @@ class Judge:
             return known
         if is_written(schedule):
             return self.traced(schedule)
-        if schedule == UNMERGED:
+        if self._is_unmerged(schedule):
             return self.timeline(self.program.plain)
         step = StepProgram(self.rules)
         made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
@@ -179,17 +179,16 @@ class Judge:
                 step = _compat.reporting_checks(step)
             self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
             self.compiles += 1
-            if not fast and schedule and schedule != UNMERGED:  # the same in every program with this identity
+            if not (fast or is_written(schedule) or self._is_unmerged(schedule)):  # which identity does not tell
                 self.known.add(schedule, self._compiled[key])
             self.compile_seconds[key] = time.perf_counter() - started
             told = self.device, self.compile_seconds[key], self._compiled[key].total_bytes
             _LOG.debug("compiled a schedule for %s in %.2f s: %d bytes", *told)
         return self._compiled[key]
 
-    @property
-    def unplanned(self) -> Schedule:
-        """The function without recomputation, as JAX has it: also with the equations that planning merges."""
-        return UNMERGED if self.program.graph.merged and not self.promoted else self.program.plain
+    def _is_unmerged(self, schedule: Schedule) -> bool:
+        """Whether a schedule is of equations that planning merges too, so that it is none of the graph."""
+        return schedule == self.unplanned != self.program.plain
 
     @property
     def baseline(self) -> Schedule:

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.recent import Recent
+from remat_plan.small.recent import Recent
 from remat_plan.verify.compile import CompiledMemory
 
 Known = dict[Any, CompiledMemory]

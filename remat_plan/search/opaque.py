@@ -19,9 +19,9 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.structure import structure_of
-from remat_plan.report.shortfall import all_in_one
+from remat_plan.results.shortfall import all_in_one
 from remat_plan.search.judge import Judge
-from remat_plan.units import Budget
+from remat_plan.small.budget import Budget
 
 _ALL = 0.9
 """The share of what a program needs beside arguments and results that is all of it: no schedule could save more than

@@ -1,9 +1,14 @@
-"""Whose word on seconds a search goes by in the end: the compiler's, or the clock's.
+"""Whose word on seconds a search goes by in the end, the compiler's or the clock's; ``goal="time"`` goes by it alone.
 
-In: a ``Judge``, schedules. Out: for each the ratio of its seconds to those of the plain step.
+In: a ``Judge``, schedules; ``Candidates`` and a ``Request`` where nothing else counts. Out: for each schedule the ratio
+of its seconds to those of the plain step; of several the fastest.
 
 The evaluator chooses what is compiled, the compiler has the last word on peaks, and of what fits the schedule that it
 says is fastest is taken. A clock asks for arrays and a device that is attached.
+
+Recomputing can be faster than writing and reading memory, and where that is so the plain step is not the fastest. With
+``goal="time"`` the evaluator proposes schedules, among them some that need much less memory; the function as it is
+stays unless another schedule is surely faster.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from remat_plan import _compat
 from remat_plan.clock.steps import ones, run_of
 from remat_plan.clock.turns import Ratio, time_in_turns
 from remat_plan.graph.schedule import Schedule
+from remat_plan.planning.strategies.records import Strategy
+from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 
 T = TypeVar("T")
@@ -35,6 +42,16 @@ _CLOCK_ROUNDS = (5, 15)
 
 _CLOCK_SECONDS = 40.0
 """So long all of them are run together, unless the least rounds take longer."""
+
+_FASTEST = 3
+"""So many of the schedules with the least predicted seconds are tried."""
+
+_SHARES = (0.8, 0.6, 0.4)
+"""Of those within each of these shares of the plain peak the one with the least predicted seconds is tried too: what
+memory traffic costs is what predictions know least about."""
+
+_POINTS = 8
+"""So many points of each of the planner's curves are judged."""
 
 
 def by_compiler(judge: Judge) -> Seconds:
@@ -90,3 +107,35 @@ def faster_by(seconds: Callable[[Sequence[T]], Sequence[Ratio | None]], best: T,
     known = [(ratio, s) for ratio, s in zip(ratios, every[1:], strict=True) if ratio is not None]
     sure = [(ratio.value, n, s) for n, (ratio, s) in enumerate(known) if ratio.high < (1 - SURE) * own.value]
     return min(sure, key=lambda row: row[:2])[2] if sure else best
+
+
+def check_time(strategy: Strategy, budget: object, verify: bool) -> None:
+    """Raise ``ValueError`` for arguments that contradict ``goal="time"``."""
+    told = {"budget": budget is not None, "strategy": strategy.name != "auto", "verify=False": not verify}
+    if wrong := next((name for name, is_there in told.items() if is_there), None):
+        raise ValueError(
+            f"goal='time' looks for the fastest step by compiling and running candidates, so it does not take "
+            f"{wrong}. For the fastest plan within a budget, omit goal."
+        )
+
+
+def find_fastest(judge: Judge, candidates: Candidates, request: Request, seconds: Seconds) -> Schedule:
+    """Return the fastest schedule found; the one that recomputes nothing unless another is surely faster."""
+    program = judge.program
+    start = program.written if program.has_own_remat else program.plain
+    return faster_by(seconds, start, [program.plain, *proposed(judge, candidates, request)])
+
+
+def proposed(judge: Judge, candidates: Candidates, request: Request) -> list[Schedule]:
+    """Schedules that may be the fastest, by prediction."""
+    curves = candidates.planner(request.constraints).curves
+    points = [s for curve in curves for s in curve.spread(_POINTS)]
+    known = {
+        (judge.predicted_bytes(s), judge.timeline(s).seconds): s
+        for s in (*points, *candidates.uniform(request))
+        if s != judge.program.plain
+    }
+    ordered = [known[key] for key in sorted(known, key=lambda key: (key[1], key[0]))]
+    plain = judge.predicted_bytes(judge.program.plain)
+    within = [next((s for s in ordered if judge.predicted_bytes(s) <= share * plain), None) for share in _SHARES]
+    return list(dict.fromkeys([*ordered[:_FASTEST], *(s for s in within if s is not None)]))

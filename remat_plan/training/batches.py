@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.search.mark import Choice, Mark, held_bytes, level_bytes, overhead, rate
-from remat_plan.training.search import Measuring, first_rate, search_choices
+from remat_plan.training.schedules import Measuring, first_rate, search_choices
 from remat_plan.verify.compile import CompiledMemory
 
 _TRIES = 4

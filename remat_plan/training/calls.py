@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, Sharding
 
 from remat_plan import _compat
 from remat_plan.graph.call import struct_of
-from remat_plan.recent import key_of
+from remat_plan.small.recent import key_of
 from remat_plan.training.settings import Settings
 from remat_plan.training.step import Split, TrainingStep
 

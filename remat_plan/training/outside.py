@@ -14,10 +14,10 @@ import jax
 from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import evaluate
-from remat_plan.marks import MarkRunner
-from remat_plan.program import Traced
 from remat_plan.results.places import line_text
 from remat_plan.search.candidates import Request
+from remat_plan.traced.marks import MarkRunner
+from remat_plan.traced.programs import Traced
 from remat_plan.training.step import TrainingStep
 
 _SCOPE = "remat_plan_mark"

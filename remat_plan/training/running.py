@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Sharding
 
-from remat_plan.reuse import warn_where_undone
+from remat_plan.traced.reuse import warn_where_undone
 from remat_plan.training.calls import StepCall, lies_as, sharding_of
 from remat_plan.training.sites import Trial
 from remat_plan.training.step import TrainingStep

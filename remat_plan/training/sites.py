@@ -22,10 +22,10 @@ from jax.custom_derivatives import SymbolicZero
 from remat_plan import _compat
 from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.schedule import WRITTEN, Schedule
-from remat_plan.marks import MarkRunner
-from remat_plan.program import Program, Traced, make_program
-from remat_plan.reuse import Emissions
 from remat_plan.search.candidates import Request
+from remat_plan.traced.marks import MarkRunner
+from remat_plan.traced.programs import Program, Traced, make_program
+from remat_plan.traced.reuse import Emissions
 
 MARKED = "remat_plan: argument of a mark"
 """The name that inputs of marks have in the trace with probes."""

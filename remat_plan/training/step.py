@@ -16,7 +16,7 @@ from jax.sharding import Sharding
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.frameworks import sort_leaves
-from remat_plan.marks import MarkRunner, running_marks
+from remat_plan.traced.marks import MarkRunner, running_marks
 from remat_plan.training.settings import Settings
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compile_to_run, compiler_options
 from remat_plan.verify.place import place_shardings

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.small.budget import format_bytes
 from remat_plan.training.sites import MARKED
-from remat_plan.units import format_bytes
 
 _HOW = (
     "rp.fit plans functions marked by rp.mark: write jax.value_and_grad(rp.mark({name}), ...) "

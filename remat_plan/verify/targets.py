@@ -28,8 +28,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.experimental import topologies
 
+from remat_plan.small.wording import did_you_mean, short
 from remat_plan.verify.gpu_specs import GPUS, config_text, enlarge_memory
-from remat_plan.wording import did_you_mean, short
 
 Device: TypeAlias = Any
 """A ``jax.Device`` (which is no type to a type checker)."""
@@ -84,6 +84,11 @@ class Target:
     device: Device
     device_memory_bytes: int | None
     devices: tuple[Device, ...] = field(default=(), repr=False)
+
+    @property
+    def compiles_slowly(self) -> bool:
+        """Whether a compile takes so long that one with little optimisation says where to look: for an absent TPU."""
+        return self.platform == "tpu" and not self.attached
 
 
 def resolve(target: str | None) -> Target:

@@ -12,7 +12,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.cli import main as module
-from remat_plan.doors import WHILE_NOTE
+from remat_plan.small.doors import WHILE_NOTE
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 

@@ -19,8 +19,8 @@ from remat_plan.cost.rules import jaxpr_flops
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Choice, Part, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.program import make_emitter
 from remat_plan.solve.binomial import advances
+from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
 

@@ -7,7 +7,7 @@ from jax import lax
 
 from remat_plan._compat import checkpointed_jaxpr, is_literal
 from remat_plan.graph.action import action_of
-from remat_plan.planning.cuts import needed_values
+from remat_plan.graph.uses import all_residuals
 from remat_plan.rewrite.save_output import run_tagged
 from remat_plan.structures.loop import loop_of
 from tests.helpers import check_schedules, traced
@@ -78,7 +78,7 @@ def test_positions_count_literals():
     assert needs_of(lambda x: 2.0**x, X, primitive="pow").operands[-1:] in ((1,), ())
     program = traced(lambda v: jnp.sum(1.0 / jnp.sin(v)), V)
     (sine,) = [op for op in program.graph.ops if op.primitive == "sin"]
-    assert sine.outputs[0] in needed_values(program.graph)
+    assert sine.outputs[0] in all_residuals(program.graph)
 
 
 def test_control_flow_reads_its_operands():
@@ -193,7 +193,7 @@ def test_so_are_what_a_loss_returns_beside_it():
 
 
 def needed_bytes(graph):
-    return sum(graph.values[v].size_bytes for v in needed_values(graph))
+    return sum(graph.values[v].size_bytes for v in all_residuals(graph))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from remat_plan.graph.schedule import WRITTEN, Choice, Part, Segment, as_is, saving, structured
 from remat_plan.graph.valid import check_schedule
-from remat_plan.program import trace_program
+from remat_plan.traced.programs import trace_program
 
 
 def loss(w, x):

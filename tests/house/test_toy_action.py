@@ -12,7 +12,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import action_of, register_action
 from remat_plan.graph.schedule import Segment, as_is
-from remat_plan.program import make_emitter
+from remat_plan.traced.programs import make_emitter
 from tests.helpers import CPU, traced
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from remat_plan.loops import choose as module
 from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
+from remat_plan.small.budget import BudgetError
 from remat_plan.solve.binomial import advances
-from remat_plan.units import BudgetError
 
 SIZES = Sizes(1000, 100, 300, 10)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import Options, Session
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
 
 EVALUATORS_OWN = 0.005
 """The seconds of a whole schedule are not quite the sum of its segments'."""

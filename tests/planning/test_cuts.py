@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import io_callback
 
-from remat_plan.graph.uses import free_ops, last_uses
-from remat_plan.planning.cuts import find_cuts, needed_values
+from remat_plan.graph.uses import all_residuals, free_ops, last_uses
+from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
 from tests.helpers import CPU, traced
 from tests.zoo import ZOO
@@ -111,7 +111,7 @@ def test_needs_and_last_uses(name):
         readers = [op.index for op in graph.ops if value.index in op.reads]
         expected = len(graph.ops) if value.index in graph.outputs else max(readers, default=-1)
         assert last[value.index] == expected
-    needed = needed_values(graph)
+    needed = all_residuals(graph)
     assert all(0 <= v < len(graph.values) for v in needed)
     for op in graph.ops:
         if op.primitive == "tanh" and op.differentiated:

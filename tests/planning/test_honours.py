@@ -18,9 +18,9 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Constraints, resolve
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.strategies.registry import Strategies
-from remat_plan.report.progress import Progress
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve as place
 from tests.helpers import assert_trees_close, flat_gradient, plain_gradient, traced
 from tests.strategies import found

@@ -14,9 +14,9 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
-from remat_plan.planning.strategies.registry import Strategies
-from remat_plan.report.progress import Progress
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
 from tests.strategies import least

@@ -9,12 +9,12 @@ import pytest
 
 from remat_plan import _compat
 from remat_plan.cost.memory import evaluate
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
+from remat_plan.plans.one_program import make_plan
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
-from remat_plan.units import parse_budget
+from remat_plan.small.budget import parse_budget
+from remat_plan.small.progress import Progress
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve

@@ -18,9 +18,9 @@ from remat_plan.cost.builder import Rules
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, known_names, make_constraints, named_values, resolve
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.strategies.registry import Strategies
-from remat_plan.report.progress import Progress
+from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
 from remat_plan.solve import milp, min_cut
 from remat_plan.verify.targets import resolve as place
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced

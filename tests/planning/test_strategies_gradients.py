@@ -9,7 +9,7 @@ from remat_plan.graph.schedule import check_cover
 from remat_plan.planning.limits import NO_CONSTRAINTS, known_names
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
-from remat_plan.planning.strategies.registry import Strategies
+from remat_plan.report.strategies import Strategies
 from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
 from tests.zoo import ZOO
 

@@ -10,7 +10,7 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner
-from remat_plan.program import make_emitter
+from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
 from tests.zoo import ZOO

@@ -13,7 +13,7 @@ from remat_plan.report.charts import PLAIN, Axis, Chart, Series
 from remat_plan.report.entries import plan_entries
 from remat_plan.report.html import ENTRIES, page
 from remat_plan.results.curves import Tradeoff, TradeoffPoint
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 NASTY = "<script>alert('&\"')</script>"
 

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from remat_plan.results.curves import Tradeoff, TradeoffPoint
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 
 @pytest.fixture(autouse=True)

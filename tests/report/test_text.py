@@ -17,7 +17,7 @@ from remat_plan.report.tables import format_flops
 from remat_plan.results.analysis import Residual
 from remat_plan.results.curves import Tradeoff, TradeoffPoint
 from remat_plan.results.evidence import Search
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 
 def table(plan):

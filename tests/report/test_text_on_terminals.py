@@ -8,7 +8,7 @@ from rich.console import Console
 
 import remat_plan as rp
 from remat_plan.report.text import show
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 
 class Terminal(io.StringIO):

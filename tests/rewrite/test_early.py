@@ -10,10 +10,10 @@ from benchmarks.models import vit
 from remat_plan import _compat
 from remat_plan.graph.order import Order
 from remat_plan.graph.schedule import around, as_is, saving
-from remat_plan.program import make_emitter
-from remat_plan.report.progress import Progress
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced, under
 from tests.structured_zoo import one_device

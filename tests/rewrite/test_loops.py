@@ -9,8 +9,8 @@ from jax import lax
 import remat_plan as rp
 from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.program import make_emitter
 from remat_plan.structures.loop import loop_of
+from remat_plan.traced.programs import make_emitter
 from tests.helpers import traced
 
 N = 12

@@ -16,11 +16,11 @@ from remat_plan.graph.action import action_of
 from remat_plan.graph.flatten import flatten
 from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
-from remat_plan.policies import named_policy
-from remat_plan.program import make_emitter
 from remat_plan.results.decisions import decide
+from remat_plan.rewrite.policies import named_policy
 from remat_plan.rewrite.save_output import run_tagged
 from remat_plan.solve import min_cut
+from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import (
     all_points,

@@ -10,11 +10,11 @@ from remat_plan.graph.schedule import Segment
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import SAME_PEAK, SAME_PRICE, fastest_first, find
 from remat_plan.search.judge import Judge
-from remat_plan.units import BudgetError
+from remat_plan.small.budget import BudgetError
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 

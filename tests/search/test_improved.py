@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import find
 from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve as place
 from tests.helpers import traced
 

@@ -10,10 +10,10 @@ import remat_plan as rp
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import WRITTEN
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.search.mark import Mark, overhead
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.cost.memory_bound import LOOPS, SHAPES
 from tests.helpers import traced

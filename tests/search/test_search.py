@@ -12,15 +12,15 @@ from benchmarks.common import raw_step
 from benchmarks.headlines.lstm import lstm
 from benchmarks.models import small
 from remat_plan.graph.schedule import emptied
-from remat_plan.planned import make_plan
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.program import trace_program
-from remat_plan.report.progress import Progress
+from remat_plan.plans.one_program import make_plan
 from remat_plan.search import judge as judging
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import find
 from remat_plan.search.judge import Judge
-from remat_plan.units import BudgetError, parse_budget
+from remat_plan.small.budget import BudgetError, parse_budget
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import trace_program
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import resolve
 

@@ -8,7 +8,7 @@ from jax import lax
 
 from remat_plan.graph.schedule import Choice, Part, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.program import make_emitter
+from remat_plan.traced.programs import make_emitter
 from tests.helpers import traced
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8)) / 3, jnp.float32)

@@ -14,11 +14,11 @@ from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, solve_region
-from remat_plan.program import make_emitter
 from remat_plan.structures.loop import loop_of
 from remat_plan.structures.scan import Scan
 from remat_plan.structures.scan_choices import divisors, scan_choices
 from remat_plan.structures.ways import Way
+from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve

@@ -30,7 +30,7 @@ from remat_plan.planning.runs import SMALL_SHARE
 from remat_plan.planning.saving import may_nest, plain_segment
 from remat_plan.planning.strategies.chains import is_alone, one_segment
 from remat_plan.planning.strategies.records import Found, Schedule, Task
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 
 def find_collection(task: Task) -> Found:

@@ -1,14 +1,10 @@
 """The table of strategies.
 
-In: names. Out: ``Strategy`` records, and ``Strategies``, the table that ``rp.strategies()`` returns.
+In: names. Out: ``Strategy`` records.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
-
-from remat_plan import markup
 from remat_plan.planning.strategies.records import (
     CHECKED,
     MILP_MOST_OPS,
@@ -18,7 +14,7 @@ from remat_plan.planning.strategies.records import (
     Settings,
     Strategy,
 )
-from remat_plan.wording import did_you_mean
+from remat_plan.small.wording import did_you_mean
 
 _CHEN = "Chen et al. 2016, arXiv 1604.06174"
 _OPENAI = "OpenAI gradient-checkpointing 2018"
@@ -176,8 +172,11 @@ _ROWS = (
     ),
 )
 _BY_NAME = {row.name: row for row in _ROWS}
-_HEADS = ("strategy", "budget", "what it does", "when not to use it", "source")
-_WIDTHS = (13, 8, 27, 22, 32)
+
+
+def strategies() -> tuple[Strategy, ...]:
+    """All strategies, in the order of the table."""
+    return tuple(_BY_NAME.values())
 
 
 def lookup(name: str) -> Strategy:
@@ -219,48 +218,3 @@ def check_budget(strategy: Strategy, settings: Settings, has_budget: bool) -> No
             "strategy='binomial' needs the number of states to keep at a time, strategy=rp.Binomial(slots=8), or a "
             "budget."
         )
-
-
-class Strategies:
-    """All strategies: iterate over the records, look one up by name, print the table."""
-
-    def __iter__(self) -> Iterator[Strategy]:
-        return iter(list(_BY_NAME.values()))
-
-    def __len__(self) -> int:
-        return len(_BY_NAME)
-
-    def __contains__(self, name: object) -> bool:
-        return name in _BY_NAME
-
-    def __getitem__(self, name: str) -> Strategy:
-        return lookup(name)
-
-    def __repr__(self) -> str:
-        return f"<{len(_BY_NAME)} strategies: {', '.join(_BY_NAME)}>"
-
-    def __str__(self) -> str:
-        lines = [_line(_HEADS), "  ".join("-" * w for w in _WIDTHS)]
-        for row in _BY_NAME.values():
-            cells = [textwrap.wrap(text, w) for text, w in zip(_texts(row), _WIDTHS, strict=True)]
-            for i in range(max(map(len, cells))):
-                lines.append(_line([cell[i] if i < len(cell) else "" for cell in cells]))
-        return "\n".join([*lines, *_LEGEND])
-
-    def _repr_html_(self) -> str:
-        rows = [[markup.prose(text) for text in _texts(row)] for row in _BY_NAME.values()]
-        return markup.table([(head, "<") for head in _HEADS], rows) + markup.small(" ".join(_LEGEND))
-
-
-_LEGEND = (
-    "budget: needed; searched: the fastest of its schedules that fits, without a budget the one with the least",
-    "peak; checked: one schedule, which must fit if there is a budget.",
-)
-
-
-def _texts(row: Strategy) -> tuple[str, ...]:
-    return row.name, row.budget, row.summary, row.when_not_to_use, row.source
-
-
-def _line(cells: list[str] | tuple[str, ...]) -> str:
-    return "  ".join(f"{cell:<{w}}" for cell, w in zip(cells, _WIDTHS, strict=True)).rstrip()

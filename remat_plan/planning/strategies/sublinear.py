@@ -26,7 +26,7 @@ from itertools import accumulate, pairwise
 from remat_plan.graph.schedule import Segment, around
 from remat_plan.planning.strategies.chains import Chain, block_segment, make_chain, nestable, segments_between
 from remat_plan.planning.strategies.records import Found, Schedule, Task
-from remat_plan.units import format_bytes
+from remat_plan.small.budget import format_bytes
 
 _LIMITS = 24
 _CANDIDATES = 6

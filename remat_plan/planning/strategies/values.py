@@ -28,7 +28,7 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.wording import readable, short
+from remat_plan.small.wording import readable, short
 
 
 @readable

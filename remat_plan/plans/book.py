@@ -19,19 +19,20 @@ from typing import Any
 
 import jax
 
-from remat_plan import _compat, marks
+from remat_plan import _compat
 from remat_plan.graph.call import check_loss, make_call, make_function_call
-from remat_plan.planned import make_plan
-from remat_plan.program import Program, Traced, traced_function
-from remat_plan.recent import Recent
+from remat_plan.plans.one_program import make_plan
 from remat_plan.report.plans import plan_status
-from remat_plan.report.progress import Progress
 from remat_plan.results.plan import Plan
-from remat_plan.reuse import Emissions, warn_where_undone
 from remat_plan.rewrite.emit import as_array
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
-from remat_plan.units import Budget
+from remat_plan.small.budget import Budget
+from remat_plan.small.progress import Progress
+from remat_plan.small.recent import Recent
+from remat_plan.traced import marks
+from remat_plan.traced.programs import Program, Traced, traced_function
+from remat_plan.traced.reuse import Emissions, warn_where_undone
 from remat_plan.verify.step import PullbackStep
 from remat_plan.verify.targets import resolve
 

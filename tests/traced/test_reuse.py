@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
-from remat_plan import _compat, planbook, reuse
+from remat_plan import _compat
+from remat_plan.plans import book
 from remat_plan.rewrite.emit import Emitter
+from remat_plan.traced import reuse
 from tests.helpers import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -29,7 +31,7 @@ def loss(w, x):
 def made(monkeypatch):
     """Counts plans and emissions."""
     counts = {"plans": 0, "emissions": 0}
-    plan, emit = planbook.make_plan, Emitter.__init__
+    plan, emit = book.make_plan, Emitter.__init__
 
     def counting_plan(*args, **kwargs):
         counts["plans"] += 1
@@ -39,7 +41,7 @@ def made(monkeypatch):
         counts["emissions"] += 1
         return emit(self, *args, **kwargs)
 
-    monkeypatch.setattr(planbook, "make_plan", counting_plan)
+    monkeypatch.setattr(book, "make_plan", counting_plan)
     monkeypatch.setattr(Emitter, "__init__", counting_emit)
     return counts
 
@@ -155,7 +157,7 @@ def test_custom_rules_of_their_own_are_not_mixed_up():
 
 
 def test_few_emissions_are_kept(monkeypatch):
-    monkeypatch.setattr("remat_plan.reuse.MOST_SHAPES", 2)
+    monkeypatch.setattr("remat_plan.traced.reuse.MOST_SHAPES", 2)
     planned = rp.checkpoint(jnp.sin, strategy="nothing", verify=False)
     for n in (1, 2, 3, 1):
         planned(jnp.ones(n))

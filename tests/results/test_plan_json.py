@@ -19,7 +19,7 @@ from remat_plan.graph.fingerprint import Fingerprint
 from remat_plan.results.decisions import Decision
 from remat_plan.results.stored import DEEPEST, FORMAT
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np

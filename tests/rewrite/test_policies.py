@@ -8,7 +8,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
 import remat_plan as rp
-from remat_plan.policies import guarded, named_policy
+from remat_plan.rewrite.policies import guarded, named_policy
 from tests.helpers import REMAT3, assert_trees_close, check_schedules, count_equations
 
 POLICIES = jax.checkpoint_policies

@@ -1,4 +1,4 @@
-"""The only file that knows JAX versions or private JAX names.
+"""The only place, with its parts, that knows JAX versions or private JAX names.
 
 In: JAX objects whose spelling changed between releases (0.10 to 0.12).
 Out: plain functions with one meaning, used by every stage above.
@@ -26,7 +26,7 @@ from jax.extend import core as jex_core
 from jax.extend.core.primitives import while_p
 from jax.interpreters import ad, partial_eval
 
-from remat_plan._checkpoint import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.checkpoints import (  # noqa: F401 (used as _compat.name)
     barriers_hold_cotangents,
     checkpoint,
     checkpointed_jaxpr,
@@ -36,7 +36,7 @@ from remat_plan._checkpoint import (  # noqa: F401 (used as _compat.name)
     name_equation,
     name_of,
 )
-from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.effects import (  # noqa: F401 (used as _compat.name)
     changes_arrays,
     checking_leaks,
     checks_keys,
@@ -49,7 +49,7 @@ from remat_plan._effects import (  # noqa: F401 (used as _compat.name)
     runs_once,
     without_key_checks,
 )
-from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.shardings import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,
     has_explicit_axes,
     has_shardings,
@@ -65,7 +65,7 @@ from remat_plan._shardings import (  # noqa: F401 (used as _compat.name)
     varying_axes,
     zeros,
 )
-from remat_plan._values import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     concrete,
     is_float,
     is_float_dtype,
@@ -76,8 +76,8 @@ from remat_plan._values import (  # noqa: F401 (used as _compat.name)
     perturbed,
 )
 
-source_info_util.register_exclusion(os.path.dirname(__file__))  # our frames are not the user's
-traceback_util.register_exclusion(os.path.dirname(__file__))
+for _module in (source_info_util, traceback_util):  # our frames are not the user's
+    _module.register_exclusion(os.path.dirname(os.path.dirname(__file__)))
 
 api_boundary = traceback_util.api_boundary
 """Decorates a function below which tracebacks show the frames of users only."""

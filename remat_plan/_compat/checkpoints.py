@@ -26,7 +26,7 @@ from jax.extend import core as jex_core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from remat_plan._shardings import struct
+from remat_plan._compat.shardings import struct
 
 _REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
 """Names under which ``jax.checkpoint`` has appeared as a primitive, and that of ours."""

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from remat_plan.report import progress as module
-from remat_plan.report.progress import Progress
+from remat_plan.small import progress as module
+from remat_plan.small.progress import Progress
 
 
 class Terminal(io.StringIO):

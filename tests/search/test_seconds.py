@@ -10,11 +10,10 @@ import pytest
 import remat_plan as rp
 from remat_plan.clock.turns import Ratio
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
 from remat_plan.search.candidates import TIME, Candidates, Request
-from remat_plan.search.fastest import find_fastest, proposed
 from remat_plan.search.judge import Judge
-from remat_plan.search.seconds import SURE, by_clock, can_run, faster_by
+from remat_plan.search.seconds import SURE, by_clock, can_run, faster_by, find_fastest, proposed
+from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced
 

@@ -1,6 +1,6 @@
 """Who runs the marked functions while a training step is traced.
 
-In: a runner, for as long as a step is traced. Out: that runner, for marked functions (``functions.PlanBook``) to ask.
+In: a runner, for as long as a step is traced. Out: that runner, for marked functions (``plans.book.PlanBook``) to ask.
 
 A mark is a function under ``rp.remat`` that was given neither a budget nor a strategy: ``rp.fit`` finds its schedule
 for the step around it. The context is one that ``jax.jit`` and the other caches of JAX are keyed by
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 
 if TYPE_CHECKING:
-    from remat_plan.program import Traced
+    from remat_plan.traced.programs import Traced
 
 
 class MarkRunner(Protocol):

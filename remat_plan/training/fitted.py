@@ -15,34 +15,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from remat_plan import collector
 from remat_plan.clock.steps import attached, check_arrays
 from remat_plan.clock.turns import Run, time_in_turns
 from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
-from remat_plan.modules import Functional, holds_modules
-from remat_plan.planned import Figures, describe
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.report.progress import Progress
-from remat_plan.report.shortfall import below_minimum, own_budget
+from remat_plan.plans.one_program import Figures, describe
 from remat_plan.results.measurement import Measurement, check_rounds, peaks_of
 from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import Plan
+from remat_plan.results.shortfall import below_minimum, own_budget
 from remat_plan.results.steps import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.judge import Judge
 from remat_plan.search.levels import Fitted
 from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
 from remat_plan.search.opaque import check_opaque, find_opaque
+from remat_plan.small import garbage
+from remat_plan.small.budget import Budget, BudgetError, format_bytes
+from remat_plan.small.progress import Progress
+from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.inputs import Arguments, sort_arguments
 from remat_plan.training.outside import largest_outside
-from remat_plan.training.search import Measuring, search_step
+from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.unmarked import no_mark
-from remat_plan.units import Budget, BudgetError, format_bytes
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
@@ -146,7 +146,7 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
     return Marked(marks, Measuring(step, [site for _, site in pairs], marks, target, progress), trace)
 
 
-@collector.seldom_in
+@garbage.seldom_in
 def fit_step(
     step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str = "table"
 ) -> Found:

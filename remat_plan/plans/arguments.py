@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from remat_plan.clock.store import Cost, check_cost
-from remat_plan.doors import unknown_argument
 from remat_plan.graph.argnums import positions
-from remat_plan.planbook import PlanOptions
 from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.program import Existing, check_existing
+from remat_plan.plans.book import PlanOptions
 from remat_plan.search.candidates import Request
-from remat_plan.units import parse_budget
+from remat_plan.small.budget import parse_budget
+from remat_plan.small.doors import unknown_argument
+from remat_plan.traced.programs import Existing, check_existing
 
 
 class Planning(TypedDict, total=False):

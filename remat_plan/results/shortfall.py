@@ -11,7 +11,7 @@ from typing import Any
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
 from remat_plan.results.places import effect_places, line_text, value_text
-from remat_plan.units import BudgetError, format_bytes
+from remat_plan.small.budget import BudgetError, format_bytes
 
 UNSEEN_ADVICE = (
     "rp.fit for the whole step or rp.plan with sharded arguments if these are on several devices (a trace does not "

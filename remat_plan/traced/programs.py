@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import jax
 
-from remat_plan import _compat, collector
+from remat_plan import _compat
 from remat_plan.graph.build import build
 from remat_plan.graph.call import Call, check_loss, make_call, make_function_call
 from remat_plan.graph.dissolve import evaluate, holds_remat
@@ -24,8 +24,9 @@ from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import WRITTEN, Segment, as_is, is_written
 from remat_plan.rewrite.emit import Emitter, as_array
+from remat_plan.small import garbage
+from remat_plan.small.wording import short
 from remat_plan.structures import registry  # noqa: F401 (its import makes structures known)
-from remat_plan.wording import short
 
 Existing = Literal["replan", "keep"]
 EXISTING = get_args(Existing)
@@ -134,7 +135,7 @@ def traced_function(call: Call, closed: Any, shapes: Any) -> Traced:
     return Traced(call, closed, jax.tree.structure(shapes), False, cotangents)
 
 
-@collector.seldom_in
+@garbage.seldom_in
 def make_program(traced: Traced, existing: str) -> Program:
     """Build the graph of a traced call.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
-from remat_plan.doors import WHILE_NOTE, door
+from remat_plan.small.doors import WHILE_NOTE, door
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from remat_plan import collector
+from remat_plan.small import garbage
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def thresholds():
 
 
 def test_it_runs_seldom_and_is_never_off(thresholds):
-    with collector.seldom():
+    with garbage.seldom():
         assert thresholds() > 100_000
         assert gc.isenabled()
-        with collector.seldom():
+        with garbage.seldom():
             assert thresholds() > 100_000
         assert thresholds() > 100_000
     assert thresholds() == 700
@@ -29,24 +29,24 @@ def test_it_runs_seldom_and_is_never_off(thresholds):
 
 def test_errors_and_interrupts_leave_it_as_it_was(thresholds):
     for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error), collector.seldom():
+        with pytest.raises(error), garbage.seldom():
             raise error
         assert thresholds() == 700
 
 
 def test_an_interrupt_right_after_the_change_undoes_it(thresholds, monkeypatch):
-    enter = collector._enter
+    enter = garbage._enter
 
     def interrupted(one):
         enter(one)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(collector, "_enter", interrupted)
-    with pytest.raises(KeyboardInterrupt), collector.seldom():
+    monkeypatch.setattr(garbage, "_enter", interrupted)
+    with pytest.raises(KeyboardInterrupt), garbage.seldom():
         pass
     assert thresholds() == 700
     monkeypatch.undo()
-    with collector.seldom():
+    with garbage.seldom():
         assert thresholds() > 100_000
     assert thresholds() == 700
 
@@ -55,7 +55,7 @@ def test_the_last_thread_undoes_it(thresholds):
     inside, leave = threading.Barrier(3), [threading.Event(), threading.Event()]
 
     def plan(number):
-        with collector.seldom():
+        with garbage.seldom():
             inside.wait(10)
             leave[number].wait(10)
 
@@ -74,12 +74,12 @@ def test_the_last_thread_undoes_it(thresholds):
 @pytest.mark.parametrize("own", [0, 10**6])
 def test_thresholds_that_are_off_or_higher_stay(thresholds, own):
     gc.set_threshold(own, 10, 10)
-    with collector.seldom():
+    with garbage.seldom():
         assert thresholds() == own
     assert thresholds() == own
 
 
 def test_what_somebody_sets_meanwhile_stays(thresholds):
-    with collector.seldom():
+    with garbage.seldom():
         gc.set_threshold(5000, 10, 10)
     assert thresholds() == 5000

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.wording import readable, short
+from remat_plan.small.wording import readable, short
 
 _UNITS = {
     "": 1,
@@ -42,6 +42,8 @@ class BudgetError(ValueError):
         where: the equation at that minimum's peak, with its source line.
         largest: text lines for the largest values alive there.
     """
+
+    __module__ = "remat_plan"  # where users import it from, which tracebacks name
 
     def __init__(self, message: str, *, minimum_bytes: int, budget_bytes: int, where: str, largest: tuple[str, ...]):
         super().__init__(message)

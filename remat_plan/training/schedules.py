@@ -16,20 +16,18 @@ from dataclasses import replace
 import jax
 
 from remat_plan.graph.schedule import WRITTEN, is_written
-from remat_plan.report.progress import Progress
+from remat_plan.search.confirm import fastest
 from remat_plan.search.known import Known, KnownProgram
 from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
 from remat_plan.search.slow import confirmed
+from remat_plan.small.progress import Progress
 from remat_plan.training.sites import Site, Trial
 from remat_plan.training.step import TrainingStep
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
-
-_AGREEMENT = 0.005
-"""The step as written stays unless another choice is predicted to be faster by this share."""
 
 
 class Measuring:
@@ -50,7 +48,7 @@ class Measuring:
         programs = tuple(mark.judge.identity for mark in marks)
         told = step.settings.donate_argnums, target.name, target.platform
         self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
-        self.fast = target.platform == "tpu" and not target.attached
+        self.fast = target.compiles_slowly
         self.compiles = 0
         self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
         self._trials: dict[Choice, Trial] = {}
@@ -96,9 +94,7 @@ def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) 
         elif not fitting:
             as_written = Fitted(written, measuring.as_written, False)
             return min(found, as_written, key=lambda fitted: fitted.memory.total_bytes)
-    best = min(fitting, key=lambda choice: price(marks, choice))
-    if written in fitting and price(marks, best) > (1 - _AGREEMENT) * price(marks, written):
-        best = written
+    best = fastest(fitting, functools.partial(price, marks), written)
     return Fitted(best, measuring.compile(best), True)
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remat_plan import collector
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
@@ -25,12 +24,12 @@ from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
-from remat_plan.search.fastest import find_fastest
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.levels import MOST_COMPILES
 from remat_plan.search.opaque import check_opaque, find_opaque
-from remat_plan.search.seconds import by_clock, by_compiler, can_run
-from remat_plan.units import Budget, format_bytes
+from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
+from remat_plan.small import garbage
+from remat_plan.small.budget import Budget, format_bytes
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -51,7 +50,7 @@ _LEFT_AS_WRITTEN = (
 )
 
 
-@collector.seldom_in
+@garbage.seldom_in
 def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, request: Request, started: float) -> Plan:
     """Plan for a budget, or without one; see ``api.plan``.
 
@@ -235,7 +234,8 @@ def _choose(
     met = "the budget is met without recomputing anything: "
     fits = bool(plain) and peak(judge.unplanned) <= budget_bytes
     if fits and peak(program.plain) <= budget_bytes:
-        schedule = fastest(judge, [*plain, *(s for s in written if peak(s) <= budget_bytes)])
+        fitting = [*plain, *(s for s in written if peak(s) <= budget_bytes)]
+        schedule = fastest(fitting, judge.price, program.written)
         own = "the function's own jax.checkpoint regions are removed"
         left = own if program.has_own_remat else "the function is left as it is"
         return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met + left])
