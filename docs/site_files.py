@@ -8,6 +8,7 @@ the repository that pages link to; an index of the tables of measurements; the n
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -26,7 +27,9 @@ PLACES = {"docs/index.md": "index.html", "README.md": "readme/index.html"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the notebooks into the menu, under ``Tutorials``."""
+    """Put the notebooks into the menu, under ``Tutorials``, and the version below each page."""
+    version = re.search(r'^__version__ = "(.+)"', (ROOT / "remat_plan" / "__init__.py").read_text(), re.MULTILINE)
+    config.copyright = f"remat_plan {version[1]}" if version else None
     notebooks = [{_title(path): path.relative_to(ROOT).as_posix()} for path in sorted(ROOT.glob("notebooks/*.ipynb"))]
     tutorials = next(section["Tutorials"] for section in config.nav or [] if "Tutorials" in section)
     tutorials.extend(notebooks)
@@ -65,4 +68,4 @@ def _index(folder: Path) -> str:
     """A page that lists the tables of a folder by their titles."""
     titles = {path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(folder.glob("*.md"))}
     rows = "\n".join(f"* [{title.removeprefix('# ')}]({name})" for name, title in titles.items())
-    return f"# Measurements\n\n`make bench` makes these tables anew.\n\n{rows}\n"
+    return f"# Measurements\n\n`make bench` regenerates these tables.\n\n{rows}\n"

@@ -2,7 +2,7 @@
 
     python examples/long_rnn.py                        # plain against binomial against log
     python examples/long_rnn.py --slots 20             # fewer stored carries, more recomputation
-    python examples/long_rnn.py --length 2000 --help   # what else there is
+    python examples/long_rnn.py --length 2000 --help   # all options
 
 The cell is Flax Linen's LSTM, the optimizer is Optax's Adam, the text is the reference manual that every CPython
 carries, read character by character. Only one line knows about remat_plan:

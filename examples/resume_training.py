@@ -1,4 +1,4 @@
-"""Train, stop, go on: a plan that is made once, a state that Orbax keeps, metrics in a file.
+"""Train, stop, resume: with a stored plan, Orbax checkpoints, and metrics in a file.
 
     python examples/resume_training.py --steps 10       # plans, trains, saves in ./run
     python examples/resume_training.py --steps 20       # reads the plan and the last state there, and goes on
@@ -8,9 +8,9 @@ The model, the texts and the optimizer are those of train_gpt.py. Planning compi
 stored beside the checkpoints; a restart reads it, and compiles the step only:
 
     plan = rp.Plan.from_json(path.read_text())
-    loss_fn = plan.apply(loss_fn)       # an error names the first difference, if the model is another one now
+    loss_fn = plan.apply(loss_fn)       # if the model has changed, an error names the first difference
 
-Steps that run after a restart are those of a run without one: equal batches, dropout and losses.
+After a restart, steps have the same batches, dropout and losses as in an uninterrupted run.
 """
 
 from __future__ import annotations

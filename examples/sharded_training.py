@@ -1,4 +1,4 @@
-"""Train a small GPT on eight devices within a number of bytes on each: copies of the weights, FSDP, tensor parallel.
+"""Train a small GPT on eight devices within a memory budget on each: replicated weights, FSDP, tensor parallelism.
 
     python examples/sharded_training.py                           # all three layouts, half of the bytes
     python examples/sharded_training.py --layouts fsdp --budget 40MB

@@ -3,7 +3,7 @@
     python examples/train_gpt.py                        # within 40% of what plain JAX needs
     python examples/train_gpt.py --budget 300MiB        # within a number of bytes
     python examples/train_gpt.py --scan --layers 24     # layers under one scan: compiling takes no longer
-    python examples/train_gpt.py --help                 # what else there is
+    python examples/train_gpt.py --help                 # all options
 
 The model is Flax Linen, the optimizer is Optax's AdamW, the text is the reference manual
 that every CPython carries, read character by character. Only two lines know about remat_plan:
@@ -160,7 +160,7 @@ class Step:
 def compile_step(
     loss_fn: LossFn, optimizer: optax.GradientTransformation, state: State, batch: np.ndarray, key: jax.Array
 ) -> Step:
-    """Compile loss, gradients and update into one program, and read from the compiler what it needs."""
+    """Compile loss, gradients and update into one program, and ask the compiler how much memory it needs."""
 
     @functools.partial(jax.jit, donate_argnums=0, compiler_options=rp.compiler_options())
     def step(state: State, batch: jax.Array, key: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array]]:
@@ -172,7 +172,7 @@ def compile_step(
     compiled = step.lower(state, batch, key).compile()
     memory = compiled.memory_analysis()
     if memory is None:
-        sys.exit("This backend does not tell what memory its programs need.")
+        sys.exit("This backend does not report the memory of its programs.")
     held_bytes = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Step(compiled, held_bytes + memory.temp_size_in_bytes)
 
@@ -298,7 +298,7 @@ def parse_options() -> Options:
     parser = argparse.ArgumentParser(
         description="Train a small GPT within a memory budget, and compare it with plain JAX.",
         epilog="Things to try: --budget 25% (less memory, more recomputation); --budget 100% (nothing is "
-        "recomputed); --budget 1MB (impossible: the error says what the least is, and why); --seq 512 "
+        "recomputed); --budget 1MB (impossible: the error names the smallest budget, and why); --seq 512 "
         "(attention scores grow with the square of it); --target gpu:h100 (plan for a GPU that is not attached; "
         "needs the extra 'cuda12').",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -371,7 +371,7 @@ def main() -> None:
     losses = shown(train(planned, state, data, options.steps, key), options.steps)
     draw(plan, options.out)
 
-    before, after = (f"{step.peak_bytes / 2**20:,.1f} MiB" for step in (plain, planned))
+    before, after = (f"{step.peak_bytes / 1e6:,.1f} MB" for step in (plain, planned))
     print(f"\nPeak of the training step {before} -> {after}: {change(planned.peak_bytes / plain.peak_bytes)}.")
     print(
         f"Seconds per step {seconds[0]:.2f} -> {seconds[1]:.2f}: {change(seconds[1] / seconds[0])}. Loss "

@@ -1,4 +1,4 @@
-"""remat_plan: gradient checkpointing for JAX, planned to fit a number of bytes.
+"""remat_plan: gradient checkpointing for JAX, planned to fit a memory budget.
 
 >>> import jax, jax.numpy as jnp, remat_plan as rp
 >>> def loss(w, x):

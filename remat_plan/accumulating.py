@@ -29,17 +29,17 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
     """Return ``value_and_grad`` run on the slices of a batch, its results averaged.
 
     Args:
-        value_and_grad: ``f(params, *batch)``, such as ``jax.value_and_grad(loss_fn)``; what it returns may be any
-            pytree (with ``has_aux``, or gradients alone). Arrays in ``batch`` have the examples along their first axis.
-        microbatches: how many slices; it must divide the number of examples. Slice ``i`` has the examples ``i``,
-            ``i + microbatches`` and so on, so that a batch that is sharded along its first axis stays where it is.
+        value_and_grad: ``f(params, *batch)``, such as ``jax.value_and_grad(loss_fn)``; it may return any pytree (with
+            ``has_aux``, or gradients alone). The first axis of arrays in ``batch`` is that of examples.
+        microbatches: the number of slices; must divide the number of examples. Slice ``i`` has the examples ``i``,
+            ``i + microbatches`` and so on, so that a batch sharded along its first axis is not moved.
 
     Returns:
-        A function of the same arguments. Results of floating point are averaged over the slices (in their own dtype),
+        A function of the same arguments. Floating-point results are averaged over the slices (in their own dtype),
         others (counts) added up. State of an NNX module in the first argument is carried from slice to slice.
 
     Raises:
-        TypeError, ValueError: ``microbatches`` is no positive integer, or (when called) does not divide the batch.
+        TypeError, ValueError: ``microbatches`` is not a positive integer, or (when called) does not divide the batch.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp

@@ -32,7 +32,7 @@ from remat_plan.small import garbage
 from remat_plan.small.budget import format_bytes, is_budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import short
+from remat_plan.small.wording import readable, short
 from remat_plan.traced.programs import Existing, trace_loss, trace_program
 from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
@@ -67,36 +67,35 @@ def plan(
         fn: a loss function: returns a scalar, or ``(scalar, anything)``.
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is computed).
         budget: bytes on one device for the compiled ``value_and_grad`` step (arguments + outputs + temporaries):
-            an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as it is
-            written, or ``"device"``. None for strategies that need no budget (see ``rp.strategies()``).
-        strategy: how to choose: ``"auto"``, or a name of ``rp.strategies()``; ``rp.Binomial(slots=8)``,
+            an integer, ``"800MB"``, ``"8GiB"``, a share such as ``"60%"`` of what ``fn`` needs as written, or
+            ``"device"``. None for strategies that need no budget (see ``rp.strategies()``).
+        strategy: how to choose: ``"auto"`` or another name in ``rp.strategies()``; ``rp.Binomial(slots=8)``,
             ``rp.Collection(names=...)``, ``rp.Mirror(counts=...)``; or an explicit schedule, such as ``plan.schedule``.
         must_save: ``checkpoint_name`` names of values that are never recomputed.
-        must_recompute: ``checkpoint_name`` names of values that are never kept for the backward pass.
+        must_recompute: ``checkpoint_name`` names of values that are never saved for the backward pass.
         never_recompute: names of primitives that are never recomputed, such as ``"psum"`` or ``"dot_general"``. By
-            default the collectives of the program, where ``"auto"`` or ``"chain"`` searches; ``()`` allows it.
-        verify: compile and correct until the compiled peak is within the budget; else trust the prediction.
-        argnums, has_aux: as in ``jax.grad``; a pair that starts with a scalar is taken for one of a loss and more
-            without ``has_aux`` too, unless the rest may be a gradient or new parameters.
+            default, for ``"auto"`` and ``"chain"``, the collectives of the program; ``()`` allows them.
+        verify: compile and correct until the compiled peak is within the budget; False trusts the prediction.
+        argnums, has_aux: as in ``jax.grad``. A pair that starts with a scalar counts as ``(loss, aux)`` without
+            ``has_aux`` too, unless the rest could be a gradient or new parameters.
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: the device to plan for, attached or not, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
-        cost: which rates predict seconds: ``"table"``, those of data sheets, or ``"measured"``: rates of the attached
-            device, measured once (some 20 seconds) and kept in the user's cache folder; plans then depend on that file.
-        existing: ``"replan"`` plans the function's own ``jax.checkpoint`` regions anew, or leaves the whole function as
-            written where nothing that fits is predicted to be faster; ``"keep"`` plans around them.
-        goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever it
-            needs: by the clock where ``args`` are arrays and the device is attached, else by what the compiler says of
-            its kernels. It takes no budget, and the function stays as it is unless another schedule is surely faster.
-        progress: show what is going on after two seconds and, on a terminal, in one line what came out; by default
-            when stderr is a terminal.
+        cost: the rates that predict seconds: ``"table"``, from data sheets, or ``"measured"``, of the attached device,
+            measured once (about 20 seconds) and kept in the user's cache folder; plans then depend on that file.
+        existing: ``"replan"`` replans the function's own ``jax.checkpoint`` regions, or leaves the whole function as
+            written if nothing that fits is predicted to be faster; ``"keep"`` plans around them.
+        goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever memory
+            it needs: by the clock if ``args`` are arrays and the device is attached, else by the compiler's figures.
+            ``"time"`` takes no budget and leaves the function unchanged unless another schedule is clearly faster.
+        progress: show progress after two seconds and, on a terminal, a one-line summary at the end; by default if
+            stderr is a terminal.
 
     Returns:
         The plan, to print and to apply (``plan.apply(fn)``).
 
     Raises:
-        BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` is the smallest achievable budget
-            that was found.
+        BudgetError: the budget is below the lowest peak found, which is ``.minimum_bytes``.
         TypeError, ValueError: an argument is wrong; the message names it.
 
     Example:
@@ -117,7 +116,7 @@ def plan(
     if goal == TIME:
         check_time(row, budget, verify)
     elif goal != MEMORY:
-        raise ValueError(f"goal={goal!r}: say {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
+        raise ValueError(f"goal={goal!r}: choose {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
     else:
         check_budget(row, settings, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
@@ -138,16 +137,17 @@ def _check_keyword(budget: Any, row: Strategy, goal: Goal, args: Sequence[Any]) 
         text = next((arg for arg in args if isinstance(arg, str) and is_budget(arg)), None)
         if text is not None:
             raise TypeError(
-                f"{short(text)} stands among the arguments of the function. The budget is given by keyword: "
+                f"{short(text)} was passed as an argument of the function. Pass the budget by keyword: "
                 f"budget={short(text)}."
             )
 
 
+@readable
 def strategies() -> Strategies:
     """Return all strategies: iterate over the records, look one up by name, ``print`` the table.
 
     Each record has ``name``, ``source`` (paper and section), ``summary``, ``when_not_to_use``, ``budget``
-    (``"needed"``, ``"searched"`` or ``"checked"``) and ``settings`` (the class of objects that say more than the name).
+    (``"needed"``, ``"searched"`` or ``"checked"``) and ``settings`` (the class to pass instead of the name).
 
     Example:
         >>> import remat_plan as rp
@@ -168,7 +168,7 @@ def analyze(
     static_argnums: int | Sequence[int] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Analysis:
-    """List what plain JAX keeps between forward and backward passes, by value; nothing is compiled.
+    """List what plain JAX saves between the forward and the backward pass, by value; nothing is compiled.
 
     Args: as in ``plan``.
 
@@ -178,7 +178,7 @@ def analyze(
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
         >>> analysis = rp.analyze(lambda w, x: jnp.sum(jnp.tanh(x @ w)), jnp.ones((8, 8)), jnp.ones((4, 8)))
-        >>> analysis.minimum_residual_bytes  # the output of tanh, from which 1 - y*y can be made
+        >>> analysis.minimum_residual_bytes  # the output of tanh, from which 1 - y*y follows
         128
     """
     traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
@@ -203,7 +203,7 @@ def tradeoff(
 ) -> Tradeoff:
     """Return the whole curve of peak bytes against overhead, from one solve.
 
-    Args: as in ``plan``; ``points`` is how many schedules are evaluated.
+    Args: as in ``plan``; ``points`` is the number of schedules to evaluate.
 
     Returns:
         The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
@@ -258,11 +258,12 @@ def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:
     return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule))
 
 
+@readable
 def compiler_options(target: str | None = None) -> dict[str, str]:
-    """Return options for ``jax.jit(..., compiler_options=...)`` under which savings hold on this jaxlib.
+    """Return options for ``jax.jit(..., compiler_options=...)`` that preserve savings on this jaxlib.
 
-    Empty where none are needed. XLA:CPU up to jaxlib 0.11.0 drops the barriers of ``jax.checkpoint`` in unrolled
-    code; plans are verified with these options.
+    Empty if none are needed. XLA:CPU up to jaxlib 0.11.0 drops the barriers of ``jax.checkpoint`` in unrolled code;
+    plans are verified with these options.
     """
     note_options_asked()
     return _compile.compiler_options(resolve(target))

@@ -41,22 +41,22 @@ def max_batch(
     cost: Cost = "table",
     progress: bool | None = None,
 ) -> BatchSizes:
-    """Find the largest batch with which a training step fits in a number of bytes, plain and planned.
+    """Find the largest batch with which a training step fits a memory budget, plain and planned.
 
     Args:
         train_step: the step, with marks, as ``fit`` takes it.
         make_args: returns the arguments of the step for a number of examples, as arrays or (better, since nothing is
             run) as ``jax.ShapeDtypeStruct``.
         budget: bytes on one device, as in ``plan``, but not as a share.
-        multiple_of: what batches are multiples of; also the smallest one.
-        overheads: limits on recomputed seconds over plain seconds (0.1 is ten per cent, predicted) to find the largest
-            batch for, beside that of the step as it is and the largest of all.
+        multiple_of: the smallest batch; all others are multiples of it.
+        overheads: limits on predicted overhead (0.1 is 10%); each gets a row, in addition to the step as written and
+            to the largest batch without a limit.
         donate_argnums, static_argnums, in_shardings, out_shardings, compiler_options, target, cost, progress: as in
-            ``fit``. With ``cost="measured"`` the limits on overhead are by rates of the attached device.
+            ``fit``. With ``cost="measured"``, overheads are predicted with rates of the attached device.
 
     Returns:
-        One row per limit; ``print`` it. ``.plain`` and ``.largest`` are the batch sizes of the step as it is and of the
-        largest. To run one, give its arguments to ``fit`` with the same budget.
+        One row per limit; ``print`` it. ``.plain`` is the largest batch of the step as written, ``.largest`` that with
+        no limit. To run one, pass its arguments to ``fit`` with the same budget.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or nothing is marked; the message says what to do.
@@ -82,7 +82,7 @@ def max_batch(
     check_cost(cost)
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:
-        raise ValueError(f"budget={budget!r}: a share of what? Each batch has a peak of its own; give bytes.")
+        raise ValueError(f"budget={budget!r}: each batch size has its own peak, so a share has no meaning; give bytes.")
     budget_bytes = parsed.resolve(0, device.device_memory_bytes)
 
     with Progress("remat_plan", progress) as shown:

@@ -58,13 +58,13 @@ def compare(
         budgets: as ``budget`` of ``plan``, one or more.
         strategies: as ``strategy`` of ``plan``, one or more. One that has a single schedule, whatever the budget, is
             planned once, without a budget (``rp.strategies()`` calls these "checked").
-        measure: run every plan's gradient step and the plain one in turns on the attached device; the arguments must be
-            arrays then. ``row.measurement`` has what came out.
+        measure: run the gradient steps of all plans and the plain one in turns on the attached device; the arguments
+            must be arrays. Results are in ``row.measurement``.
         fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, cost, existing, progress: as in ``plan``.
 
     Returns:
-        One row per strategy and budget, with the plan, or the least that was reached where none fits, or why the
-        strategy cannot plan this program. ``print`` it, ``.plot()`` it; ``.rows[i].plan`` is a plan like any other.
+        One row per strategy and budget, with the plan, or the lowest peak found if none fits, or the reason why the
+        strategy cannot plan this program. ``print`` or ``.plot()`` it; ``.rows[i].plan`` is an ordinary plan.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

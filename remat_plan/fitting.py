@@ -27,7 +27,7 @@ from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
-from remat_plan.small.wording import short
+from remat_plan.small.wording import readable, short
 from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.fitted import Found, fit_again, fit_step, make_call, measure_step
@@ -44,18 +44,18 @@ Fit = tuple[Found, Running]
 """What was found for a step, and the step that runs."""
 
 
+@readable
 class FittedStep(Generic[P, R]):
     """A training step that fits in its budget; made by ``fit``.
 
-    Call it as the user's function: what was compiled last while it was fitted is what runs. For arguments of other
-    shapes (say, the last batch of an epoch) it is fitted again within the same number of bytes; what was fitted is kept
-    for the 64 shapes used last. Where only shardings or weak types are others, the same schedules are compiled once
-    more, and checked. What changed is logged.
+    Call it like the user's function; the step that was compiled while fitting is what runs. For other shapes (say, the
+    last batch of an epoch) it is fitted again within the same number of bytes; the last 64 shapes are kept. If only
+    shardings or weak types differ, the same schedules are compiled once more and checked. The log says what changed.
 
     Attributes:
         fn: the user's function.
-        report: what it needs, plain and planned.
-        plans: a plan for each marked program; peaks and budget in them are of the whole step.
+        report: its memory, as written and planned.
+        plans: a plan for each marked program; their peaks and budget refer to the whole step.
     """
 
     def __init__(
@@ -70,33 +70,33 @@ class FittedStep(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a fitted step cannot be pickled: it holds compiled programs. Store what it found (step.report, "
-            "step.plans; both can be pickled), and call rp.fit again where the step is to run."
+            "a fitted step cannot be pickled: it holds compiled programs. Store step.report and step.plans, which "
+            "can be pickled, and call rp.fit again where the step is to run."
         )
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self  # as functions are
 
     def fit(self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Fit the step for arguments of some shapes and shardings, if that was not done; nothing is run."""
+        """Fit the step for these shapes and shardings unless that is done already; nothing is run."""
         call = make_call(self.fn, tuple(args), kwargs, self._told)[0]
         self._fit_of(call)[1].compile(call)
 
     @property
     def report(self) -> StepReport:
-        """What the step needs, plain and planned."""
+        """The memory of the step, as written and planned."""
         assert self._first is not None
         return self._first.report
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """A plan for each marked program, that of the largest first."""
+        """A plan for each marked program, the largest program first."""
         assert self._first is not None
         return self._first.plans
 
     @property
     def plan(self) -> Plan:
-        """The plan of the marked program that needs most."""
+        """The plan of the largest marked program."""
         return self.plans[0]
 
     @door
@@ -122,7 +122,7 @@ class FittedStep(Generic[P, R]):
     def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:
         """Run the step as written and the fitted step in turns on the attached device, and return their seconds.
 
-        ``args`` stay as they are: what is donated is copied, while the clock stands. Overheads are of the whole step.
+        ``args`` are not consumed: donated arrays are copied, outside the timing. Overheads refer to the whole step.
 
         Raises:
             TypeError: an argument is a shape without values.
@@ -169,13 +169,13 @@ class FittedStep(Generic[P, R]):
 
 @door
 def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
-    """Mark a function in a training step: ``rp.fit`` plans what is recomputed in it.
+    """Mark a function in a training step, so that ``rp.fit`` plans what is recomputed in it.
 
-    Anywhere else a marked function is what it was: nothing is planned, nothing recomputed.
+    Anywhere else a marked function is unchanged: nothing is planned or recomputed.
 
     Args:
-        fn: the function whose gradient the step takes, or a layer of it.
-        **options: as in ``rp.remat``, but no budget and no strategy: ``argnums``, ``has_aux``, ``static_argnums``,
+        fn: the function that the step differentiates, or a layer of it.
+        **options: as in ``rp.remat``, without budget and strategy: ``argnums``, ``has_aux``, ``static_argnums``,
             ``static_argnames``, ``existing``, ``must_save``, ``must_recompute``, ``never_recompute``.
 
     Raises:
@@ -217,30 +217,29 @@ def fit(
     cost: Cost = "table",
     progress: bool | None = None,
 ) -> FittedStep[P, R]:
-    """Fit a whole training step in a number of bytes: parameters, optimizer, batch and all.
+    """Fit a whole training step into a memory budget: parameters, optimizer state, batch and all.
 
-    Mark the function whose gradient the step takes by ``rp.mark``; there may be several marks. What
-    is recomputed in them is chosen so that the compiled step is within the budget, with as little recomputation as can
-    be had. The step is compiled two to five times for that, seldom seven times; more often only if nothing fits.
+    Wrap the function that the step differentiates in ``rp.mark``; there may be several marks. ``fit`` chooses what to
+    recompute in them so that the compiled step is within the budget, with as little recomputation as it can find. This
+    takes two to five compiles of the step, rarely seven; more only if nothing fits.
 
     Args:
-        train_step: the step as it is: with its optimizer's update, metrics, gradient accumulation. It may be jitted.
+        train_step: the whole step, with optimizer update, metrics and gradient accumulation. It may be jitted.
         *args: its arguments: pytrees of arrays or ``jax.ShapeDtypeStruct`` (nothing is run), with shardings.
-        budget: bytes on one device for the whole compiled step, as in ``plan``; a share is of the step as it is.
-        kwargs: arguments by name. Those that have a position are what they are there, here and in calls.
-        donate_argnums: as in ``jax.jit``: arguments whose memory results may take (the state, mostly).
-        static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. Options that
-            plans need (``rp.compiler_options``) are set by themselves.
+        budget: bytes on one device for the whole compiled step, as in ``plan``; shares refer to the step as written.
+        kwargs: arguments by name. Those that also have a position are treated as if given there.
+        donate_argnums: as in ``jax.jit``: arguments whose memory the results may reuse (usually the state).
+        static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. The options
+            that plans need (``rp.compiler_options``) are added.
         target: the device to plan for, attached or not, such as ``"gpu:h100"``.
-        cost: whose seconds to go by, as in ``plan``.
-        progress: as in ``plan``.
+        cost, progress: as in ``plan``.
 
     Returns:
-        The jitted step, to call as ``train_step``. ``print`` its ``.report``; ``.plan`` is what is recomputed.
+        The jitted step, called like ``train_step``. ``print`` its ``.report``; ``.plan`` shows what is recomputed.
 
     Raises:
-        BudgetError: the budget is below the least peak reached; ``.minimum_bytes`` says what can be had.
-        ValueError: nothing is marked; the message shows what to mark. An argument is wrong; the message names it.
+        BudgetError: the budget is below the lowest peak found, which is ``.minimum_bytes``.
+        ValueError: nothing is marked (the message shows what to mark), or an argument is wrong (it names it).
         TypeError: an argument is wrong; the message names it.
 
     Example:
@@ -266,7 +265,7 @@ def fit(
     if not isinstance(named, Mapping):
         raise TypeError(f"kwargs={short(named)}: give a mapping of names to arguments.")
     if not args and not named:
-        raise ValueError("rp.fit: no arguments: give those of the step (arrays or jax.ShapeDtypeStruct) after it.")
+        raise ValueError("rp.fit: no arguments. Pass those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
     placed = in_position(train_step, args, named)[0]
     shardings = in_shardings, out_shardings

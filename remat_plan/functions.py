@@ -33,7 +33,7 @@ from remat_plan.plans.book import PlanBook, PlanOptions
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import Wrapper, door, unknown_argument
-from remat_plan.small.wording import short
+from remat_plan.small.wording import readable, short
 from remat_plan.traced.modules import holds_modules, lifted
 
 P = ParamSpec("P")
@@ -45,10 +45,11 @@ _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
+@readable
 class Planned(Wrapper[P, R]):
     """A function (``fn``) that plans itself; made by ``remat`` and ``checkpoint``.
 
-    ``plans`` has digests of the programs that it was traced as with their plans, of the 512 that were planned last.
+    ``plans`` maps digests of its traced programs to their plans; the last 512 are kept.
     """
 
     def __init__(self, fn: Callable[P, R], options: PlanOptions, plans: Mapping[str, Plan] = NO_PLANS):
@@ -121,24 +122,23 @@ def remat(
     prevent_cse: bool = True,
     **planning: Unpack[Planning],
 ) -> Any:
-    """Return ``fn`` planned: it plans on its first trace, once per input shapes.
+    """Return ``fn`` planned. It is planned when it is first traced, once for each set of input shapes.
 
     Use it as a function or as a decorator. The result has the signature, values and derivatives of ``fn`` and
-    works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap``, ``jvp`` and their combinations; for other
-    shapes it plans again.
+    works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap``, ``jvp`` and their combinations.
 
     Args:
-        fn: with ``argnums`` or ``has_aux``, or with a budget if it returns a scalar, a loss as ``plan`` takes it.
-            Otherwise any function of arrays: its gradient step is then its VJP, with cotangents for all of its outputs.
-        budget: as in ``plan``; for a function that is no loss, as in ``checkpoint``.
+        fn: a loss as in ``plan``, if ``argnums`` or ``has_aux`` is given or if it has a budget and returns a scalar.
+            Otherwise any function of arrays, whose gradient step is its VJP, with cotangents for all of its outputs.
+        budget: as in ``plan``; for a function that is not a loss, as in ``checkpoint``.
         strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
-        argnums, has_aux: as in ``plan``. What a gradient is being taken of is known, and counts; elsewhere (in what
-            is jitted inside of ``jax.grad``) it is by default the first argument of a loss, of others every float.
+        argnums, has_aux: as in ``plan``. When a gradient is being taken, what is differentiated is known; otherwise
+            (if the call is jitted inside ``jax.grad``) the default is a loss's first argument, else all float arrays.
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
-        policy: a policy of ``jax.checkpoint``: nothing is planned, this is ``jax.checkpoint`` then.
+        policy: a policy of ``jax.checkpoint``. Nothing is planned then; this is ``jax.checkpoint``.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
-        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, and limits on what is saved, as in
-            ``plan``.
+        **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, ``must_save``, ``must_recompute``,
+            ``never_recompute``, as in ``plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -187,19 +187,19 @@ def checkpoint(
     strategy: StrategyLike | None = None,
     **others: Any,
 ) -> Any:
-    """``jax.checkpoint``, and more: with a budget or a strategy, what is saved inside ``fun`` is planned.
+    """``jax.checkpoint``; with a budget or a strategy, what is saved inside ``fun`` is planned.
 
-    With JAX's own arguments only, this is ``jax.checkpoint``, which here takes arguments with leaves that are no arrays
-    too (modules of Equinox hold functions). Use it as a function or as a decorator, with and without arguments.
+    With JAX's own arguments only, this is ``jax.checkpoint``, but leaves of arguments need not be arrays (Equinox
+    modules hold functions). Use it as a function or as a decorator, with or without arguments.
 
     Args:
         fun: any function of arrays (a layer, a block, a loss).
         policy, prevent_cse, static_argnums, static_argnames: as in ``jax.checkpoint``.
-        budget: bytes for forward and backward pass of ``fun`` by itself, as in ``plan``: arguments, cotangents of its
-            outputs, outputs, gradients with respect to every array of floating point, temporaries.
+        budget: bytes for the forward and backward pass of ``fun`` alone, as in ``plan``: arguments, cotangents of its
+            outputs, outputs, gradients with respect to every floating-point array, temporaries.
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
-        **others: with a budget or a strategy ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
-            ``must_recompute``, ``never_recompute``, ``progress``, as in ``plan``; without, ``concrete`` where the
+        **others: with a budget or a strategy, ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
+            ``must_recompute``, ``never_recompute``, ``progress``, as in ``plan``; without, ``concrete`` if the
             installed ``jax.checkpoint`` takes it.
 
     Raises:

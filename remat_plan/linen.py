@@ -57,27 +57,26 @@ def remat(
     methods: Sequence[str] | None = None,
     **planning: Unpack[Planning],
 ) -> Any:
-    """``flax.linen.remat``, and more: with a budget or a strategy, what is saved inside the module is planned.
+    """``flax.linen.remat``; with a budget or a strategy, what is saved inside the module is planned.
 
     Use it on a module class (as a function, or as a decorator with or without arguments) or on a method. Parameters,
-    their names, random numbers and mutable collections are those of the undecorated module. (``flax.linen.remat`` calls
-    a module without a name of its own ``CheckpointBlock_0``; here it stays ``Block_0``.) Plans are made when the module
-    is first traced, once for every program it turns out to be (input shapes, training or not, whether a gradient is
-    taken of its input: not in a first layer); all modules of the class share them. They are in the attribute
-    ``remat_plans`` of what is returned.
+    their names, random numbers and mutable collections are those of the undecorated module. (``flax.linen.remat`` names
+    an unnamed module ``CheckpointBlock_0``; here it stays ``Block_0``.) Plans are made when the module is first traced,
+    once for every program that results (input shapes, training or not, whether its input is differentiated: not in a
+    first layer); all modules of the class share them. The result has them in its attribute ``remat_plans``.
 
     Args:
         module: a ``Module`` class, or a method (a function whose first argument is a module).
-        budget: bytes for forward and backward pass of one module by itself: its variables, inputs and cotangents,
-            outputs and gradients, temporaries (as in ``rp.checkpoint``; not those of the model around it). To fit a
-            model into a budget, plan its loss: ``rp.remat(loss, budget=...)``.
+        budget: bytes for the forward and backward pass of one module alone: its variables, inputs and cotangents,
+            outputs and gradients, temporaries (as in ``rp.checkpoint``, without the model around it). To fit a model
+            into a budget, plan its loss: ``rp.remat(loss, budget=...)``.
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
-        policy: a policy of ``jax.checkpoint``; with it, and with nothing, this is ``flax.linen.remat``: one segment.
+        policy: a policy of ``jax.checkpoint``; without budget and strategy this is ``flax.linen.remat``: one segment.
         variables, rngs: the collections and random streams that are lifted; by default all.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``flax.linen.scan``.
-        static_argnums: positions of arguments that are not traced, the module itself being 0. (Booleans, strings and
-            None are not traced anyway, where a budget or a strategy is given.)
-        methods: of a class, which methods; by default ``__call__``.
+        static_argnums: positions of arguments that are not traced; the module itself is 0. (With a budget or a
+            strategy, booleans, strings and None are never traced.)
+        methods: the methods of a class; by default ``__call__``.
         **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
@@ -198,20 +197,20 @@ def remat_scan(
 ) -> Any:
     """Stack ``length`` modules of one class, with memory that does not grow with their number.
 
-    ``flax.linen.remat_scan`` without lengths to choose by hand: variables are laid out as ``flax.linen.scan`` lays them
-    out (one leading axis of size ``length``), initialised with the same values, and random numbers are the same;
-    ``schedule`` may be changed later without touching them.
+    ``flax.linen.remat_scan`` without lengths to choose by hand. Variables have the layout of ``flax.linen.scan`` (one
+    leading axis of size ``length``) and the same initial values, and random numbers are the same; ``schedule`` can be
+    changed later without touching them.
 
     Args:
         module: a ``Module`` class whose method takes one value (any pytree) and returns one like it; or a method.
-        length: how many.
+        length: the number of modules.
         schedule, slots, budget: as in ``rp.scan``; by default about ``sqrt(length)`` values are stored, for one more
             forward pass.
-        variable_axes: the collections of which each module has its own, with axis 0; by default all.
+        variable_axes: the collections that each module has for itself, with axis 0; by default all.
         variable_broadcast: the collections that all modules share; they cannot be updated.
-        split_rngs: the random streams, with True where each module draws its own numbers; by default all.
+        split_rngs: the random streams, with True if each module draws its own numbers; by default all.
         metadata_params: as in ``flax.linen.scan``, for variables with metadata such as partition names.
-        methods: of a class, which methods; by default ``__call__``.
+        methods: the methods of a class; by default ``__call__``.
 
     Raises:
         ValueError: an axis other than 0, a shared collection that is updated, a schedule as in ``rp.scan``.
@@ -225,7 +224,7 @@ def remat_scan(
     """
     axes = {True: 0} if variable_axes is None else dict(variable_axes)
     if wrong := {collection: axis for collection, axis in axes.items() if axis != 0}:
-        raise ValueError(f"variable_axes: {wrong!r} is no axis 0; other axes are transposed in every step, use 0.")
+        raise ValueError(f"variable_axes: {wrong!r} is not supported, use 0; others are transposed at every step.")
     lifted = lift_transform(
         scanned_scope,
         module,

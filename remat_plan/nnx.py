@@ -39,22 +39,22 @@ def remat(
     static_argnums: int | Sequence[int] = (),
     **planning: Unpack[Planning],
 ) -> Any:
-    """``flax.nnx.remat``, and more: with a budget or a strategy, what is saved inside ``f`` is planned.
+    """``flax.nnx.remat``; with a budget or a strategy, what is saved inside ``f`` is planned.
 
     Use it on a function of modules and arrays or on a method (where the class is defined: its first argument is the
     module), as a function or as a decorator, with or without arguments. It works under ``nnx.jit``,
     ``nnx.value_and_grad``, ``nnx.scan`` and ``nnx.vmap``. Plans are made when the function is first traced, once for
-    every program it turns out to be; they are in the attribute ``remat_plans`` of what is returned.
+    every program that results; the result has them in its attribute ``remat_plans``.
 
     Args:
         f: the function.
-        budget: bytes for forward and backward pass of ``f`` by itself: state of the modules, inputs and cotangents,
-            outputs and gradients, temporaries (as in ``rp.checkpoint``; not those of the model around it).
+        budget: bytes for the forward and backward pass of ``f`` alone: state of the modules, inputs and cotangents,
+            outputs and gradients, temporaries (as in ``rp.checkpoint``, without the model around it).
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
-        policy: a policy of ``jax.checkpoint``; with it, and with nothing, this is ``flax.nnx.remat``: one segment.
+        policy: a policy of ``jax.checkpoint``; without budget and strategy this is ``flax.nnx.remat``: one segment.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``nnx.scan``.
-        static_argnums: positions of arguments that are not traced. (Booleans, strings and None are not traced anyway,
-            where a budget or a strategy is given.)
+        static_argnums: positions of arguments that are not traced. (With a budget or a strategy, booleans, strings and
+            None are never traced.)
         **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
             ``must_recompute``, ``never_recompute``, as in ``rp.plan``.
 
@@ -79,8 +79,8 @@ def remat(
         raise TypeError(f"rp.nnx.remat needs a function, not {type(f).__name__}.")
     if isinstance(f, nnx.Module) or inspect.ismethod(f):
         raise TypeError(
-            "rp.nnx.remat: decorate the method in its class, or give a function that takes the module as an argument, "
-            "such as lambda model, x: model(x); a module that is bound to the function cannot be updated."
+            "rp.nnx.remat: decorate the method in its class, or pass a function that takes the module as an "
+            "argument, such as lambda model, x: model(x); a module that is bound to the function cannot be updated."
         )
     if budget is None and strategy is None:
         check_alone(policy, budget, strategy, planning)

@@ -88,8 +88,8 @@ def notes():
         planned = rp.remat(loss, strategy="memory", verify=False)
         jax.jit(jax.grad(planned)).lower(params, x)
     (plan,) = planned.plans.values()
-    assert any("rp.fit" in n and "cannot be seen" in n for n in plan.notes)
-    with pytest.raises(rp.BudgetError, match=r"Try .*rp\.fit for the whole step .* count all devices together"):
+    assert any("rp.fit" in n and "does not show" in n for n in plan.notes)
+    with pytest.raises(rp.BudgetError, match=r"Try .*rp\.fit for the whole step .* are totals of all devices"):
         jax.jit(jax.grad(rp.remat(loss, budget=1000, verify=False))).lower(params, x)
 
 

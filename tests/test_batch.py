@@ -126,7 +126,7 @@ def test_nothing_fits():
 def test_sizes_are_shown():
     sizes = found()
     text = str(sizes)
-    assert "none: the step as it is" in text
+    assert "none: the step as written" in text
     assert max(map(len, text.splitlines())) <= 110
     assert f"{sizes.plain} plain; " in repr(sizes)
     assert "<td" in sizes._repr_html_()
@@ -137,7 +137,7 @@ def test_sizes_are_shown():
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"budget": "50%"}, ValueError, "a share of what"),
+        ({"budget": "50%"}, ValueError, "a share has no meaning"),
         ({"cost": "guessed"}, ValueError, "cost='guessed'"),
         ({"multiple_of": 0}, ValueError, "multiple_of=0: give a positive integer"),
         ({"make_args": 8}, TypeError, r"rp\.max_batch needs two functions"),

@@ -238,7 +238,7 @@ def test_static_arguments():
     assert_trees_close(planned(X, "tanh", 2, power=2), fn(X, "tanh", 2, power=2))
     assert_trees_close(planned(X, "sin", 3, power=1), fn(X, "sin", 3, power=1))
     assert len(planned.plans) == 2
-    with pytest.raises(ValueError, match="the function is given 3 positional"):
+    with pytest.raises(ValueError, match="the function gets 3 positional"):
         rp.checkpoint(fn, strategy="memory", static_argnums=7)(X, "tanh", 2, power=1)
 
 
@@ -272,11 +272,11 @@ def test_prevent_cse_reaches_the_segments():
 @pytest.mark.parametrize(
     ("door", "options", "error", "message"),
     [
-        (rp.checkpoint, {"budget": "1GB", "policy": jnp.sin}, ValueError, "policy and budget are both given"),
-        (rp.remat, {"strategy": "memory", "policy": jnp.sin}, ValueError, "policy and strategy are both given"),
-        (rp.checkpoint, {"verify": False}, ValueError, "verify is for planning: give a budget or a strategy too"),
-        (rp.remat, {"policy": jnp.sin, "target": "cpu"}, ValueError, "target is for planning"),
-        (rp.checkpoint, {"strategy": "magic"}, ValueError, "strategy='magic' is not known"),
+        (rp.checkpoint, {"budget": "1GB", "policy": jnp.sin}, ValueError, "pass either policy or budget"),
+        (rp.remat, {"strategy": "memory", "policy": jnp.sin}, ValueError, "pass either policy or strategy"),
+        (rp.checkpoint, {"verify": False}, ValueError, "verify is only for planning: pass a budget or a strategy too"),
+        (rp.remat, {"policy": jnp.sin, "target": "cpu"}, ValueError, "target is only for planning"),
+        (rp.checkpoint, {"strategy": "magic"}, ValueError, "strategy='magic' is unknown"),
         (rp.checkpoint, {"strategy": "memory", "buget": 1}, TypeError, "'buget' is not an argument here"),
         (rp.checkpoint, {"strategy": "memory", "concrete": True}, TypeError, "'concrete' is not an argument here"),
         (rp.checkpoint, {"strategy": "memory", "prevent_cse": (True,)}, TypeError, "True or False where a budget"),

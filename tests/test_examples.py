@@ -43,7 +43,7 @@ def test_train_gpt_trains_within_its_budget(tmp_path: Path) -> None:
     )
 
     *_, peak, trained, how, where = done.stdout.splitlines()
-    before, after, change = re.findall(r"^Peak of the training step ([\d.]+) MiB -> ([\d.]+) MiB: (\S+)%\.$", peak)[0]
+    before, after, change = re.findall(r"^Peak of the training step ([\d.]+) MB -> ([\d.]+) MB: (\S+)%\.$", peak)[0]
     assert float(after) < 0.8 * float(before)
     assert abs(float(after) / float(before) - 1 - float(change) / 100) < 0.03
     assert re.match(r"Seconds per step \d+\.\d\d -> \d+\.\d\d: [+-][\d.]+%\. ", trained)

@@ -136,10 +136,14 @@ def test_a_keyword_that_only_one_call_has():
     ("options", "error", "text"),
     [
         ({"static_argnames": "trian"}, ValueError, "static_argnames: the step has no parameter 'trian'"),
-        ({"static_argnums": 4}, ValueError, r"static_argnums=\(4,\): the function is given 3 positional"),
+        ({"static_argnums": 4}, ValueError, r"static_argnums=\(4,\): the function gets 3 positional"),
         ({"kwargs": 3}, TypeError, "kwargs=3: give a mapping"),
         ({"kwargs": {"other": 3}}, TypeError, "other"),
-        ({"static_argnames": "params", "donate_argnums": 0}, ValueError, "argument 0 is in static_argnums and in don"),
+        (
+            {"static_argnames": "params", "donate_argnums": 0},
+            ValueError,
+            "argument 0 is in both static_argnums and don",
+        ),
     ],
 )
 def test_what_no_parameter_has(options, error, text):

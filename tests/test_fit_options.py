@@ -60,7 +60,7 @@ def test_an_option_that_xla_lacks_is_named():
 
 @pytest.mark.parametrize("options", ["xla_option", [("xla_option", 1)], {1: 2}])
 def test_options_come_by_name(options):
-    with pytest.raises(TypeError, match="give options of XLA by name, as a dict"):
+    with pytest.raises(TypeError, match="give XLA's options as a dict"):
         rp.fit(train_step, *small(256), budget="70%", compiler_options=options)
 
 
@@ -71,7 +71,7 @@ def test_a_batch_is_searched_with_options():
 
     found = rp.max_batch(train_step, make_args, budget="1MB", compiler_options=OPTION)
     assert found.largest >= found.plain > 0
-    with pytest.raises(TypeError, match="give options of XLA by name"):
+    with pytest.raises(TypeError, match="give XLA's options as a dict"):
         rp.max_batch(train_step, make_args, budget="1MB", compiler_options=1)
 
 

@@ -50,7 +50,7 @@ STEPS = {
 @pytest.mark.parametrize(("name", "jitted"), [(name, False) for name in STEPS] + [("sort", True)])
 def test_what_is_outside_is_named(name, jitted):
     step, args, wanted = STEPS[name]
-    with pytest.raises(rp.BudgetError, match=r"outside of the marks \((every|no) schedule of theirs") as caught:
+    with pytest.raises(rp.BudgetError, match=r"outside of the marks \((all|none) of their schedules") as caught:
         rp.fit(jax.jit(step) if jitted else step, *args, budget="60%", donate_argnums=0)
     assert "in slices" in str(caught.value)
     line = int(caught.value.where.split("test_fit_outside.py:")[1].split(",")[0])

@@ -403,12 +403,12 @@ def test_remat_scan_shares_what_is_broadcast():
     ("make", "error", "message"),
     [
         (lambda: rp.linen.remat(3), TypeError, "needs a module class or a method, not int"),
-        (lambda: rp.linen.remat(Block, verify=False), ValueError, "verify is for planning"),
-        (lambda: rp.linen.remat(Block, budget=1, policy=jnp.sin), ValueError, "policy and budget"),
+        (lambda: rp.linen.remat(Block, verify=False), ValueError, "verify is only for planning"),
+        (lambda: rp.linen.remat(Block, budget=1, policy=jnp.sin), ValueError, "either policy or budget"),
         (lambda: rp.linen.remat(Block, strategy="magic"), ValueError, "strategy='magic'"),
         (lambda: rp.linen.remat(Block, strategy="memory", static_argnums=0), ValueError, "the module itself"),
         (lambda: rp.linen.remat(Block, strategy="memory", methods="encode"), TypeError, "list of names of methods"),
-        (lambda: rp.linen.remat_scan(Block, 3, variable_axes={"params": 1}), ValueError, "is no axis 0"),
+        (lambda: rp.linen.remat_scan(Block, 3, variable_axes={"params": 1}), ValueError, "is not supported, use 0"),
     ],
 )
 def test_bad_input(make, error, message):

@@ -216,10 +216,10 @@ def test_a_training_step_of_modules():
         (lambda: rp.nnx.remat(3), TypeError, "needs a function, not int"),
         (lambda: rp.nnx.remat(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), TypeError, "decorate the method in its class"),
         (lambda: rp.nnx.remat(nnx.Linear(2, 2, rngs=nnx.Rngs(0)).__call__), TypeError, "decorate the method in its"),
-        (lambda: rp.nnx.remat(loss, verify=False), ValueError, "verify is for planning"),
-        (lambda: rp.nnx.remat(loss, strategy="memory", policy=jnp.sin), ValueError, "policy and strategy"),
+        (lambda: rp.nnx.remat(loss, verify=False), ValueError, "verify is only for planning"),
+        (lambda: rp.nnx.remat(loss, strategy="memory", policy=jnp.sin), ValueError, "either policy or strategy"),
         (lambda: rp.nnx.remat(loss, strategy="magic"), ValueError, "strategy='magic'"),
-        (lambda: nothing(lambda model, *, x: x)(None, x=X), TypeError, "'x' can only be given by keyword"),
+        (lambda: nothing(lambda model, *, x: x)(None, x=X), TypeError, "'x' is keyword-only"),
     ],
 )
 def test_bad_input(make, error, message):

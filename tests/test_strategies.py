@@ -119,7 +119,7 @@ def test_a_search_finds_the_fastest_that_fits(name):
 
 @pytest.mark.parametrize("name", ["each_block", "budgeted", "milp", "binomial"])
 def test_a_budget_that_a_strategy_cannot_meet(name):
-    with pytest.raises(rp.BudgetError, match="below the least predicted peak reached") as caught:
+    with pytest.raises(rp.BudgetError, match="below the lowest predicted peak found") as caught:
         rp.plan(loss, W, X, strategy=name, budget="300kB", verify=False)
     least = caught.value.minimum_bytes
     plan = rp.plan(loss, W, X, strategy=name, budget=least, verify=False)
@@ -144,7 +144,7 @@ def test_strategies_that_need_a_budget(name):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"strategy": "magic"}, ValueError, "strategy='magic' is not known: say one of 'auto', 'chain', 'memory'"),
+        ({"strategy": "magic"}, ValueError, "strategy='magic' is unknown. Choose one of 'auto', 'chain', 'memory'"),
         ({"strategy": 3}, TypeError, "strategy=3: give a name of rp.strategies()"),
         ({"strategy": "memry"}, ValueError, "Did you mean 'memory'"),
         ({"strategy": "binomial"}, ValueError, r"strategy=rp.Binomial\(slots=8\), or a budget"),
@@ -162,7 +162,7 @@ def test_strategies_that_need_a_budget(name):
         (
             {"strategy": "collection", "must_recompute": ["state"]},
             ValueError,
-            "is to be kept, but must_recompute forbids it",
+            "must be saved, but must_recompute forbids it",
         ),
     ],
 )
@@ -174,10 +174,10 @@ def test_what_is_refused(options, error, text):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: rp.Binomial(slots=0), ValueError, "slots=0: give an integer from 1 on"),
-        (lambda: rp.Binomial(slots=True), ValueError, "slots=True: give an integer"),
+        (lambda: rp.Binomial(slots=0), ValueError, "slots=0: give a positive integer"),
+        (lambda: rp.Binomial(slots=True), ValueError, "slots=True: give a positive integer"),
         (lambda: rp.Collection(names="state"), TypeError, r"names='state': give a list of names, \['state'\]"),
-        (lambda: rp.Mirror(counts={"state": -1}), ValueError, "counts: -1 is no count"),
+        (lambda: rp.Mirror(counts={"state": -1}), ValueError, "counts: -1 is not a count"),
         (lambda: rp.Mirror(counts=["state"]), TypeError, "give a mapping of names to numbers"),
     ],
 )
@@ -191,12 +191,12 @@ def test_an_explicit_schedule_is_a_strategy():
     again = rp.plan(loss, W, X, strategy=plan.schedule, verify=False)
     assert again.schedule == plan.schedule
     assert again.strategy == "explicit"
-    with pytest.raises(ValueError, match="this schedule is not one of this program, which has .* equations"):
+    with pytest.raises(ValueError, match="this schedule does not fit this program, which has .* equations"):
         rp.plan(lambda w, x: jnp.sum(layer(w[0], x)), W, X, strategy=plan.schedule, verify=False)
 
 
 def test_collection_without_names_in_the_program():
-    with pytest.raises(ValueError, match="keeps the values that have names, and this program has none"):
+    with pytest.raises(ValueError, match="saves named values, and this program has none"):
         rp.plan(lambda w, x: jnp.sum(layer(w[0], x)), W, X, strategy="collection")
 
 

@@ -92,7 +92,7 @@ def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
         try:
             made = function(*inputs)
         except (Exception, SystemExit) as error:
-            raise user_error(error, label, "It runs before anything is planned: mend it there.") from error
+            raise user_error(error, label, "This runs before anything is planned; fix it there.") from error
         return check(made, label, kind)
 
     return make
@@ -187,7 +187,7 @@ def check(made: Any, label: str, kind: Kind) -> Problem:
         InputError: it is no function with arguments.
     """
     if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
-        raise InputError(f"{label} returned something else: {_tell(made)}.", f"It must return {kind.shape}.")
+        raise InputError(f"{label} returned the wrong thing: {_tell(made)}.", f"It must return {kind.shape}.")
     fn, args, options = (*made, None)[:3]
     if not callable(fn):
         raise InputError(
@@ -196,19 +196,19 @@ def check(made: Any, label: str, kind: Kind) -> Problem:
     if not isinstance(args, (tuple, list)) or hasattr(args, "_fields"):
         raise InputError(
             f"the second thing that {label} returned is {_tell(args)}.",
-            f"It must be a tuple of the {kind.what}'s arguments; of one argument: (params,).",
+            f"It must be a tuple of the {kind.what}'s arguments; with one argument: (params,).",
         )
-    advice = f"It must be a dict with some of {', '.join(kind.options)}; they mean what they mean in {kind.door}."
+    advice = f"It must be a dict with some of {', '.join(kind.options)}, which mean the same as in {kind.door}."
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"the third thing that {label} returned is {_tell(options)}.", advice)
     unknown = sorted({str(key) for key in options or ()} - kind.options.keys())
     if kind is LOSS and unknown and unknown[0] in STEP.options:
         raise InputError(
-            f"{label} returned {unknown[0]!r}, an option of a whole training step.",
-            f"A step is for `remat-plan fit {label}`; here {label} must return {kind.shape}.",
+            f"{label} returned {unknown[0]!r}, which is an option of a whole training step.",
+            f"For a training step use `remat-plan fit {label}`; here {label} must return {kind.shape}.",
         )
     if unknown:
-        raise InputError(f"the options that {label} returned have an unknown {unknown[0]!r}.", advice)
+        raise InputError(f"{label} returned the unknown option {unknown[0]!r}.", advice)
     return Problem(fn, tuple(args), {**kind.options, **(options or {})})
 
 

@@ -111,11 +111,11 @@ def _check_budgets(options: argparse.Namespace) -> None:
     needs_budget = options.command in ("plan", "measure") and options.strategy == "auto" and options.goal != "time"
     if needs_budget and options.budget is None:
         raise InputError(
-            f"{options.command} needs a budget.", "Say --budget 60% (of the present peak), 8GiB, or device."
+            f"{options.command} needs a budget.", "Give --budget 60% (of the current peak), 8GiB, or device."
         )
     if options.command in ("fit", "max-batch") and options.budget is None:
-        share = " 60% (of what the step needs as it is)," if options.command == "fit" else ""
-        raise InputError(f"{options.command} needs a budget.", f"Say --budget{share} 24GB, or device.")
+        share = " 60% (of the step as written)," if options.command == "fit" else ""
+        raise InputError(f"{options.command} needs a budget.", f"Give --budget{share} 24GB, or device.")
     budget = getattr(options, "budget", None)
     for text in budget if isinstance(budget, list) else [budget]:
         try:
@@ -137,11 +137,11 @@ def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown
     except (BudgetError, InputError):
         raise
     except NoLoss as error:
-        raise InputError(str(error), f"A whole training step is for `remat-plan fit {options.source}`.") from error
+        raise InputError(str(error), f"For a whole training step use `remat-plan fit {options.source}`.") from error
     except Exception as error:
         if own_frames(error):
             name = getattr(problem.fn, "__name__", type(problem.fn).__name__)
-            advice = f"The {kind.what} must run under jax.make_jaxpr({name})(*args); mend it there first."
+            advice = f"The {kind.what} must run under jax.make_jaxpr({name})(*args); fix that first."
             raise user_error(error, f"tracing {name}", advice) from error
         if not isinstance(error, (TypeError, ValueError, ImportError)):
             raise

@@ -40,7 +40,7 @@ class Outputs:
             _check_picture(self.plot)
         given = [os.path.realpath(t) for t in (self.json, self.html, self.plot) if t is not None]
         if len(set(given)) < len(given):
-            raise InputError("two reports go to one file.", "Give each of --json, --html and --plot its own.")
+            raise InputError("two reports go to the same file.", "Give each of --json, --html and --plot its own.")
 
     def write(self, report: Shown, title: str) -> None:
         """Print a report and write it to the files asked for; each is complete or as it was before.
@@ -85,7 +85,8 @@ def _check_picture(target: str) -> None:
     known = FigureCanvasAgg.get_supported_filetypes()
     if Path(target).suffix[1:].lower() not in known:
         raise InputError(
-            f"--plot {target}: the name must end in a picture format.", f"One of: .{', .'.join(sorted(known))}."
+            f"--plot {target}: the name must end in an image format.",
+            f"One of: .{', .'.join(sorted(known))}.",
         )
 
 

@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 Plan gradient checkpointing for a JAX function from the command line.
 
 PATH.py:FUNCTION names a function without arguments in a Python file. It returns the loss function and example
-arguments for it; shapes are enough, nothing is computed:
+arguments for it. Shapes are enough; nothing is computed:
 
     # train.py
     import jax, jax.numpy as jnp
@@ -33,59 +33,59 @@ arguments for it; shapes are enough, nothing is computed:
         params = [jax.ShapeDtypeStruct((256, 256), "float32")] * 12
         return loss_fn, (params, jax.ShapeDtypeStruct((4096, 256), "float32"))
 
-It may return a third thing, a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan.
+It may also return a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan.
 
 For `fit` and `max-batch` it returns a whole training step instead, in which remat_plan.mark marks what may be
-recomputed; for `max-batch` it takes the number of examples in a batch."""
+recomputed. For `max-batch` it takes one argument, the number of examples in a batch."""
 
 _EXAMPLES = """\
 examples:
     remat-plan analyze train.py:problem                      what plain JAX saves, by bytes and source line
-    remat-plan plan train.py:problem --budget 60%            a plan within 60% of the present peak
+    remat-plan plan train.py:problem --budget 60%            a plan within 60% of the current peak
     remat-plan plan train.py:problem --budget 8GiB --json plan.json --html plan.html
     remat-plan plan train.py:problem --budget 70% --target gpu:h100
-    remat-plan measure train.py:problem --budget 60%         seconds of the plain and the planned step, run in turns
+    remat-plan measure train.py:problem --budget 60%         time the plain and the planned step in turns
     remat-plan fit train.py:step --budget 24GB --target gpu:l4
     remat-plan max-batch train.py:step_of --budget 24GB --target gpu:l4
-    remat-plan tradeoff train.py:problem --plot curve.png    how much memory for how much time
+    remat-plan tradeoff train.py:problem --plot curve.png    memory against time
     remat-plan compare train.py:problem --budget 75%,50%,25%
-    remat-plan strategies                                    what --strategy may be
+    remat-plan strategies                                    the values of --strategy
 
 exit codes:
-    0 fine    1 the budget cannot be met    2 bad input    3 remat_plan or the compiler failed
+    0 success    1 the budget cannot be met    2 invalid input    3 remat_plan or the compiler failed
 
-`remat-plan COMMAND --help` tells the options of a command."""
+`remat-plan COMMAND --help` lists the options of a command."""
 
 _AFTER_PLAN = """\
-The table lists, from the first equation to the last, which values are saved and what is recomputed, and where in
-your source. In a program, load the plan that --json wrote:
+The table lists, from the first equation to the last, what is saved, what is recomputed, and the source lines. To load
+the plan written by --json in a program:
 
     plan = remat_plan.Plan.from_json(open("plan.json").read())
     grads = jax.jit(jax.grad(plan.apply(loss_fn)))(params, x)
 
 examples:
     remat-plan plan train.py:problem --budget 60%
-    remat-plan plan train.py:problem --strategy memory                  without a budget: about the square root
-    remat-plan plan train.py:problem --budget 8GiB --no-verify          predictions only: quick, less sure
-    remat-plan plan train.py:problem --budget device --target gpu:a100  what an A100 has
+    remat-plan plan train.py:problem --strategy memory                  no budget: about the square root of the memory
+    remat-plan plan train.py:problem --budget 8GiB --no-verify          only predict: faster, less certain
+    remat-plan plan train.py:problem --budget device --target gpu:a100  the memory of an A100
     remat-plan plan train.py:problem --goal time                        the fastest step, whatever memory it needs
     remat-plan plan train.py:problem --budget 60% --must-save attention --never-recompute dot_general
 
-exit code 1 says that the budget cannot be met; the message names the least that can."""
+Exit code 1 means that the budget cannot be met; the message names the smallest budget that can."""
 
 _AFTER_MEASURE = """\
-Plans as `remat-plan plan` does, then runs the plain and the planned gradient step in turns on the attached device, and
-tells the seconds of both. Arguments that are shapes only are filled with random numbers (integers with 0).
+Plans like `remat-plan plan`, then runs the plain and the planned gradient step in turns on the attached device and
+reports the seconds of both. Arguments given as shapes are filled with random numbers (integers with 0).
 
 examples:
     remat-plan measure train.py:problem --budget 60%
     remat-plan measure train.py:problem --budget 60% --rounds 40
 
-exit code 1 says that the budget cannot be met."""
+Exit code 1 means that the budget cannot be met."""
 
 _AFTER_FIT = """\
-PATH.py:FUNCTION returns the training step, its arguments and what jax.jit is told of it (donate_argnums,
-static_argnums, in_shardings, out_shardings, compiler_options):
+PATH.py:FUNCTION returns the training step, its arguments and options of jax.jit (donate_argnums, static_argnums,
+in_shardings, out_shardings, compiler_options):
 
     def train_step(state, batch):
         loss, grads = jax.value_and_grad(remat_plan.mark(loss_fn))(state.params, batch)
@@ -96,10 +96,10 @@ static_argnums, in_shardings, out_shardings, compiler_options):
 
 In a program: `train_step = remat_plan.fit(train_step, state, batch, budget="24GB", donate_argnums=0)`.
 
-exit code 1 says that the budget cannot be met; the message names the least that can."""
+Exit code 1 means that the budget cannot be met; the message names the smallest budget that can."""
 
 _AFTER_MAX_BATCH = """\
-PATH.py:FUNCTION takes the number of examples in a batch and returns what it returns for `remat-plan fit`; shapes are
+PATH.py:FUNCTION takes the number of examples in a batch and returns the same as for `remat-plan fit`. Shapes are
 enough:
 
     def step_of(batch):
@@ -110,14 +110,14 @@ examples:
     remat-plan max-batch train.py:step_of --budget 80GB --target gpu:h100 --multiple-of 32"""
 
 _AFTER_COMPARE = """\
-One line for each strategy and budget. Options may be repeated, or take a list with commas.
+One line for each strategy and budget. Options may be repeated, or take a comma-separated list.
 
 examples:
     remat-plan compare train.py:problem --budget 75%,50%,25%
     remat-plan compare train.py:problem --strategy auto,memory,dots,each_block --budget 40% --html compare.html
     remat-plan compare train.py:problem --strategy all --budget 40% --no-verify
 
-Strategies with one schedule, whatever the budget, have one line."""
+A strategy that has only one schedule gets one line, whatever the budgets."""
 
 
 def _texts(text: str) -> list[str]:
@@ -147,7 +147,7 @@ _PREDICT = "plan measure fit max-batch tradeoff compare"
 _REPORTS = f"analyze {_PREDICT}"
 
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    (_PLANS, "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of the present peak (60%%)"}),
+    (_PLANS, "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of the current peak (60%%)"}),
     (_PLANS, "--strategy", {"metavar": "NAME", "default": "auto", "help": "how to plan (default: auto)"}),
     (_PLANS, "--goal", {
         "choices": get_args(Goal), "default": "memory",
@@ -160,36 +160,36 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (_PLANS, "--never-recompute", {
         **_NAMES, "help": "primitives that are never recomputed, such as dot_general (default: collectives)",
     }),
-    (_PLANS, "--search", {"action": "store_true", "help": "show the schedules that were compiled as well"}),
+    (_PLANS, "--search", {"action": "store_true", "help": "also show the schedules that were compiled"}),
     ("measure", "--rounds", {
-        "metavar": "N", "type": _count(1), "default": 15, "help": "how often both steps run (default: 15)",
+        "metavar": "N", "type": _count(1), "default": 15, "help": "how many times to run both steps (default: 15)",
     }),
-    ("fit", "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of what the step needs as it is (60%%)"}),
+    ("fit", "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of the current peak (60%%)"}),
     ("max-batch", "--budget", {"metavar": "B", "help": f"{_BUDGET}, on one device"}),
     ("max-batch", "--multiple-of", {
-        "metavar": "N", "type": _count(1), "default": 8, "help": "what batches are multiples of (default: 8)",
+        "metavar": "N", "type": _count(1), "default": 8, "help": "try multiples of this batch size (default: 8)",
     }),
     ("compare", "--budget", {**_NAMES, "metavar": "B,...", "default": [], "help": "budgets (default: 75%%,50%%,25%%)"}),
-    ("compare", "--strategy", {**_NAMES, "default": [], "help": "strategies (default: auto); all of them: all"}),
+    ("compare", "--strategy", {**_NAMES, "default": [], "help": "strategies, or `all` (default: auto)"}),
     ("tradeoff", "--points", {
-        "metavar": "N", "type": _count(2), "default": 16, "help": "how many schedules (default: 16)",
+        "metavar": "N", "type": _count(2), "default": 16, "help": "number of schedules (default: 16)",
     }),
     ("plan fit max-batch tradeoff compare", "--target", {
-        "metavar": "T", "help": 'the device to plan for; it need not be attached: "gpu:h100", "tpu:v5e:1x1"',
+        "metavar": "T", "help": 'the device to plan for, attached or not: "gpu:h100", "tpu:v5e:1x1"',
     }),
     (_PREDICT, "--cost", {
         "choices": get_args(Cost), "default": "table",
-        "help": "predict seconds by data sheets (table, the default) or by rates measured on this device, once",
+        "help": "predict seconds from data sheets (table, the default) or from rates measured on this device",
     }),
     ("plan measure tradeoff compare", "--existing", {
         "choices": get_args(Existing), "default": "replan",
-        "help": "the function's own jax.checkpoint regions: plan them anew (replan, the default) or keep them",
+        "help": "replan the function's own jax.checkpoint regions (replan, the default) or keep them",
     }),
     ("plan measure compare", "--no-verify", {
-        "dest": "verify", "action": "store_false", "help": "predict only; do not compile (quick, less sure)",
+        "dest": "verify", "action": "store_false", "help": "only predict, do not compile (faster, less certain)",
     }),
     (_REPORTS, "--json", {"metavar": "FILE", "help": "write JSON; - for stdout, instead of the table"}),
-    (_REPORTS, "--html", {"metavar": "FILE", "help": "write a page that needs no network"}),
+    (_REPORTS, "--html", {"metavar": "FILE", "help": "write a self-contained page"}),
     (_REPORTS, "--plot", {
         "metavar": "FILE", "help": "write a picture: .png, .svg, .pdf (needs matplotlib)",
     }),
@@ -199,7 +199,7 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def _strategies() -> str:
     """The strategies, one line each."""
-    lines = ["strategies (`remat-plan strategies` tells more):"]
+    lines = ["strategies (more in `remat-plan strategies`):"]
     for row in remat_plan.strategies():
         lines.append(textwrap.fill(row.summary, 110, initial_indent=f"    {row.name:<15}", subsequent_indent=19 * " "))
     return "\n".join(lines)
@@ -218,12 +218,12 @@ def make_parser() -> argparse.ArgumentParser:
     for name, summary, epilog, returns in (
         ("analyze", "what plain JAX saves for the backward pass, by value; nothing is compiled", "", loss),
         ("plan", "what to save and what to recompute, to fit a budget", f"{_AFTER_PLAN}\n\n{strategies}", loss),
-        ("measure", "plan, then run the plain and the planned step in turns", _AFTER_MEASURE, loss),
-        ("fit", "what to recompute, to fit a whole training step in a budget", _AFTER_FIT, step),
+        ("measure", "plan, then time the plain and the planned step in turns", _AFTER_MEASURE, loss),
+        ("fit", "what to recompute, to fit a whole training step into a budget", _AFTER_FIT, step),
         ("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step),
         ("tradeoff", "peak memory against overhead, the whole curve", "", loss),
         ("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{strategies}", loss),
-        ("strategies", "the strategies: what each does, where it is from, when not to use it", "", ""),
+        ("strategies", "what each strategy does, where it comes from, when not to use it", "", ""),
     ):
         description = f"{summary[0].upper()}{summary[1:]}."
         command = commands.add_parser(

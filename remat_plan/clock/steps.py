@@ -35,8 +35,8 @@ def attached(name: str, what: str) -> Target:
         except ValueError as error:  # no such device in this process
             cause = error
     raise ValueError(
-        f"{what} is for {name}, which is not attached to this process, so nothing can be run on it. What the compiler "
-        "itself expects there is plan.compiled_overhead; to measure, plan for the attached device (target=None)."
+        f"{what} is for {name}, which is not attached to this process, so it cannot be run. plan.compiled_overhead "
+        "is the compiler's own estimate for that device; to measure, plan for the attached device (target=None)."
     ) from cause
 
 
@@ -62,9 +62,9 @@ def check_arrays(leaves: Sequence[Any], door: str) -> None:
     if shapes:
         first = f"{shapes[0].dtype}[{','.join(map(str, shapes[0].shape))}]"
         raise TypeError(
-            f"{door} means running the step, and {len(shapes)} of its arguments are shapes without values, the first "
-            f"ShapeDtypeStruct {first}. Give arrays, for example "
-            "jax.tree.map(lambda s: jax.numpy.ones(s.shape, s.dtype), shapes)."
+            f"{door} runs the step, but {len(shapes)} of its arguments are shapes without values, the first "
+            f"ShapeDtypeStruct {first}. Pass arrays, for example jax.tree.map(lambda s: jax.numpy.ones(s.shape, "
+            "s.dtype), shapes)."
         )
 
 

@@ -56,8 +56,8 @@ def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] 
         return table
     if not target.attached:
         raise ValueError(
-            f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. Leave "
-            "cost out, which goes by data sheets, or plan for the attached device (target=None)."
+            f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. "
+            "Omit cost to use the rates of data sheets, or plan for the attached device (target=None)."
         )
     path = cache_folder() / f"rates-{_key(target)}.json"
     found = _read(path, table)
@@ -71,7 +71,7 @@ def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] 
 def check_cost(cost: str) -> str:
     """Return the word that says whose seconds plans go by, or raise ``ValueError``."""
     if cost not in COSTS:
-        raise ValueError(f"cost={cost!r}: say one of {', '.join(map(repr, COSTS))}.")
+        raise ValueError(f"cost={cost!r}: choose one of {', '.join(map(repr, COSTS))}.")
     return cost
 
 
@@ -118,7 +118,7 @@ def _read(path: Path, table: Hardware) -> Hardware | None:
     except FileNotFoundError:  # measured for the first time
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of any shape
-        _LOG.warning("%s cannot be read (%s: %s): the device is measured again", path, type(error).__name__, error)
+        _LOG.warning("%s cannot be read (%s: %s), so the device is measured again", path, type(error).__name__, error)
         return None
     if data or not rates or not all(figures[n] > 0 for n in ("matrix_flops", "vector_flops", "bytes_per_second")):
         return None
@@ -159,7 +159,7 @@ def _write(path: Path, hardware: Hardware, target: Target) -> None:
             raise
     except OSError as error:  # a folder that may not be written to: these rates still serve this process
         _LOG.warning(
-            "measured rates cannot be kept in %s (%s), so every process will measure them anew; name another folder in "
+            "measured rates cannot be stored in %s (%s), so every process will measure again; name another folder in "
             "REMAT_PLAN_CACHE",
             path.parent,
             error,

@@ -38,7 +38,7 @@ def normalize_argnums(argnums: int | Sequence[int], n_args: int, name: str = "ar
     numbers = positions(argnums, name)
     for n in numbers:
         if not -n_args <= n < n_args:
-            raise ValueError(f"{name}={short(argnums)}: the function is given {n_args} positional argument(s).")
+            raise ValueError(f"{name}={short(argnums)}: the function gets {n_args} positional argument(s).")
     if not numbers:
         raise ValueError(f"{name}={short(argnums)}: name at least one argument to differentiate.")
     return tuple(n % n_args for n in numbers)
@@ -66,7 +66,7 @@ def fixed_arguments(
     for n in positions(static_argnums, "static_argnums"):
         if not -most <= n < most and not (any_number and n >= 0):
             raise ValueError(
-                f"static_argnums={short(static_argnums)}: the function is given {count} positional argument(s)."
+                f"static_argnums={short(static_argnums)}: the function gets {count} positional argument(s)."
             )
         fixed.add(n % most if n < 0 else n)
     fixed |= {i for i, name in enumerate(parameters) if name in static_argnames}

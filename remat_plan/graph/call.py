@@ -41,12 +41,14 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))
 
 
-_NNX_DOOR = "Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: they carry updates out."
+_NO_LOSS = " If it returns (loss, aux), pass has_aux=True. If it is a layer, use rp.checkpoint(fn, budget=...)."
+
+_NNX_DOOR = "Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: these return updates."
 
 
 _NO_GRADIENT = (
-    " If it is a gradient already (jax.grad, jax.value_and_grad, jitted or not), give the loss that it is of, and "
-    "take the gradient of what comes out."
+    " If it already is a gradient (jax.grad, jax.value_and_grad, jitted or not), pass the loss instead and take "
+    "the gradient of the planned function."
 )
 
 
@@ -81,8 +83,8 @@ class Call:
         after = jax.tree.leaves(modules)
         if len(before) != len(after) or any(a is not b for a, b in zip(before, after, strict=True)):
             raise TypeError(
-                f"the function updates its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters of "
-                f"random streams), and what it updates here is a copy. {_NNX_DOOR}"
+                f"the function updates its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters "
+                f"of random streams), but here it would update a copy. {_NNX_DOOR}"
             )
         return result
 
@@ -177,12 +179,12 @@ def make_call(
     """
     check_function(fn, f"fn={short(fn)}: the first argument must be")
     if not args:
-        raise ValueError("no arguments: give example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
+        raise ValueError("no arguments: pass example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
     numbers = normalize_argnums(argnums, len(args))
     fixed, fixed_names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
     both = sorted(set(numbers) & fixed)
     if both:
-        raise ValueError(f"argument {both[0]} is in argnums and in static_argnums; it can be only one of them.")
+        raise ValueError(f"argument {both[0]} is in both argnums and static_argnums; it can be in only one of them.")
 
     def moves(path: Any, leaf: Any, in_model: bool) -> bool:
         position = path[1].idx if path[0].idx == 0 else -1
@@ -191,16 +193,16 @@ def make_call(
                 return False
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
-                f"no gradient; argnums={short(argnums)} must name arguments of floating point only. Give "
-                "it in another argument, or close over it." + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
+                f"no gradient; argnums={short(argnums)} must name floating-point arguments only. Pass it as "
+                "another argument, or close over it." + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
             )
         return position in numbers
 
     call = _take_apart(fn, args, kwargs, fixed, fixed_names, moves)
     if not any(call.differentiated):
         raise ValueError(
-            f"argnums={short(argnums)}: no array of floating point to differentiate in these arguments. (Of a method, "
-            "argument 0 is the object itself; its first parameter is argnums=1.)"
+            f"argnums={short(argnums)}: these arguments hold no floating-point array to differentiate. (Argument 0 "
+            "of a method is the object itself; its first parameter is argnums=1.)"
         )
     return call
 
@@ -259,8 +261,8 @@ def _take_apart(
 
 def _no_refs(what: str) -> NotImplementedError:
     return NotImplementedError(
-        f"mutable arrays (jax.new_ref) are not planned, and {what}. Give the function the value (ref[...]), let it "
-        "return the new one, and store that where the function is called."
+        f"mutable arrays (jax.new_ref) cannot be planned, and {what}. Pass the value (ref[...]), return the new "
+        "one, and store it in the caller."
     )
 
 
@@ -305,13 +307,12 @@ def check_loss(call: Call, shapes: Any, has_aux: bool) -> None:
         shapes = shapes[0]
     leaves = jax.tree.leaves(shapes)
     if len(leaves) != 1 or leaves[0] is not shapes:
-        hint = "" if has_aux else " If it returns (loss, aux), say has_aux=True."
+        hint = "" if has_aux else _NO_LOSS
         raise NoLoss(f"the function must return one scalar loss, but it returns {_tell(shapes)}.{hint}{_NO_GRADIENT}")
     if not _is_scalar(shapes):
         raise NoLoss(
-            f"the function must return a real scalar of floating point, but it returns {_tell(shapes)}; "
-            "take a sum or a mean (of a complex result, its real part), or use has_aux=True for more outputs."
-            + _NO_GRADIENT
+            f"the function must return a real floating-point scalar, but it returns {_tell(shapes)}; take a sum or "
+            "a mean (of a complex result, its real part), or use has_aux=True for more outputs." + _NO_GRADIENT
         )
 
 

@@ -72,7 +72,7 @@ def difference(planned: Fingerprint, given: Fingerprint) -> str:
         for i, (a, b) in enumerate(zip(planned.inputs, given.inputs, strict=False)):
             if a != b:
                 return f"argument leaf {i} was {a}, now it is {b}"
-        return f"{len(planned.inputs)} argument arrays were planned for, now there are {len(given.inputs)}"
+        return f"there were {len(planned.inputs)} argument arrays, now there are {len(given.inputs)}"
     for i, (a, b) in enumerate(zip(planned.equations, given.equations, strict=False)):
         if a != b:
             then, now = planned.labels[i], given.labels[i]
@@ -87,5 +87,5 @@ def difference(planned: Fingerprint, given: Fingerprint) -> str:
             f"one without a counterpart is equation {i} of the {which} program, {longer.labels[i]}"
         )
     if planned.differentiated != given.differentiated:
-        return f"gradients were of argument leaves {planned.differentiated}, now they are of {given.differentiated}"
+        return f"gradients were with respect to argument leaves {planned.differentiated}, now {given.differentiated}"
     return "the outputs are different"

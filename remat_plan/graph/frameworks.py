@@ -84,30 +84,30 @@ def check_function(fn: Any, need: str) -> None:
     if not callable(fn):
         raise TypeError(f"{need} a function, not {type(fn).__name__}.")
     if inspect.iscoroutinefunction(fn):
-        raise TypeError(f"{need} a function that returns arrays, and an async one returns a coroutine.")
+        raise TypeError(f"{need} a function that returns arrays, but an async function returns a coroutine.")
     owner = fn.__self__ if isinstance(fn, types.MethodType) else fn
     kind, is_class = (owner, True) if isinstance(owner, type) else (type(owner), False)
     what = f"the class {kind.__name__}" if is_class else f"a module ({kind.__name__})"
     if _is_of(kind, "flax.nnx", *_NNX_BASES) and (owner is fn or not is_class):
         raise TypeError(
-            f"{need} a function, not {what} of flax.nnx. Give the loss, a function that takes the module as an "
+            f"{need} a function, not {what} of flax.nnx. Pass the loss, a function that takes the module as an "
             "argument (lambda model, x: ...), or use rp.nnx.remat on methods in their class."
         )
     if _is_of(kind, "flax.linen", "Module") and (owner is fn or fn.__name__ == "__call__"):
         raise TypeError(
-            f"{need} a function, not {what} of flax.linen. Give the loss, a function of the parameters that calls "
+            f"{need} a function, not {what} of flax.linen. Pass the loss, a function of the parameters that calls "
             "model.apply, or use rp.linen.remat on the class."
         )
     if getattr(fn, "compact", False) is True:
         raise _linen_method(need)
     if isinstance(fn, type):
-        raise TypeError(f"{need} a function, not {what}: give the loss, or decorate methods of the class.")
+        raise TypeError(f"{need} a function, not {what}: pass the loss, or decorate methods of the class.")
     return None
 
 
 def _linen_method(need: str) -> TypeError:
     return TypeError(
-        f"{need} a function whose arrays are its arguments, and the variables of a flax.linen module are no arguments "
-        "of its methods. Use rp.linen.remat on the method or the class, or plan the loss: a function of the "
-        "parameters that calls model.apply."
+        f"{need} a function whose arrays are all arguments, but a method of a flax.linen module does not take the "
+        "module's variables as an argument. Use rp.linen.remat on the method or the class, or plan the loss: a "
+        "function of the parameters that calls model.apply."
     )

@@ -143,8 +143,8 @@ def moving_outputs(
     if any(_compat.is_ref(a.aval) for a in eqn.invars):
         file, line, _ = _compat.source_line(eqn)
         raise NotImplementedError(
-            f"{file}:{line}: a mutable array (jax.new_ref) takes part in the gradient, which cannot be planned; carry "
-            "the value through the function instead, or stop its gradient."
+            f"{file}:{line}: the gradient goes through a mutable array (jax.new_ref), which cannot be planned; "
+            "carry the value through the function instead, or stop its gradient."
         )
     structs = [_compat.struct(a.aval) for a, o in zip(eqn.invars, operands, strict=True) if o >= 0]
     tangents = [_compat.struct(a.aval) for a, moves in zip(eqn.invars, active, strict=True) if moves]

@@ -39,15 +39,15 @@ def _check_segment(graph: Graph, free: frozenset[int], segment: Segment) -> None
 def _check_choice(graph: Graph, op: Op, choice: Choice) -> None:
     structure, place = structure_of(op), f"equation {op.index} ({op.primitive})"
     if structure is None:
-        raise ValueError(f"{place} is no loop, branch or call that can be planned inside")
+        raise ValueError(f"{place} is not a loop, branch or call that can be planned inside")
     regions, loop = structure.regions(graph, op), structure.loop(graph, op)
     if loop is None:
         if len(choice.parts) != len(regions) or choice.slots or any(part.groups for part in choice.parts):
-            raise ValueError(f"{place} has {len(regions)} regions and no steps, which this choice is not for")
+            raise ValueError(f"{place} has {len(regions)} regions and no steps, which this choice does not fit")
     else:
         _check_steps(choice, loop.count, place)
         if op.effectful and (choice.slots or any(part.groups for part in choice.parts)):
-            raise ValueError(f"{place} has an effect that must happen once, which groups and slots run again")
+            raise ValueError(f"{place} has an effect that must happen once, but groups and slots would repeat it")
     for number, part in enumerate(choice.parts):
         if not part.schedule:
             raise ValueError(f"{place} has a part without a schedule")
@@ -58,7 +58,7 @@ def _check_steps(choice: Choice, count: int, place: str) -> None:
     """Check that the parts of a loop are all of its steps, in groups that there are steps for."""
     planned = [part.count for part in choice.parts]
     if min(planned) < 1 or sum(planned) != count:
-        raise ValueError(f"{place} runs {count} steps, and its parts have {planned}")
+        raise ValueError(f"{place} runs {count} steps, but its parts have {planned}")
     if choice.slots < 0 or (choice.slots and len(planned) > 1):
         raise ValueError(f"{place} cannot run {len(planned)} parts in {choice.slots} slots")
     for part in choice.parts:
@@ -69,5 +69,5 @@ def _check_groups(part: Part, place: str) -> None:
     steps = part.count
     for groups in part.groups:
         if not 1 <= groups <= steps:
-            raise ValueError(f"{place} has {steps} steps, which do not make {groups} groups")
+            raise ValueError(f"{place} has {steps} steps, which cannot be divided into {groups} groups")
         steps = -(-steps // groups)

@@ -166,9 +166,9 @@ def choose_binomial(sizes: Sizes, budget_bytes: int, name: str) -> Schedule:
 def _too_small(sizes: Sizes, budget_bytes: int, name: str) -> BudgetError:
     least = binomial_candidate(sizes, 1, 1).size_bytes
     return BudgetError(
-        f"{name}: budget={format_bytes(budget_bytes)} cannot be met. The least is {format_bytes(least)}: one stored "
-        f"carry of {format_bytes(sizes.carry_bytes)}, the residuals of one step "
-        f"({format_bytes(sizes.residual_bytes)}), and working copies. Give at least that.",
+        f"{name}: budget={format_bytes(budget_bytes)} cannot be met. The minimum is {format_bytes(least)}: one "
+        f"stored carry of {format_bytes(sizes.carry_bytes)}, the residuals of one step "
+        f"({format_bytes(sizes.residual_bytes)}), and working copies.",
         minimum_bytes=least,
         budget_bytes=budget_bytes,
         where="one step of the loop",

@@ -73,8 +73,8 @@ def check_factors(factors: Any, length: int, name: str) -> tuple[int, ...]:
         raise ValueError(f"{name}: schedule=('nested', {tuple(factors)}): each factor must be 1 or more.")
     if math.prod(factors) < length:
         raise ValueError(
-            f"{name}: schedule=('nested', {tuple(factors)}) has room for {math.prod(factors)} steps, and the loop has "
-            f"{length}. Choose factors whose product is {length} or more."
+            f"{name}: schedule=('nested', {tuple(factors)}) has room for {math.prod(factors)} steps, but the loop "
+            f"has {length}. Choose factors whose product is {length} or more."
         )
     return tuple(int(k) for k in factors)
 

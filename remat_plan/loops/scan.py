@@ -19,6 +19,7 @@ from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
 from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
+from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import slots_for
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
@@ -32,6 +33,7 @@ MOST_REPETITIONS = 2
 _NAME = "rp.scan"
 
 
+@readable
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -49,30 +51,30 @@ def scan(
     Args:
         body: (carry, x) -> (carry, y); pytrees, the carry of the same structure, shapes and types each time.
         init: the first carry.
-        xs: pytree of arrays with equally many rows, one row for each step; None with ``length``.
-        length: the trip count; may be left out where ``xs`` tells it.
+        xs: pytree of arrays with one row for each step, or None if ``length`` is given.
+        length: the trip count; may be omitted if there are ``xs``.
         schedule: ``"plain"`` stores the residuals of every step, as ``jax.lax.scan`` does. ``"each"`` stores the
             carry of every step. ``"sqrt"`` stores about sqrt(length) carries, ``"log"`` about 2 log2(length), and
             ``("nested", (k1, ..., kd))`` k1 + ... + k(d-1), by nested ``jax.checkpoint``. ``"binomial"`` stores
-            ``slots`` carries and recomputes the least that is possible with them. ``"auto"`` takes the cheapest that
-            fits in ``budget``; without a budget ``"binomial"`` where slots are given, else ``"sqrt"``.
-        slots: how many carries ``"binomial"`` may store, the first included; by default so many that no step is
-            advanced more than twice, about sqrt(2 length).
+            ``slots`` carries and recomputes as little as possible with them. ``"auto"`` takes the cheapest that fits
+            in ``budget``; without a budget, ``"binomial"`` if ``slots`` are given, else ``"sqrt"``.
+        slots: the number of carries that ``"binomial"`` may store, including the first; by default as many as needed to
+            advance no step more than twice, about sqrt(2 length).
         budget: for ``"auto"`` and ``"binomial"``: bytes for what the loop stores between its forward and its backward
-            pass and needs while it runs, such as ``"100MB"``; or a share of what the plain loop needs, such as
+            pass and needs while it runs, such as ``"100MB"``, or a share of what the plain loop needs, such as
             ``"25%"``. Predicted. Gradients of weights and of xs are outputs and not counted.
         reverse: run from the last row to the first.
-        unroll: as in ``jax.lax.scan``; ``"binomial"`` has no use for it.
+        unroll: as in ``jax.lax.scan``; ``"binomial"`` ignores it.
 
     Returns:
         The last carry and the stacked outputs.
 
-    All schedules have all derivatives but one: ``"binomial"`` has no forward mode (``jax.jvp``). Its gradients can be
-    differentiated again, in both modes.
+    All schedules have all derivatives, except that ``"binomial"`` has no forward mode (``jax.jvp``). Its gradients can
+    be differentiated again, in both modes.
 
     Raises:
-        BudgetError: no schedule is predicted to fit in the budget; ``minimum_bytes`` says what can be had.
-        TypeError: the carry changes its type; the body returns no pair; ``jax.jvp`` of ``"binomial"``.
+        BudgetError: no schedule is predicted to fit the budget; ``minimum_bytes`` is the smallest that works.
+        TypeError: the carry changes its type; the body does not return a pair; ``jax.jvp`` of ``"binomial"``.
         ValueError: unknown schedule, bad slots or factors, inputs of different lengths.
 
     Source: Chen et al. 2016 (``"sqrt"``, ``"log"``); Griewank and Walther 2000 (``"binomial"``).
@@ -148,7 +150,7 @@ def trip_count(xs: Any, length: int | None) -> int:
     if length is not None:
         lengths["length"] = int(length)
     if not lengths:
-        raise ValueError(f"{_NAME}: give xs or length; neither says how many steps there are.")
+        raise ValueError(f"{_NAME}: pass xs or length; without either, the number of steps is unknown.")
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
         raise ValueError(f"{_NAME}: all inputs must have the same number of rows: {told}.")
@@ -173,7 +175,7 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
     if not nested and schedule not in SCHEDULES:
         known = ", ".join(map(repr, SCHEDULES))
         raise ValueError(
-            f"{_NAME}: schedule={schedule!r} is not known: say one of {known}, or ('nested', (k1, k2, ...))."
+            f"{_NAME}: schedule={schedule!r} is unknown. Choose one of {known}, or ('nested', (k1, k2, ...))."
         )
     check_slots(slots, _NAME)
     if slots is not None and schedule not in ("binomial", "auto"):
@@ -181,7 +183,7 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
     if budget is not None and schedule not in ("binomial", "auto"):
         raise ValueError(f"{_NAME}: budget={budget!r} goes with schedule='auto' or 'binomial', not with {schedule!r}.")
     if budget is not None and slots is not None:
-        raise ValueError(f"{_NAME}: give slots={slots} or budget={budget!r}, not both: each says how much is stored.")
+        raise ValueError(f"{_NAME}: pass either slots={slots} or budget={budget!r}: each says how much to store.")
 
 
 def _run_binomial(loop: Prepared, chosen: Schedule, reverse: bool) -> tuple[Any, Any]:

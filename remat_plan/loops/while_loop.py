@@ -28,6 +28,7 @@ from remat_plan.loops.body import Body, Leaves, forward_mode_explained, prepare
 from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
+from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 from remat_plan.solve.online import FOREVER
 
@@ -40,6 +41,7 @@ USUAL_STEPS = 2**24
 _NAME = "rp.while_loop"
 
 
+@readable
 def while_loop(
     cond: Callable[[Any], Any],
     body: Callable[[Any], Any],
@@ -54,19 +56,18 @@ def while_loop(
         cond: carry -> boolean scalar.
         body: carry -> carry; pytrees of the same structure, shapes and types.
         init: the first carry.
-        max_steps: stop after so many steps. Where the condition still holds then, the result is not that of the loop,
-            and says so: outside ``jax.jit`` and its like an error is raised; inside, every floating-point leaf of the
-            result is NaN, every integer leaf the least value of its type (the greatest where unsigned), and gradients
-            are NaN.
-        slots: how many carries may be stored, the first included; by default so many that, up to ``max_steps``, no
-            step is advanced more than twice; 64 without ``max_steps``.
+        max_steps: stop after this many steps. If the condition still holds then, the result is invalid: outside
+            ``jax.jit`` and its like an error is raised; inside, gradients and floating-point leaves of the result are
+            NaN, integer leaves the smallest value of their type (the largest, if unsigned).
+        slots: the number of carries that may be stored, including the first; by default as many as needed to advance no
+            step more than twice in ``max_steps`` steps, or 64 without ``max_steps``.
 
     Returns:
         The last carry.
 
     Raises:
         RuntimeError: more than ``max_steps`` steps, outside of ``jax.jit``.
-        TypeError: the carry changes its type; the condition is no boolean scalar.
+        TypeError: the carry changes its type; the condition is not a boolean scalar.
         ValueError: ``slots`` or ``max_steps`` below 1.
 
     Example:
@@ -94,7 +95,7 @@ def while_loop(
     with forward_mode_explained(f"{_NAME} has no forward-mode derivative (jax.jvp, jax.jacfwd); use jax.grad."):
         leaves, exceeded = run(Inputs(loop.closed, closed, loop.init))
     if max_steps is not None and not _compat.is_tracer(exceeded) and bool(exceeded):
-        raise RuntimeError(f"{_NAME}: the condition still holds after max_steps={max_steps} steps. Allow more of them.")
+        raise RuntimeError(f"{_NAME}: the condition still holds after max_steps={max_steps} steps. Increase it.")
     return loop.body.carry.pack(leaves)
 
 

@@ -237,8 +237,8 @@ def _crossed(graph: Graph, limits: Limits, chosen: set[int]) -> set[int]:
             near = next(i for i in (blocked[0], blocked[0] - 1) if i < len(graph.ops) and _alone(graph, limits, i))
             raise ValueError(
                 f"must_recompute: {graph.values[v].text} is read on the other side of equation {near} "
-                f"({graph.ops[near].primitive}), which stays outside any segment, so it has to be kept there. Take its "
-                "name out of must_recompute."
+                f"({graph.ops[near].primitive}), which no segment may contain, so it must be saved. Remove its "
+                "name from must_recompute."
             )
         crossed |= within
     return crossed

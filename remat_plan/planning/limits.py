@@ -105,7 +105,7 @@ def make_constraints(must_save: Any, must_recompute: Any, never_recompute: Any) 
     again = name_list("must_recompute", must_recompute)
     never = None if never_recompute is None else name_list("never_recompute", never_recompute)
     if both := sorted(set(saved) & set(again)):
-        raise ValueError(f"{both[0]!r} is in must_save and in must_recompute: leave it out of one of them.")
+        raise ValueError(f"{both[0]!r} is in both must_save and must_recompute: remove it from one of them.")
     return Constraints(saved, again, never)
 
 
@@ -159,7 +159,7 @@ def check_names(graph: Graph, argument: str, names: Iterable[str]) -> None:
     there = (
         f"Names in this program: {', '.join(map(repr, known))}."
         if known
-        else "This program has no names: give values names with jax.ad_checkpoint.checkpoint_name(value, name)."
+        else "This program has no names: name values with jax.ad_checkpoint.checkpoint_name(value, name)."
     )
     raise ValueError(f"{argument}: no value is named {unknown[0]!r}. {there}")
 
@@ -253,8 +253,8 @@ def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant) -> Limit
         op = graph.ops[graph.values[v].producer]
         if op.index in fixed and op.primitive != "name":
             raise ValueError(
-                f"must_recompute: {op.primitive} {graph.values[v].text} would have to run again, which must_save or "
-                "never_recompute forbids."
+                f"must_recompute: {op.primitive} {graph.values[v].text} would have to be recomputed, which "
+                "must_save or never_recompute forbids."
             )
     return Limits(
         frozenset(fixed - pinned),
@@ -272,7 +272,7 @@ def _check_not_carried(region: Graph, trips: Trips | None, forbidden: frozenset[
         if v in forbidden and v >= 0:
             raise ValueError(
                 f"must_recompute: {region.values[v].text} is carried from one step of a loop to the next, so it is "
-                "kept there. Take its name out of must_recompute, or name a value that stays inside the step."
+                "saved there. Remove its name from must_recompute, or name a value that stays inside the step."
             )
 
 
@@ -281,9 +281,9 @@ def check_some(ways: Sequence[object], graph: Graph) -> None:
     if not ways:
         there = ", ".join(map(repr, names_inside(graph))) or "none"
         raise ValueError(
-            "must_save, must_recompute, never_recompute: no schedule does what they ask together. In one part of the "
-            f"program (names there: {there}) a value that must not be kept can only be had by running again what must "
-            "not run again. Take a name out of one of them."
+            "must_save, must_recompute and never_recompute contradict each other. In one part of the program "
+            f"(names there: {there}) a value that must not be saved can only be obtained by recomputing something "
+            "that must not be recomputed. Remove a name from one of them."
         )
 
 

@@ -61,10 +61,10 @@ def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, 
     """Raise ``ValueError`` for a policy where something is planned, options of planning where nothing is."""
     if policy is not None and (budget is not None or strategy is not None):
         other = "budget" if budget is not None else "strategy"
-        raise ValueError(f"policy and {other} are both given: a policy says what is saved, a {other} has it planned.")
+        raise ValueError(f"pass either policy or {other}: a policy says what to save, a {other} has it planned.")
     useless = sorted(set(planning) & set(Planning.__annotations__))
     if useless:
-        raise ValueError(f"{useless[0]} is for planning: give a budget or a strategy too.")
+        raise ValueError(f"{useless[0]} is only for planning: pass a budget or a strategy too.")
 
 
 def make_request(

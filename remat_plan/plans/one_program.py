@@ -38,16 +38,15 @@ _NOT_VERIFIED = (
     "peaks are predictions"
 )
 _SPREAD = (
-    "arguments lie on several devices along automatic axes: compiled peaks are of one device, predicted ones count all "
-    "devices together"
+    "arguments are sharded over several devices along automatic axes: compiled peaks are per device, predicted "
+    "ones are totals of all devices"
 )
 _MAYBE_SPREAD = (
-    "inside a trace shardings along automatic axes cannot be seen: if arguments have any, all bytes count all devices "
-    "together; rp.fit, or rp.plan with sharded arguments, counts those of one device"
+    "a trace does not show shardings along automatic axes: if arguments have any, all bytes are totals of all "
+    "devices; rp.fit, or rp.plan with sharded arguments, counts bytes per device"
 )
 _LEFT_AS_WRITTEN = (
-    "left as it was written, with jax.checkpoint regions of its own: it fits, and nothing that fits is predicted to be "
-    "faster"
+    "left as written, with its own jax.checkpoint regions: it fits, and nothing that fits is predicted to be faster"
 )
 
 
@@ -66,7 +65,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     if budget is not None:
         check_opaque([opaque], budget)
     most = judge.compiles + MOST_COMPILES
-    judge.progress.say("measuring the function as it is")
+    judge.progress.say("measuring the function as written")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
     if budget is not None:
         check_opaque([opaque], budget, plain)
@@ -133,8 +132,8 @@ class Chosen:
 
 
 _NO_CERTIFICATE = (
-    "the gap is no certificate where time saved counts: the lower bound counts recomputation only, and a plan that "
-    "writes less may save more than it recomputes"
+    "the gap is no guarantee here: the lower bound counts recomputation only, and a plan that writes less may save "
+    "more time than it spends on recomputing"
 )
 """What is said of a gap by measured rates."""
 
@@ -237,7 +236,7 @@ def _choose(
     if fits and peak(program.plain) <= budget_bytes:
         fitting = [*plain, *(s for s in written if peak(s) <= budget_bytes)]
         schedule = fastest(fitting, judge.price, program.written)
-        own = "the function's own jax.checkpoint regions are left out"
+        own = "the function's own jax.checkpoint regions are removed"
         left = own if program.has_own_remat else "the function is left as it is"
         return Chosen(schedule, [_LEFT_AS_WRITTEN if is_written(schedule) else met + left])
     if fits and not program.has_own_remat:
@@ -283,7 +282,7 @@ def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
 def _fastest_note(ratio: Ratio | None, count: int, whose: str) -> str:
     """What is to be said of the fastest schedule."""
     if ratio is None:
-        return "seconds of the compiled step are not known for this target, so the function is left as it is"
+        return "the compiler does not tell the seconds of a step for this target, so the function is left unchanged"
     return f"the fastest of {count} schedules by {whose}: {ratio.value:.3f} of the plain step's seconds"
 
 
@@ -293,7 +292,7 @@ def _unborne_notes(figures: Figures) -> list[str]:
     if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
         return []
     hoped, needed, before = map(format_bytes, (predicted, compiled, plain))
-    return [f"compiled, the step needs {needed} of {before}; {hoped} were predicted"] * (hoped != before)
+    return [f"the compiled step needs {needed} instead of {before}; {hoped} was predicted"] * (hoped != before)
 
 
 def _spread_notes(judge: Judge) -> list[str]:

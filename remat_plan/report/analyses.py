@@ -96,7 +96,7 @@ def analysis_table(analysis: Analysis) -> Table:
         ),
         tuple(_line(*group, longest) for group in made),
         (
-            Fact("plain JAX saves", size, 1.0 if saved else None, "beside the arguments"),
+            Fact("plain JAX saves", size, 1.0 if saved else None, "in addition to the arguments"),
             Fact(
                 "minimum required",
                 format_bytes(needed),
@@ -125,7 +125,7 @@ def analysis_chart(analysis: Analysis) -> BarChart:
         return tuple(_bytes(group) * ((group[1].why == "internal") == internal) for group in groups)
 
     return BarChart(
-        f"Plain JAX saves {format_bytes(analysis.saved_bytes)} beside the arguments",
+        f"Plain JAX saves {format_bytes(analysis.saved_bytes)} in addition to the arguments",
         tuple(f"{times(count)} {_label(row)} {_type(row)}  {_place(row)}".lstrip() for count, row in groups),
         "bytes between forward and backward pass, without rematerialisation",
         (("a value of the program", BEFORE, sizes(False)), ("internal of a derivative rule", GREY, sizes(True))),

@@ -130,7 +130,7 @@ def _comparison_line(row: ComparisonRow, written: int, longest: int) -> Line:
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
     remarks = [] if row.measurement is None else [f"measured {overhead_text(row.measurement)}"]
     if plan.is_identity:
-        remarks.append("its own jax.checkpoint left out" if plan.has_own_remat else "unchanged")
+        remarks.append("without its own jax.checkpoint" if plan.has_own_remat else "unchanged")
     elif plan.is_written:
         remarks.append("left as written")
     bar = Cell(hint=f"{peak} bytes", share=peak / longest)
@@ -192,9 +192,7 @@ def search_table(search: Search) -> Table:
         )
         for row in search.rows
     ]
-    note = (
-        "overhead: seconds over those of the plain step, less one; also by the compiler and the clock where they tell"
-    )
+    note = "overhead: extra seconds as a share of the plain step's; also by the compiler and the clock where they tell"
     columns = (Column("schedule", flexible=True), *figures(*headers), Column(""))
     return Table("Schedules that the search compiled", columns, tuple(lines), footnotes=(note,))
 

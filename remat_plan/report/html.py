@@ -39,7 +39,7 @@ _STYLE = "<style>.remat-plan .hover:hover { fill-opacity: .12; }</style>"
 _BLOCK = "font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:1000px;text-align:left"
 _HEAD = "font-weight:600;margin:4px 0 6px"
 _BAR = "height:10px;margin-top:4px;border-radius:2px"
-_OF_A_TREE = "min-width:420px;"
+_OF_A_TREE = "min-width:min(420px,60vw);"
 """Style of what is done, where values stand below it: notebooks would break it into narrow lines."""
 _LINE = "1px solid rgba(128,128,128,.25)"
 """A rule between rows that can be seen on white and on black."""
@@ -126,7 +126,8 @@ def grid(header: Iterable[tuple[str, str]], rows: Sequence[Sequence[str]]) -> st
     head = f'<thead><tr style="background:transparent;border-bottom:{_LINE}">{heads}</tr></thead>' if heads else ""
     line = f"border-bottom:{_LINE}" if heads else "border:0"
     body = "\n".join(f'<tr style="background:transparent;{line}">{"".join(row)}</tr>' for row in rows)
-    return f'<table style="{_TABLE}">{head}\n<tbody>\n{body}\n</tbody></table>'
+    wide = f'<table style="{_TABLE}">{head}\n<tbody>\n{body}\n</tbody></table>'  # scrolls by itself on a phone
+    return f'<div style="overflow-x:auto">{wide}</div>'
 
 
 def _head(text: str, align: str) -> str:

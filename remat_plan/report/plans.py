@@ -38,7 +38,7 @@ def best_overhead(result: Plan | StepReport) -> tuple[float, str]:
 
 def overhead_fact(overhead: float, source: str, recomputes: bool, of: str = "the plain step") -> Fact:
     """The one figure for time; where recomputing costs none, in words why that may be."""
-    words = f"extra seconds over those of {of}"
+    words = f"extra seconds relative to {of}"
     if f"{abs(overhead):.1%}" == "0.0%":
         words = "recomputing is free here, with less memory traffic" if recomputes else words
     elif overhead < 0:
@@ -101,9 +101,9 @@ def plan_table(plan: Plan) -> Table:
     if not (plan.is_identity or plan.is_written):
         footnotes.append("Bytes and FLOPs are per block; block inputs are saved in addition.")
     if any(d.nested for d in plan.decisions):
-        footnotes.append("What blocks below 'checkpoint around' save is there only while that part is recomputed.")
+        footnotes.append("What blocks below 'checkpoint around' save exists only while that part is recomputed.")
     if any(d.structured for d in plan.decisions):
-        footnotes.append("Rows below a loop or a branch are of one run of its inside; its own row is of all of them.")
+        footnotes.append("Rows below a loop or branch have the figures of one step or run; its own row has the total.")
     return Table(
         f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{seconds}",
         (
@@ -149,7 +149,7 @@ def _facts(plan: Plan) -> list[Fact]:
 
     facts = [peak("plain peak", plan.plain_peak_bytes, word)]
     if plan.has_own_remat:
-        as_written = peak("peak as written", written, f"{word}; with jax.checkpoint regions of its own")
+        as_written = peak("peak as written", written, f"{word}; with its own jax.checkpoint regions")
         facts = [as_written, peak("plain peak", plan.plain_peak_bytes, f"{word}; without them")]
     has_budget = plan.budget_bytes is not None
     facts += [
@@ -161,7 +161,7 @@ def _facts(plan: Plan) -> list[Fact]:
         overhead_fact(*best_overhead(plan), plan.step_flops > plain_flops),
     ]
     if plan.written_overhead is not None and plan.written_flops is not None:
-        words = "predicted: the same of the function as written"
+        words = "predicted, for the function as written"
         facts += [
             Fact("overhead as written", "", plan.written_overhead, words),
             flops("as written", plan.written_flops),

@@ -40,7 +40,7 @@ def step_table(report: StepReport) -> Table:
         line("outputs (not donated)", plain.result_bytes, planned.result_bytes),
         line("temporaries", plain.temporary_bytes, planned.temporary_bytes),
         line("peak", plain.peak_bytes, planned.peak_bytes, "the sum of these"),
-        line("results in donated memory", plain.donated_bytes, planned.donated_bytes, "not in the peak twice"),
+        line("results in donated memory", plain.donated_bytes, planned.donated_bytes, "counted once in the peak"),
         line("gradients", report.gradient_bytes, report.gradient_bytes, "as large as the parameters"),
         line("activations and gradients", plain.activation_bytes, planned.activation_bytes, "predicted"),
     )
@@ -109,7 +109,7 @@ def batch_table(sizes: BatchSizes) -> Table:
 def _limit(row: BatchSize) -> str:
     if row.limit is None:
         return "any"
-    return f"{row.limit:.0%}" if row.limit else "none: the step as it is"
+    return f"{row.limit:.0%}" if row.limit else "none: the step as written"
 
 
 def batch_chart(sizes: BatchSizes) -> Chart:
@@ -144,7 +144,7 @@ def measurement_table(measured: Measurement) -> Table:
         (Column("step", flexible=True), *figures("seconds", "spread", "peak")),
         tuple(lines),
         (
-            Fact("overhead, measured", "", measured.overhead, f"19 times of 20 the median is within {interval}"),
+            Fact("overhead, measured", "", measured.overhead, f"95% interval of the median: {interval}"),
             Fact("overhead, predicted", "", measured.predicted_overhead, "by the plan"),
         ),
         footnotes=(

@@ -18,6 +18,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,14 @@ class Residual:
 
     Attributes:
         size_bytes, shape, dtype: of the value.
-        primitive: what makes it; ``"argument"`` for inputs, ``"constant"`` for closed-over arrays.
-        source: ``file.py:line`` of the user's code; of internals of a loop the lines of its body.
+        primitive: what computes it; ``"argument"`` for inputs, ``"constant"`` for closed-over arrays.
+        source: ``file.py:line`` of the user's code; for internals of a loop, the lines of its body.
         function: the user's function there.
         name: the user's ``checkpoint_name``, or ``""``.
-        why: ``"value"`` (a value of the program) or ``"internal"`` (made by a derivative rule).
-        needed: whether the backward pass needs it; False for internals, which can be made from what is needed.
+        why: ``"value"`` (a value of the program) or ``"internal"`` (computed by a derivative rule).
+        needed: whether the backward pass needs it; False for internals, which follow from what is needed.
         saved: whether plain JAX saves it.
-        read_by: primitive whose backward pass reads it.
+        read_by: the primitive whose backward pass reads it.
     """
 
     size_bytes: int
@@ -49,18 +50,19 @@ class Residual:
     read_by: str
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Analysis(Shown):
     """What a gradient step saves. See the module docstring.
 
     Attributes:
-        residuals: sorted by bytes, largest first. Arguments are listed but not counted in the totals: they
-            are there anyway.
-        saved_bytes: what plain JAX saves beside the arguments.
-        minimum_residual_bytes: what is really needed beside the arguments: the least that has to be saved where
-            nothing but internals is recomputed.
+        residuals: sorted by bytes, largest first. Arguments are listed but not counted in the totals, since they
+            are live anyway.
+        saved_bytes: what plain JAX saves in addition to the arguments.
+        minimum_residual_bytes: the least that must be saved in addition to the arguments if only internals are
+            recomputed.
         argument_bytes: bytes of all arguments.
-        equations: how many equations the program has.
+        equations: the number of equations of the program.
     """
 
     residuals: tuple[Residual, ...]

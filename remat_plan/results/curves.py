@@ -15,30 +15,32 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import readable
 from remat_plan.solve.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One schedule: predicted peak bytes of the step, and recomputed over plain seconds."""
+    """One schedule: predicted peak bytes of the step, and predicted overhead."""
 
     peak_bytes: int
     overhead: float
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Tradeoff(Shown):
     """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
 
-    Recomputation may be predicted to cost nothing (arithmetic that fits between transfers); then the plain step is no
-    point of the curve. It is named beside it, and shares are of it all the same.
+    If recomputation is predicted to be free (arithmetic that fits between transfers), the plain step is not a point of
+    the curve. It is then named next to it, and shares still refer to it.
 
     Attributes:
-        points: predicted by the evaluator; no point is beaten by another in both.
+        points: predicted; none is beaten by another in both memory and time.
         target: the device.
-        planner: makes a plan for a budget, from the same solve; None of a curve that was unpickled.
-        written: the function as written, where it has ``jax.checkpoint`` regions of its own; else None.
-        plain: the step without recomputation; None of a curve without points.
+        planner: makes a plan for a budget, from the same solve; None after unpickling.
+        written: the function as written, if it has ``jax.checkpoint`` regions of its own; else None.
+        plain: the step without recomputation; None if the curve has no points.
     """
 
     points: tuple[TradeoffPoint, ...]
@@ -49,13 +51,13 @@ class Tradeoff(Shown):
 
     @property
     def written_peak_bytes(self) -> int:
-        """Predicted peak of the function as written, which shares (and budgets in per cent) are of."""
+        """Predicted peak of the function as written, to which shares and budgets in percent refer."""
         step = self.written or self.plain
         return max((p.peak_bytes for p in (self.points if step is None else (step,))), default=1) or 1
 
     @property
     def free(self) -> TradeoffPoint | None:
-        """The point that takes the plain step's place on the curve: less memory, and no more time; None without one."""
+        """The point that replaces the plain step on the curve, with less memory and no more time; None without one."""
         beaten = self.plain is not None and self.points and self.plain not in self.points
         return self.points[-1] if beaten else None
 
@@ -63,13 +65,13 @@ class Tradeoff(Shown):
         """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again.
 
         Raises:
-            ValueError: the curve was unpickled, and what solved it is not stored with it.
-            BudgetError: the budget is below the least peak reached.
+            ValueError: the curve was unpickled, so its program is gone.
+            BudgetError: the budget is below the lowest peak found.
         """
         if self.planner is None:
             raise ValueError(
-                "this curve was unpickled, and the program that it is of is not stored with it: ask rp.tradeoff(...) "
-                "again, or rp.plan(..., budget=...), where plans are to be made. Plans themselves can be stored."
+                "this curve was unpickled without its program: call rp.tradeoff(...) again, or rp.plan(..., "
+                "budget=...). Plans themselves can be stored."
             )
         return self.planner(budget, verify)
 
@@ -87,15 +89,15 @@ def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """What became of one strategy at one budget.
+    """The result of one strategy at one budget.
 
     Attributes:
         strategy: its name.
-        budget: as it was asked for; "" for none.
-        plan: the plan; None where the strategy cannot meet the budget.
-        minimum_bytes: the least peak that was reached; None where there is a plan.
-        problem: why there is no plan; "" where there is one.
-        measurement: of its step and the plain one, with ``measure=True``.
+        budget: as given; "" for none.
+        plan: the plan; None if the strategy cannot meet the budget.
+        minimum_bytes: the lowest peak found; None if there is a plan.
+        problem: why there is no plan; "" if there is one.
+        measurement: seconds of its step and the plain one, with ``measure=True``.
     """
 
     strategy: str
@@ -114,18 +116,19 @@ class ComparisonRow:
         return self.plan.predicted_peak_bytes if compiled is None else compiled
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """Plans of one program for one device, by strategy and budget.
 
     Attributes:
-        rows: in the order asked for.
+        rows: in the order of the arguments.
         target: the device.
-        verified: whether peaks are compiled; else they are predicted.
-        written_peak_bytes: of the function as written, which shares are of.
+        verified: whether peaks are compiled or else predicted.
+        written_peak_bytes: of the function as written, to which shares refer.
         plain_peak_bytes: of the plain step, in which nothing is recomputed.
-        has_own_remat: whether the function has ``jax.checkpoint`` regions of its own that were planned anew; if not,
-            both are one.
+        has_own_remat: whether the function has ``jax.checkpoint`` regions of its own that were replanned; if not, the
+            two peaks are equal.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -149,12 +152,12 @@ class Comparison(Shown):
         word = "compiled" if self.verified else "predicted"
         told = [f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."]
         if self.verified:
-            told.append("Compiled overhead is of the modules that XLA made.")
+            told.append("Compiled overhead is read from the modules that XLA compiled.")
         measured = next((row.measurement for row in self.rows if row.measurement is not None), None)
         if measured is not None:
             told.append(
                 f"Measured: median of {measured.rounds} rounds, plain {1e3 * measured.plain.seconds:.4g} ms, all steps "
-                f"in turns; in brackets, what it is between 19 times of 20. {measured.device}; {measured.versions}"
+                f"in turns; in brackets, its 95% interval. {measured.device}; {measured.versions}"
             )
         return tuple(told)
 

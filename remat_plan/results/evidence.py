@@ -22,10 +22,10 @@ class MemoryTrace:
 
     Attributes:
         positions: step numbers, from 0 to ``steps - 1``.
-        live_bytes: bytes needed at each of them, arguments and outputs included.
-        steps: how many steps the program has.
+        live_bytes: live bytes at each of them, including arguments and outputs.
+        steps: the number of steps of the program.
         peak_bytes: the largest of all steps.
-        owned_bytes: arguments and outputs, there all the time.
+        owned_bytes: arguments and outputs, which are always live.
     """
 
     positions: tuple[int, ...]

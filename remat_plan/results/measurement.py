@@ -17,6 +17,7 @@ from remat_plan.clock.steps import check_arrays, ones, run_of
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import readable
 from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -32,8 +33,8 @@ class StepSeconds:
     Attributes:
         seconds: the median over all rounds.
         spread_seconds: the distance between the quartiles.
-        peak_bytes: the most that the device says it had in use up to then; None where it does not say (a CPU), or where
-            the process had used more before.
+        peak_bytes: the peak that the device reports; None if it reports none (a CPU), or if the process had used more
+            before.
     """
 
     seconds: float
@@ -41,18 +42,19 @@ class StepSeconds:
     peak_bytes: int | None
 
 
+@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Measurement(Shown):
     """The plain and the planned step, measured.
 
     Attributes:
-        name: of what was run.
+        name: what was run.
         plain, planned: seconds and bytes of each.
-        overhead: seconds of the planned step over those of the plain one, less one: the median over rounds, in each of
-            which both ran. Below 0 where the planned step is faster.
-        overhead_low, overhead_high: what the true median is between, 19 times of 20.
+        overhead: extra seconds of the planned step as a share of the plain one's: the median over rounds, each of which
+            ran both. Below 0 if the planned step is faster.
+        overhead_low, overhead_high: an interval that holds the true median 19 times out of 20.
         predicted_overhead: by the plan.
-        rounds, calls: how many rounds, and how often the plain and the planned step were called in each.
+        rounds, calls: the number of rounds, and of calls of the plain and the planned step in each.
         device: its name.
         versions: of jax and jaxlib.
     """
@@ -108,9 +110,9 @@ def measure_program(program: Program, schedule: Schedule, target: Target, rounds
 def check_rounds(rounds: int) -> None:
     """Raise where so many rounds cannot be run."""
     if isinstance(rounds, bool) or not isinstance(rounds, int):
-        raise TypeError(f"rounds={rounds!r}: how often both steps are run is an integer.")
+        raise TypeError(f"rounds={rounds!r}: the number of rounds must be an integer.")
     if rounds < 1:
-        raise ValueError(f"rounds={rounds!r}: both steps are to be run at least once.")
+        raise ValueError(f"rounds={rounds!r}: at least one round is needed.")
 
 
 def plain_and_planned(program: Program, schedule: Schedule, target: Target) -> tuple[Run, Run]:

@@ -83,11 +83,11 @@ def effect_notes(graph: Graph) -> list[str]:
     reason = "an effect must happen exactly once. Take it out, or return the value and use it outside"
     notes = []
     if loops:
-        notes.append(f"each step is planned, and none is run again in a group: {loops}; {reason}, if the peak is high")
+        notes.append(f"planned step by step, without groups of steps: {loops}; {reason}, if the peak is high")
     if whole:
-        notes.append(f"left as a whole, with nothing planned inside: {whole}; {reason}")
+        notes.append(f"not planned inside: {whole}; {reason}")
     if apart:
-        notes.append(f"no segment goes across {_listed(apart)}: {reason}, if that keeps the peak high")
+        notes.append(f"no segment crosses {_listed(apart)}: {reason}, if that keeps the peak high")
     return notes
 
 

@@ -20,6 +20,7 @@ from remat_plan.results.measurement import ROUNDS, Measurement, check_rounds, me
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
 from remat_plan.small.doors import Wrapper, door
+from remat_plan.small.wording import readable
 from remat_plan.traced.programs import EXISTING, Program, Traced, make_program, trace_function, trace_loss
 from remat_plan.traced.reuse import Emissions, warn_where_undone
 
@@ -33,41 +34,41 @@ NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
 
 
+@readable
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What is saved and what is recomputed in one program, to fit one budget.
 
-    What may be None only on request (no budget, ``verify=False``) has the type ``int | Any``, as the result of
-    ``re.Match.group`` has: whoever asked for it need not tell a type checker so.
+    Fields that are None only on request (no budget, ``verify=False``) have the type ``int | Any``, like the result of
+    ``re.Match.group``, so that type checkers do not ask for a test.
 
     Attributes:
         strategy: how it was found.
         target: the device it is for.
-        budget: what was asked for, as text.
+        budget: the budget as given, as text.
         budget_bytes: bytes that the compiled gradient step may need on the device; None without a budget.
-        written_peak_bytes: what the step of the function as written needs, with ``jax.checkpoint`` regions of its own
-            in place (compiled, or predicted with ``verify=False``); a budget in per cent is of this.
-        plain_peak_bytes: what the step needs where nothing is recomputed, the function's own regions dissolved; equal
-            to ``written_peak_bytes`` where it has none, or with ``existing="keep"``.
-        predicted_peak_bytes: by the evaluator.
+        written_peak_bytes: the peak of the function as written, with its own ``jax.checkpoint`` regions in place
+            (compiled, or predicted with ``verify=False``); budgets in percent refer to it.
+        plain_peak_bytes: the peak if nothing is recomputed, not even in the function's own regions; equal to
+            ``written_peak_bytes`` if it has none, or with ``existing="keep"``.
+        predicted_peak_bytes: by remat_plan's model of the compiler.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
-        overhead: recomputed seconds over seconds of the plain step, by the evaluator (0.1 is ten percent); below 0
-            where the planned step is predicted to be faster.
-        compiled_overhead: seconds of the planned step over seconds of the plain step, less one, by the modules that XLA
-            made of both: the compiler's own cycles on a TPU, a roofline over the kernels elsewhere. Negative where
-            recomputing is faster; None with ``verify=False``, and where the modules do not tell (a loop of unknown
-            length, say).
-        lower_bound: overhead that no schedule within this budget (without one: this peak) can go below.
+        overhead: predicted extra seconds as a share of the plain step's (0.1 is 10%); below 0 if the planned step is
+            predicted to be faster.
+        compiled_overhead: the same from the modules that XLA compiled for both steps: the compiler's own cycles on a
+            TPU, a roofline over the kernels elsewhere. Below 0 if recomputing is faster; None with ``verify=False`` or
+            if the modules do not tell (because of a loop of unknown length, say).
+        lower_bound: no schedule within this budget (without one, this peak) has less overhead.
         fingerprint: identity of the program.
         schedule: the segments.
-        decisions: the schedule as rows for people.
-        plain_timeline, planned_timeline: live bytes over the step, by the evaluator.
-        argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is no
+        decisions: the schedule as readable rows.
+        plain_timeline, planned_timeline: predicted live bytes over the step.
+        argnums, has_aux, static_argnums, existing: as given to ``rp.plan``; no ``argnums`` for a function that is not a
             loss, whose gradient step is its VJP with respect to what was differentiated (``program.differentiated``).
-        written_overhead, written_flops: of the function as written, as ``overhead`` and ``step_flops`` are of the plan;
-            None where it has no regions of its own.
-        planning_seconds: how long it took (not part of the plan's identity).
-        function: the function that was planned, for ``measure``; only ``rp.plan`` keeps it, and it is neither part of
+        written_overhead, written_flops: like ``overhead`` and ``step_flops``, of the function as written; None if it
+            has no regions of its own.
+        planning_seconds: how long planning took (not part of the plan's identity).
+        function: the planned function, for ``measure``; only plans from ``rp.plan`` have it, and it is neither part of
             the plan's identity nor stored.
         search: the schedules that were compiled on the way, with their peaks and overheads; ``print`` it.
 
@@ -117,12 +118,12 @@ class Plan(Shown):
 
     @property
     def gap(self) -> float:
-        """Overhead above the certified lower bound: no schedule can recompute less by more than this share."""
+        """Overhead above the certified lower bound: no schedule within the budget can be faster by more."""
         return max(self.overhead - self.lower_bound, 0.0)
 
     @property
     def has_own_remat(self) -> bool:
-        """Whether the function has ``jax.checkpoint`` regions of its own that were planned anew."""
+        """Whether the function has ``jax.checkpoint`` regions of its own that were replanned."""
         return self.written_overhead is not None
 
     @property
@@ -135,18 +136,19 @@ class Plan(Shown):
         """Whether the function is left as it was written, with ``jax.checkpoint`` regions of its own in place."""
         return is_written(self.schedule)
 
+    @door
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise ``TypeError``: a plan is not the function."""
         raise TypeError("a plan is not the planned function: plan.apply(fn) is. Write plan.apply(fn)(*args).")
 
     def apply(self, fn: Callable[P, R]) -> Applied[P, R]:
-        """Return ``fn`` with this plan in it: same signature, values and derivatives.
+        """Return ``fn`` with this plan applied: same signature, values and derivatives.
 
         The result works under ``jax.jit``, ``grad``, ``value_and_grad``, ``vmap`` and their combinations.
 
         Raises (when called):
-            ValueError: the function, traced on these arguments, is another program than the one planned; the
-                message names the first equation that differs.
+            ValueError: with these arguments the function is not the program that was planned; the message names the
+                first equation that differs.
         """
         if not callable(fn):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
@@ -164,16 +166,16 @@ class Plan(Shown):
 
         Args:
             *args: arrays of the planned shapes, as in ``rp.plan``.
-            fn: the function; needed where the plan was read from a file.
+            fn: the function; needed if the plan was read from a file.
             kwargs: its keyword arguments.
-            rounds: how often each of both runs, after one run to compile and one to warm up.
+            rounds: how often each step runs, after one run to compile and one to warm up.
 
         Returns:
-            Medians and spread of the seconds, the overhead with an interval, peak bytes where the device tells.
+            Medians and spread of the seconds, the overhead with an interval, peak bytes if the device reports them.
 
         Raises:
             TypeError: an argument is a shape without values.
-            ValueError: the plan is for a device that is not attached, or for another program; it has no function.
+            ValueError: the plan is for a device that is not attached or for another program, or has no function.
 
         Example:
             >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -185,8 +187,8 @@ class Plan(Shown):
         fn = self.function if fn is None else fn
         if fn is None:
             raise ValueError(
-                "this plan does not hold its function: only what rp.plan returns does, and it is not stored with a "
-                "plan. Say plan.measure(*args, fn=loss_fn)."
+                "this plan has lost its function, which only plans returned by rp.plan keep and which is not stored. "
+                "Write plan.measure(*args, fn=loss_fn)."
             )
         check_rounds(rounds)
         target = attached(self.target, "this plan")
@@ -237,12 +239,13 @@ class Plan(Shown):
         return write_plan(self)
 
     @staticmethod
+    @door
     def from_json(source: str) -> Plan:
         """Read a plan back: whole, or not at all.
 
         Raises:
-            TypeError: ``source`` is no string.
-            ValueError: not a plan, or one of another format; the message names what is wrong.
+            TypeError: ``source`` is not a string.
+            ValueError: not a plan, or one in another format; the message names what is wrong.
         """
         return read_plan(Plan, source)
 

@@ -14,8 +14,8 @@ from remat_plan.results.places import effect_places, line_text, value_text
 from remat_plan.small.budget import BudgetError, format_bytes
 
 UNSEEN_ADVICE = (
-    "rp.fit for the whole step or rp.plan with sharded arguments if arguments lie on several devices (inside a trace "
-    "shardings along automatic axes cannot be seen, and these bytes count all devices together), "
+    "rp.fit for the whole step or rp.plan with sharded arguments if these are on several devices (a trace does not "
+    "show shardings along automatic axes, so these bytes are totals of all devices), "
 )
 """What to try where the arguments are traced and there are several devices."""
 
@@ -53,13 +53,13 @@ def below_minimum(
     owned = timeline.argument_bytes + timeline.output_bytes
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     present_bytes = max(present_bytes, 1)
-    share = f"{budget_bytes / present_bytes:.1%} of the {format_bytes(present_bytes)} that the step needs as it is"
+    share = f"{budget_bytes / present_bytes:.1%} of the {format_bytes(present_bytes)} that the step needs as written"
     message = (
-        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes, {share}) is below the least {word} peak reached, "
-        f"{format_bytes(least_bytes)} ({least_bytes} bytes, {least_bytes / present_bytes:.1%}) for {device}. {held}. "
-        f"At that minimum the peak is at {where}; the largest values of the program are {'; '.join(largest)}. Try "
-        f"{_least_budget(least_bytes, present_bytes)}, {advice}a smaller batch, a lower precision, or donate and shard "
-        "the arguments."
+        f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes, {share}) is below the lowest {word} peak "
+        f"found, {format_bytes(least_bytes)} ({least_bytes} bytes, {least_bytes / present_bytes:.1%}) for "
+        f"{device}. {held}. At that minimum the peak is at {where}; the largest values of the program are "
+        f"{'; '.join(largest)}. Try {_least_budget(least_bytes, present_bytes)}, {advice}a smaller batch, a lower "
+        "precision, or donating and sharding the arguments."
     )
     return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where=where, largest=largest)
 
@@ -79,7 +79,7 @@ def _without_effects(graph: Graph) -> str:
     places = effect_places(graph)
     if not places:
         return ""
-    return f"taking out what has effects, must run exactly once and so cannot be recomputed ({', '.join(places[:3])}), "
+    return f"taking out effects, which must happen exactly once and so cannot be recomputed ({', '.join(places[:3])}), "
 
 
 def all_in_one(
@@ -100,18 +100,20 @@ def all_in_one(
     word = "compiled" if verified else "predicted"
     why, rule, without = "", "", ""
     if has_rule:
-        why = "Its gradient has a rule of its own, which keeps its own residuals: "
+        why = "Its gradient has its own rule, with its own residuals: "
         rule = (
-            "a rule that keeps less (of a differential equation solver, another adjoint or fewer checkpoints; of "
+            "a rule that saves less (for a differential equation solver, another adjoint or fewer checkpoints; in "
             "diffrax, adjoint=diffrax.DirectAdjoint() is a loop that can be planned), "
         )
         without = ", the function without its custom_vjp"
-    inside = "nothing inside it is planned" if has_rule else "Nothing inside it is planned (of a loop of one step, say)"
+    inside = (
+        "nothing inside it is planned" if has_rule else "Nothing inside it is planned (it may be a loop of one step)"
+    )
     message = (
-        f"budget {budget} cannot be met by recomputing: the minimum is the {format_bytes(plain_bytes)} ({word}) that "
-        f"are needed as it is, of which {share:.0%} (predicted) are one equation's, {where}. {why}{inside}, and all of "
-        f"it is there in its backward pass whatever is done around it. Try {rule}jax.checkpoint or rp.checkpoint on "
-        f"the functions that it calls{without}, or a smaller batch."
+        f"budget {budget} cannot be met by recomputing: the minimum is the {format_bytes(plain_bytes)} ({word}) "
+        f"that the step needs as written, {share:.0%} of which (predicted) belong to one equation, {where}. "
+        f"{why}{inside}, and all of it exists during its backward pass, whatever is done around it. Try "
+        f"{rule}jax.checkpoint or rp.checkpoint on the functions that it calls{without}, or a smaller batch."
     )
     return BudgetError(message, minimum_bytes=plain_bytes, budget_bytes=budget_bytes, where=where, largest=())
 
@@ -119,9 +121,9 @@ def all_in_one(
 def own_budget(error: BudgetError) -> BudgetError:
     """The error of a function in a training step that has a budget of its own, which cannot be met."""
     message = (
-        "rp.fit: a function in the step has a budget of its own (rp.remat or rp.checkpoint with budget=...). That one "
-        "cannot be met, not the one of rp.fit. Leave it out there: what rp.mark marks is planned for the "
-        f"budget of the whole step. Of that function by itself: {error}"
+        "rp.fit: a function in the step has its own budget (rp.remat or rp.checkpoint with budget=...), and it is "
+        "that budget which cannot be met. Use rp.mark there instead, and the function is planned within the budget "
+        f"of the whole step. The error of that function: {error}"
     )
     return BudgetError(
         message,

@@ -78,14 +78,14 @@ class Shown:
         return renderer_of(self).html(self)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw it by matplotlib: ``result.plot().figure.savefig("picture.png")``.
+        """Draw the result with matplotlib: ``result.plot().figure.savefig("picture.png")``.
 
-        Of a plan, live memory over the step, plain and planned, with the budget; of an analysis, the largest residuals;
-        of a curve, a comparison and a search, overheads against peaks; of batch sizes, these against overheads; of a
-        fitted step and a measurement, the bytes or seconds of both steps.
+        Plans show live memory over the step, plain and planned, with the budget; analyses the largest residuals;
+        curves, comparisons and searches overheads against peaks; batch sizes these against overheads; fitted steps
+        and measurements the bytes or seconds of both steps.
 
         Args:
-            ax: axes to draw on; by default those of a new figure.
+            ax: axes to draw on; by default a new figure's.
 
         Returns:
             The axes.
@@ -96,6 +96,6 @@ class Shown:
         return renderer_of(self).plot(self, ax)
 
     def to_json(self) -> str:
-        """Return all figures as JSON text, with the ``kind`` of result that they are of."""
+        """Return all figures as JSON text, with the ``kind`` of the result."""
         kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
         return json.dumps({"kind": kind, **encode_fields(self)}, sort_keys=True)

@@ -63,7 +63,7 @@ def read_plan(kind: type[T], source: str) -> T:
         raise ValueError(deep) from None
     except ValueError as error:
         is_path = "{" not in source and "\n" not in source
-        hint = f" If {short(source)} is a path, give what is in the file: Path(...).read_text()." if is_path else ""
+        hint = f" If {short(source)} is a path, pass the text of the file: Path(...).read_text()." if is_path else ""
         raise ValueError(f"Plan.from_json: this is not JSON ({error}).{hint}") from None
     try:
         return _read(kind, data)
@@ -80,7 +80,7 @@ def _read(kind: type, data: Any) -> Any:
         raise ValueError("it has no format number, so plan.to_json() did not write it")
     if (version := check_count(data["format"], "format")) != FORMAT:
         raise ValueError(
-            f"it is of format {version}, and this version of remat_plan reads format {FORMAT}; plan again with "
+            f"it has format {version}, but this version of remat_plan reads format {FORMAT}; plan again with "
             "rp.plan(...), and store that plan"
         )
     plan = decode(kind, {name: field for name, field in data.items() if name not in ("format", DIGEST)})

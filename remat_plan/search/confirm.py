@@ -33,7 +33,7 @@ _AGREEMENT = 0.005
 together here and count as equal."""
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
-_COLLECTIVES_ADVICE = "never_recompute=() (collectives may run again then), "
+_COLLECTIVES_ADVICE = "never_recompute=() (which allows repeating collectives), "
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,8 @@ def check_time(strategy: Strategy, budget: object, verify: bool) -> None:
     told = {"budget": budget is not None, "strategy": strategy.name != "auto", "verify=False": not verify}
     if wrong := next((name for name, is_there in told.items() if is_there), None):
         raise ValueError(
-            f"goal='time' looks for the fastest step by compiling and running candidates, so {wrong} cannot be given "
-            "with it. For the fastest plan within a budget, leave goal out."
+            f"goal='time' looks for the fastest step by compiling and running candidates, so it does not take "
+            f"{wrong}. For the fastest plan within a budget, omit goal."
         )
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.small.wording import short
+from remat_plan.small.wording import readable, short
 
 _UNITS = {
     "": 1,
@@ -20,7 +20,7 @@ _UNITS = {
     **{f"{prefix}i{b}": 2 ** (10 * power) for power, prefix in enumerate("kmgt", 1) for b in ("b", "")},
 }
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
-_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", "24G", a share of the present peak such as "60%", or "device"'
+_EXAMPLES = 'bytes as an integer, "800MB", "8GiB", "24G", a share of the current peak such as "60%", or "device"'
 
 DEVICE_MARGIN = 0.05
 """Share of the device's memory that budget="device" leaves free (the runtime and fragmentation need some)."""
@@ -31,13 +31,14 @@ _MOST_PER_CENT = 100
 one byte asks for the least that can be had.)"""
 
 
+@readable
 class BudgetError(ValueError):
-    """The budget is below the least peak that was reached.
+    """The budget is below the lowest peak that was found.
 
     Attributes:
-        minimum_bytes: the least compiled (or, without verification, predicted) peak that was found; planning
-            with this number as the budget succeeds.
-        budget_bytes: what was asked for.
+        minimum_bytes: the lowest compiled (or, without verification, predicted) peak that was found; planning
+            with this budget succeeds.
+        budget_bytes: the budget.
         where: the equation at that minimum's peak, with its source line.
         largest: text lines for the largest values alive there.
     """
@@ -117,7 +118,7 @@ def parse_budget(budget: Any, few: bool = False) -> Budget:
         raise ValueError(f"budget={short(budget)}: a budget must be a positive, finite number of bytes.")
     if number < 1:
         raise ValueError(
-            f'budget={short(budget)}: less than one byte. For a share of the present peak write "{number:.0%}".'
+            f'budget={short(budget)}: less than one byte. For a share of the current peak write "{number:.0%}".'
         )
     if not few:
         _check_bytes(number, short(budget))
@@ -140,8 +141,8 @@ def _check_bytes(number: float, text: str) -> None:
     """Raise ``ValueError`` for a number without a unit that must be a share."""
     if 1 < number <= _MOST_PER_CENT:
         raise ValueError(
-            f"budget={text}: a number is bytes, and {number:g} bytes are too few for any step. Did you mean "
-            f'"{number:g}%", that share of what the step needs as it is? Otherwise give a unit: "{number:g}GB".'
+            f"budget={text}: a number means bytes, and {number:g} bytes are too few for any step. Did you mean "
+            f'"{number:g}%" of what the step needs as written? Otherwise give a unit: "{number:g}GB".'
         )
 
 

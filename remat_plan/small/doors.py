@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from remat_plan import _compat
-from remat_plan.small.wording import did_you_mean
+from remat_plan.small.wording import did_you_mean, readable
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -27,14 +27,16 @@ Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
 
 WHILE_NOTE = (
-    "rp.while_loop(cond, body, init, max_steps=...) is that loop with a gradient; where the number of steps is known, "
+    "rp.while_loop(cond, body, init, max_steps=...) is the same loop with a gradient. If the number of steps is known, "
     "jax.lax.scan and rp.scan have one too."
 )
+_compat.note_while_loops(WHILE_NOTE)
 
 
 def door(fn: F) -> F:
     """Decorate a function that users call."""
 
+    @readable
     @functools.wraps(fn)
     def entered(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -43,10 +45,6 @@ def door(fn: F) -> F:
             if (text := _misuse(fn, args, kwargs)) is None:
                 raise
             raise TypeError(text) from None
-        except ValueError as error:
-            if _compat.is_of_while_loop(error) and WHILE_NOTE not in getattr(error, "__notes__", ()):
-                error.add_note(WHILE_NOTE)
-            raise
 
     return cast(F, _compat.api_boundary(entered))
 
@@ -55,9 +53,9 @@ def unknown_argument(name: str, known: Collection[str], where: str = "here", tak
     """The error of a keyword argument that a function does not have."""
     hint = did_you_mean(name, known)
     if not (hint or takes_kwargs):
-        hint = f" There are {', '.join(known)}."
+        hint = f" It takes {', '.join(known)}."
     if takes_kwargs:
-        hint += f" Keyword arguments of the function itself are given as kwargs={{{name!r}: ...}}."
+        hint += f" Pass keyword arguments of the function itself as kwargs={{{name!r}: ...}}."
     return TypeError(f"{name!r} is not an argument {where}.{hint}")
 
 

@@ -51,8 +51,8 @@ def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
         bound.apply_defaults()
         if bound.kwargs:
             raise TypeError(
-                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} can only be given by keyword, and modules are passed by "
-                "position: make it a positional argument."
+                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} is keyword-only, but functions of modules are called "
+                "by position: make it a positional argument."
             )
         return split(*bound.args)
 

@@ -92,7 +92,7 @@ class Program(Traced):
 def check_existing(existing: str) -> None:
     """Raise ``ValueError`` if ``existing`` is no way to treat the user's own ``jax.checkpoint`` regions."""
     if existing not in EXISTING:
-        raise ValueError(f"existing={short(existing)}: say one of {', '.join(map(repr, EXISTING))}.")
+        raise ValueError(f"existing={short(existing)}: choose one of {', '.join(map(repr, EXISTING))}.")
 
 
 def trace_loss(

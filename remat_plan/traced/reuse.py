@@ -62,8 +62,8 @@ def run_as_traced(traced: Traced) -> Any:
     Recomputation uses keys twice by its nature: the masks of the backward pass are those of the forward pass.
     """
     warnings.warn(
-        "remat_plan: while jax_debug_key_reuse is on, functions with random keys run without recomputation, which "
-        "draws the same numbers again: keys are checked, and memory is not saved.",
+        "remat_plan: while jax_debug_key_reuse is on, functions with random keys run without recomputation, since that "
+        "would use keys twice. Keys are checked, but no memory is saved.",
         stacklevel=2,
     )
     outputs = _compat.as_function(traced.jaxpr)(*map(_as_operand, traced.call.leaves))

@@ -160,7 +160,7 @@ def changes(old: CallKind, placed: Sequence[Sharding | None], call: StepCall) ->
         elif not lies_as(leaf, sharding, moves=True):
             rows.append(f"{path} changed from {_place_text(sharding)} to {_place_text(sharding_of(leaf))}")
     if not rows:
-        return "JAX's settings (precision, or the mesh that is set) or NNX modules changed"
+        return "JAX's settings (precision or mesh) or NNX modules changed"
     more = len(rows) - _MOST_CHANGES
     return "; ".join(rows[:_MOST_CHANGES]) + (f"; and {more} more" if more > 0 else "")
 

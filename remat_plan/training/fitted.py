@@ -58,12 +58,12 @@ _SAME_PEAK = 0.02
 """Peaks that differ by no more than this share are at the same place: which small equation of a mark runs beside what
 is large outside of it is the compiler's choice."""
 
-_LARGER_MARKS = "marking the loss whose gradient the step takes in place of parts of it (rp.mark(loss_fn)), "
+_LARGER_MARKS = "marking the whole loss instead of parts of it (rp.mark(loss_fn)), "
 _ADVICE = "gradient accumulation over smaller batches (rp.accumulate), "
-_OUTSIDE_ADVICE = "doing what is there in slices (jax.lax.map) or in a step of its own, "
+_OUTSIDE_ADVICE = "doing that part in slices (jax.lax.map) or in a step of its own, "
 _TRACED_ADVICE = (
-    "fitting the step outside of jax.jit first, for arguments with their shardings (a trace does not show those along "
-    "automatic axes, and these bytes count all devices together), "
+    "fitting the step outside of jax.jit, with sharded arguments (a trace does not show shardings along automatic "
+    "axes, so these bytes are totals of all devices), "
 )
 
 
@@ -222,11 +222,11 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
             "fit without recomputing anything"
         )
     if all(map(is_written, found.choice)):
-        notes.append("the budget is met by the step as it is")
+        notes.append("the step as written is within the budget and stays unchanged")
     else:
         notes += dict.fromkeys(note for mark in marks for note in effect_notes(mark.judge.program.graph))
     if step.spans_devices:
-        notes.append("predicted figures (activations, plans) count all devices together; all others are of one device")
+        notes.append("predicted figures (activations, plans) are totals of all devices; all others are per device")
     return StepReport(
         name=getattr(step.fn, "__name__", type(step.fn).__name__),
         target=marks[0].judge.device,
@@ -294,7 +294,7 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
     whole, part = ("peaks and budget", "overhead and FLOPs")
     if report.compiled_overhead is not None:
         whole, part = ("peaks, budget and overhead", "FLOPs")
-    notes = [f"{whole} are of the whole step {report.name}, {part} of what is marked in it"]
+    notes = [f"{whole} refer to the whole step {report.name}, {part} to the marked function"]
     return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 
@@ -303,7 +303,7 @@ def _below(marked: Marked, found: Fitted, budget_bytes: int) -> BudgetError:
     mark, schedule = marked.marks[0], found.choice[0]
     measuring = marked.measuring
     graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(schedule))
-    held = f"From beginning to end the step holds {format_bytes(held_bytes(found.memory))}"
+    held = f"The step holds {format_bytes(held_bytes(found.memory))} from beginning to end"
     where = _outside(measuring, found)
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
     if not any(_is_loss(mark) for mark in marked.marks):
@@ -327,5 +327,5 @@ def _outside(measuring: Measuring, found: Fitted) -> str | None:
     is_same = max(peaks) - min(peaks) <= _SAME_PEAK * max(peaks)
     if outside is None or not (is_same or outside.of_peak >= 1 - _SAME_PEAK):
         return None
-    theirs = "every schedule of theirs gives this peak" if is_same else "no schedule of theirs needs less"
+    theirs = "all of their schedules have this peak" if is_same else "none of their schedules needs less"
     return f"{outside.text}, outside of the marks ({theirs})"

@@ -54,7 +54,7 @@ class Settings:
         """
         options = {} if compiler_options is None else compiler_options
         if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-            raise TypeError("compiler_options: give options of XLA by name, as a dict whose keys are texts.")
+            raise TypeError("compiler_options: give XLA's options as a dict with strings as keys.")
         parameters = _parameters(fn)
         names = _with_position(parameters)
         is_open = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -72,7 +72,7 @@ class Settings:
             raise ValueError(f"static_argnames: the step has no parameter {unknown[0]!r}.")
         static = tuple(dict.fromkeys((*static, *(names.index(name) for name in named if name in names))))
         if both := sorted(set(static) & set(donated)):
-            raise ValueError(f"argument {both[0]} is in static_argnums and in donate_argnums; it can be only in one.")
+            raise ValueError(f"argument {both[0]} is in both static_argnums and donate_argnums; use one of them.")
         by_name = tuple(name for name in named if name not in names)
         return Settings(static, by_name, donated, in_shardings, out_shardings, dict(options))
 

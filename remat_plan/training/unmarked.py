@@ -17,7 +17,7 @@ from remat_plan.small.budget import format_bytes
 from remat_plan.training.sites import MARKED
 
 _HOW = (
-    "rp.fit plans what is marked by rp.mark: write jax.value_and_grad(rp.mark({name}), ...) "
+    "rp.fit plans functions marked by rp.mark: write jax.value_and_grad(rp.mark({name}), ...) "
     "where the gradient is taken."
 )
 _OUTSIDE = (
@@ -37,7 +37,7 @@ def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
         return ValueError(f"{text} {how.format(name='loss_fn')}")
     (name, called), size_bytes, all_bytes = found
     most = f"{format_bytes(size_bytes)} of {format_bytes(all_bytes)} are values of {name}, called at {called}."
-    return ValueError(f"{text} Where most bytes are alive, {most} {how.format(name=name)}")
+    return ValueError(f"{text} Where memory peaks, {most} {how.format(name=name)}")
 
 
 def _calls_mark(jaxpr: Any) -> bool:

@@ -166,8 +166,8 @@ def compile_memory(
         memory, platforms = _compile(there, avals, target, options, rates, _compat.without_cache_writes())
     if platforms - {target.platform}:
         raise RuntimeError(
-            f"Asked for target {target.name!r}, but XLA compiled for {', '.join(sorted(platforms))}. Give "
-            "the arguments no shardings, or shardings on the target's devices."
+            f"Asked for target {target.name!r}, but XLA compiled for {', '.join(sorted(platforms))}. Use no "
+            "shardings on the arguments, or shardings on the target's devices."
         )
     runs = target.attached and not fast and target.platform != "cpu" and target.platform == jax.default_backend()
     return memory if keep_executable and runs else replace(memory, executable=None)
@@ -212,7 +212,7 @@ def _compile(
     seconds = time.perf_counter() - start
     stats = compiled.memory_analysis()
     if stats is None:
-        raise RuntimeError(f"Target {target.name!r}: this backend does not say what memory a program needs.")
+        raise RuntimeError(f"Target {target.name!r}: this backend does not report the memory that a program needs.")
     stats = max([stats, *(c.memory_analysis() for c in others)], key=lambda s: _total_bytes(s, target.platform, traced))
     total = _total_bytes(stats, target.platform, traced)
     memory = CompiledMemory(

@@ -126,8 +126,8 @@ def resolve(target: str | None) -> Target:
         devices = jax.local_devices(backend=family)
     except RuntimeError as err:
         raise ValueError(
-            f"Target {target!r} means a {family.upper()} of this process, and there is none. To plan for one "
-            f"that is not attached, say which. {_known()}"
+            f"Target {target!r} means a {family.upper()} of this process, but there is none. To plan for one that "
+            f"is not attached, name it. {_known()}"
         ) from err
     return _attached(target, devices[0])
 
@@ -211,8 +211,8 @@ def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
     if complaint.startswith("INVALID_ARGUMENT"):
         raise ValueError(_unknown(name, complaint)) from failure
     raise RuntimeError(
-        f"Target {name!r}: libtpu {_version('libtpu')} with jaxlib {_version('jaxlib')} said: {complaint} "
-        'Each JAX release wants its own libtpu: pip install -U "remat_plan[tpu]"'
+        f"Target {name!r}: libtpu {_version('libtpu')} with jaxlib {_version('jaxlib')} said: {complaint} Each JAX "
+        'release needs its own libtpu: pip install -U "remat_plan[tpu]"'
     ) from failure
 
 
@@ -255,8 +255,8 @@ def _gpu_devices(name: str, text: str, count: int) -> tuple[Device, ...]:
     except Exception as err:  # whatever the foreign library raises is reported, none is hidden
         raise RuntimeError(
             f"Target {name!r}: the CUDA plugin (jax-cuda12-pjrt {_version('jax-cuda12-pjrt')}) with jaxlib "
-            f"{_version('jaxlib')} said: {err} Each JAX release wants its own: "
-            'pip install -U "remat_plan[cuda12]"'
+            f"{_version('jaxlib')} said: {err} Each JAX release needs its own: pip install -U "
+            '"remat_plan[cuda12]"'
         ) from err
     return tuple(found.devices)
 

@@ -77,7 +77,7 @@ def test_paths(folder):
         ("f = 3", r"own\.py:f is not a function but int"),
         ("def f(a): pass", r"cannot be called without arguments"),
         ("def f(): raise ValueError", r"own\.py:f raised ValueError: \(no message\)"),
-        ("def f(): return None", r"returned something else: None"),
+        ("def f(): return None", r"returned the wrong thing: None"),
     ],
 )
 def test_what_is_wrong_with_a_file(folder, text, told):
@@ -96,14 +96,14 @@ def test_long_messages_are_cut(folder):
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (print, "returned something else"),
+        (print, "returned the wrong thing"),
         ((print,), "a tuple of 1"),
         ((print, (1,), {}, 4), "a tuple of 4"),
         ((3, (1,)), "not a function"),
         ((print, 3), "It must be a tuple of the loss function's arguments"),
         ((print, {"a": 1}), "of type dict"),
         ((print, (1,), [3]), "a list of 1"),
-        ((print, (1,), {"hasaux": True}), "have an unknown 'hasaux'"),
+        ((print, (1,), {"hasaux": True}), "returned the unknown option 'hasaux'"),
     ],
 )
 def test_what_is_wrong_with_what_the_function_returned(made, told):
@@ -118,5 +118,7 @@ def test_a_function_of_the_batch_is_given_one(folder):
     assert make(16).options["donate_argnums"] == 0
     with pytest.raises(InputError, match="cannot be called with the number of examples in a batch alone"):
         load(say(folder, "def f(): pass", "none.py"), STEPS)
-    with pytest.raises(InputError, match=r"unknown 'argnums'\.\nIt must be a dict with some of donate_argnums, "):
+    with pytest.raises(
+        InputError, match=r"unknown option 'argnums'\.\nIt must be a dict with some of donate_argnums, "
+    ):
         load(say(folder, "def f(batch): return print, (1,), {'argnums': 0}", "other.py"), STEPS)(8)

@@ -198,7 +198,7 @@ def test_a_number_is_no_share(run):
 def test_a_budget_that_cannot_be_met_is_1(run, folder):
     code, out, err = run("plan", "train.py:problem", "--budget", "1%", "--no-verify", "--json", "plan.json")
     assert (code, out) == (1, "")
-    assert "is below the least predicted peak reached" in err
+    assert "is below the lowest predicted peak found" in err
     assert not (folder / "plan.json").exists()
     code, out, _ = run("compare", "train.py:problem", "--budget", "1%", "--no-verify")
     assert code == 1
@@ -220,7 +220,7 @@ BAD = {
     "analyze trian.py:problem": "there is no file trian.py.",
     "analyze train.py:porblem": "Did you mean 'problem'?",
     "analyze train.py:wrong_shapes": "tracing loss_fn raised TypeError",
-    "analyze train.py:no_scalar": "must return a real scalar",
+    "analyze train.py:no_scalar": "must return a real floating-point scalar",
     "analyze train.py:integers": "which has no gradient",
     "analyze train.py:divides": "train.py:divides raised ZeroDivisionError: division by zero",
     "analyze train.py:exits": "called sys.exit(4)",
@@ -228,8 +228,8 @@ BAD = {
     "analyze train.py:problem --html -": "only --json can go to stdout",
     "analyze train.py:problem --html no/such/folder.html": "there is no folder no/such",
     "analyze train.py:problem --html .": "is a folder",
-    "analyze train.py:problem --plot picture": "must end in a picture format",
-    "analyze train.py:problem --json a --html ./a": "two reports go to one file",
+    "analyze train.py:problem --plot picture": "must end in an image format",
+    "analyze train.py:problem --json a --html ./a": "two reports go to the same file",
 }
 
 

@@ -210,4 +210,4 @@ def test_a_folder_that_cannot_be_written_is_logged(measured, tmp_path, caplog):
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert store.hardware_of(resolve("cpu"), "measured") == MEASURED
     assert [r.levelname for r in caplog.records] == ["WARNING"] * len(caplog.records)
-    assert any("cannot be kept" in r.message and "REMAT_PLAN_CACHE" in r.message for r in caplog.records)
+    assert any("cannot be stored" in r.message and "REMAT_PLAN_CACHE" in r.message for r in caplog.records)

@@ -118,7 +118,7 @@ def test_static_positions_of_functions_with_any_number_of_arguments():
     assert fixed_arguments(lambda *args: args, 2, (1, 4)) == ({1}, set())
     assert fixed_arguments(lambda *args: args, 2, -1) == ({1}, set())
     for fn, count, numbers in ((flagged, 2, 2), (flagged, 1, -3), (lambda *args: args, 2, -3)):
-        with pytest.raises(ValueError, match=rf"static_argnums={numbers}: the function is given {count}"):
+        with pytest.raises(ValueError, match=rf"static_argnums={numbers}: the function gets {count}"):
             fixed_arguments(fn, count, numbers)
 
 

@@ -146,9 +146,9 @@ def test_mutable_arrays_are_refused_in_words(door, under):
         return jnp.sum(jnp.tanh(x @ w))
 
     with pytest.raises(
-        NotImplementedError, match=r"mutable arrays \(jax.new_ref\) are not planned, and argument \[2\]"
+        NotImplementedError, match=r"mutable arrays \(jax.new_ref\) cannot be planned, and argument \[2\]"
     ):
         under(lambda w, x: MUTABLE[door](loss)(w, x, count))(W, X)
-    with pytest.raises(NotImplementedError, match=r"not planned, and the function closes over one"):
+    with pytest.raises(NotImplementedError, match=r"cannot be planned, and the function closes over one"):
         under(lambda w, x: MUTABLE[door](lambda w, x: loss(w, x, count))(w, x))(W, X)
     assert count[...] == 1

@@ -172,7 +172,7 @@ def test_collectives_are_kept_unless_allowed():
     allowed = rp.plan(loss, *args, budget="40%", verify=False, never_recompute=())
     by_name = rp.plan(loss, *args, strategy="each_block", verify=False)
     assert sums(kept.apply(loss)) <= sums(loss) < min(sums(plan.apply(loss)) for plan in (allowed, by_name))
-    with pytest.raises(rp.BudgetError, match=r"never_recompute=\(\) \(collectives may run again then\)"):
+    with pytest.raises(rp.BudgetError, match=r"never_recompute=\(\) \(which allows repeating collectives\)"):
         rp.plan(loss, *args, budget="40%", verify=False)
 
 
@@ -185,7 +185,7 @@ def test_collectives_are_kept_unless_allowed():
         ),
         (((), ["layer"], ()), "must_recompute: no value is named 'layer'"),
         (((), (), ["psum"]), "never_recompute: the program has no primitive 'psum'. It has: add, "),
-        (((), ["hidden"], ["tanh"]), "tanh .* would have to run again, which must_save or never_recompute forbids"),
+        (((), ["hidden"], ["tanh"]), "tanh .* would have to be recomputed, which must_save or never_recompute forbids"),
     ],
 )
 def test_what_is_unknown_or_contradicts_itself(constraints, text):
@@ -196,7 +196,7 @@ def test_what_is_unknown_or_contradicts_itself(constraints, text):
 @pytest.mark.parametrize(
     ("constraints", "error", "text"),
     [
-        ((["a"], ["a"], ()), ValueError, "'a' is in must_save and in must_recompute"),
+        ((["a"], ["a"], ()), ValueError, "'a' is in both must_save and must_recompute"),
         (("a", (), ()), TypeError, r"must_save='a': give a list of names, \['a'\]"),
         (((), [1], ()), TypeError, "must_recompute=.1.: give a list of names"),
         (((), (), 5), TypeError, "never_recompute=5: give a list of names"),
@@ -209,7 +209,7 @@ def test_what_is_no_list_of_names(constraints, error, text):
 
 def test_a_program_without_names_says_how_to_give_them():
     program = traced(lambda w: jnp.sum(jnp.tanh(w)), jnp.ones(3))
-    with pytest.raises(ValueError, match="This program has no names: give values names with jax.ad_checkpoint"):
+    with pytest.raises(ValueError, match="This program has no names: name values with jax.ad_checkpoint"):
         resolve(program.graph, make_constraints(["a"], (), ()))
 
 

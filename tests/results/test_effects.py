@@ -53,14 +53,14 @@ def asking(w, x):
 
 def test_a_loop_with_an_effect_is_named_with_the_line_of_the_effect():
     (note,) = of_effects(rp.plan(scanned, W, X, strategy="memory", verify=False).notes)
-    assert note.startswith("each step is planned, and none is run again in a group: scan test_effects.py:")
+    assert note.startswith("planned step by step, without groups of steps: scan test_effects.py:")
     assert LINE in note
     assert "Take it out, or return the value and use it outside" in note
 
 
 def test_effects_that_are_read_are_named_once():
     (note,) = of_effects(rp.plan(asking, W, X, budget="95%", verify=False).notes)
-    assert note.startswith("no segment goes across io_callback")
+    assert note.startswith("no segment crosses io_callback")
     assert note.count(ASKS) == 1
 
 
@@ -101,5 +101,5 @@ def test_the_error_names_what_is_read():
         return x.sum()
 
     struct = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    with pytest.raises(rp.BudgetError, match=r"must run exactly once .*io_callback"):
+    with pytest.raises(rp.BudgetError, match=r"must happen exactly once .*io_callback"):
         rp.plan(loss, struct, struct, budget="30%", verify=False)

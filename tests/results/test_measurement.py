@@ -99,8 +99,8 @@ def test_a_plan_knows_what_was_differentiated():
     [
         ((W, jax.ShapeDtypeStruct(X.shape, X.dtype)), {}, TypeError, "shapes without values"),
         ((W, X[:100]), {}, ValueError, "made for another program"),
-        ((W, X), {"rounds": 0}, ValueError, "at least once"),
-        ((W, X), {"rounds": 1.5}, TypeError, "is an integer"),
+        ((W, X), {"rounds": 0}, ValueError, "at least one round"),
+        ((W, X), {"rounds": 1.5}, TypeError, "must be an integer"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(plan, args, settings, error, told):

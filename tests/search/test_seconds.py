@@ -104,10 +104,10 @@ def test_a_plan_for_time_by_the_compiler():
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"goal": "speed"}, "goal='speed': say 'memory' .* or 'time'"),
-        ({"goal": "time", "budget": "60%"}, "so budget cannot be given with it. For the fastest plan within a budget"),
-        ({"goal": "time", "strategy": "memory"}, "so strategy cannot be given with it"),
-        ({"goal": "time", "verify": False}, "so verify=False cannot be given with it"),
+        ({"goal": "speed"}, "goal='speed': choose 'memory' .* or 'time'"),
+        ({"goal": "time", "budget": "60%"}, "so it does not take budget. For the fastest plan within a budget"),
+        ({"goal": "time", "strategy": "memory"}, "so it does not take strategy"),
+        ({"goal": "time", "verify": False}, "so it does not take verify=False"),
     ],
 )
 def test_what_contradicts_the_goal(more, text):

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pydoc
 import re
 
 import jax
@@ -77,6 +78,25 @@ def test_type_errors_from_inside_stay_what_they_are():
     assert str(inspect.signature(raising)) == "(x, *, budget=None)"
 
 
+@pytest.mark.parametrize("name", sorted(rp.__all__))
+def test_help_shows_signatures_that_can_be_read(name):
+    thing = getattr(rp, name)
+    signature = str(inspect.signature(thing))
+    assert max(map(len, signature.splitlines())) <= 90
+    assert ": '" not in signature
+    assert "-> '" not in signature
+
+
+def test_help_has_one_parameter_a_line_where_one_line_is_too_short():
+    text = pydoc.plain(pydoc.render_doc(rp.plan))
+    assert "\nplan(\n    fn: Callable[..., Any],\n    *args: Any,\n" in text
+    assert "\n    budget: int | str | float | None = None,\n" in text
+    assert "\n) -> Plan\n    Plan what to save" in text
+    assert "\n    *,\n    budget: int" in str(inspect.signature(rp.remat))
+    assert str(inspect.signature(rp.mark)).count("\n") == 0
+    assert inspect.signature(rp.plan).replace(return_annotation="Plan").parameters["budget"].default is None
+
+
 def test_a_plan_that_is_called_says_what_to_call():
     plan = rp.plan(loss, W, X, strategy="memory", verify=False)
     with pytest.raises(TypeError, match=re.escape("Write plan.apply(fn)(*args).")):
@@ -95,8 +115,11 @@ def doubled(w):
         lambda w: rp.plan(doubled, w, budget="60%"),
         lambda w: jax.grad(rp.remat(doubled, budget="60%"))(w),
         lambda w: rp.fit(lambda w: w - jax.grad(rp.mark(doubled))(w), w, budget="60%"),
+        lambda w: jax.grad(rp.mark(doubled))(w),
+        lambda w: jax.jit(jax.grad(rp.checkpoint(doubled)))(w),
+        lambda w: jax.grad(rp.remat(doubled))(w),
     ],
-    ids=["plan", "remat", "fit"],
+    ids=["plan", "remat", "fit", "mark", "checkpoint", "remat without a budget"],
 )
 def test_a_while_loop_without_a_gradient_has_a_note(call):
     with pytest.raises(ValueError, match="while_loop") as caught:
@@ -119,6 +142,6 @@ def test_a_mark_outside_the_gradient_is_told_where_it_goes():
 
     with pytest.raises(ValueError, match="The mark goes on the loss"):
         rp.fit(scanned, W, X, budget="60%")
-    with pytest.raises(ValueError, match="rp.fit plans what is marked by rp.mark") as caught:
+    with pytest.raises(ValueError, match="rp.fit plans functions marked by rp.mark") as caught:
         rp.fit(lambda w, x: w - jax.grad(loss)(w, x), W, X, budget="60%")
     assert "The mark goes on" not in str(caught.value), "there is none"

@@ -130,7 +130,7 @@ def test_not_a_name() -> None:
 def test_attached_accelerator_that_is_not_there(name: str) -> None:
     if jax.default_backend() == name:
         pytest.skip(f"a {name} is attached")
-    with pytest.raises(ValueError, match=rf"means a {name.upper()} of this process, and there is none.*gpu:t4"):
+    with pytest.raises(ValueError, match=rf"means a {name.upper()} of this process, but there is none.*gpu:t4"):
         resolve(name)
 
 

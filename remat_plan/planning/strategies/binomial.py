@@ -44,7 +44,7 @@ def find_binomial(task: Task) -> Found:
                 "write the layers as a lax.scan."
             )
         again = advances(n, slots)
-        note = f"{n} blocks with {slots} slots: {again} blocks run again to advance, the fewest there can be"
+        note = f"{n} blocks with {slots} slots: {again} blocks are recomputed to advance, the minimum"
         return Found((_schedule(task, n, slots),), (note,))
     count = _FEW if len(task.graph.ops) > _LONG_OPS else _SPREAD
     tried = _spread(slots_for(n, _DEEP), max(n - 1, 1), count)

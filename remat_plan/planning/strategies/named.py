@@ -41,7 +41,7 @@ def find_collection(task: Task) -> Found:
         names = names_inside(graph)
     if not names and not task.inner:
         raise ValueError(
-            "strategy='collection' keeps the values that have names, and this program has none: give values names with "
+            "strategy='collection' saves named values, and this program has none: name values with "
             "jax.ad_checkpoint.checkpoint_name(value, name)."
         )
     if not task.inner:
@@ -65,9 +65,9 @@ def _as_it_is(task: Task, names: Sequence[str]) -> Found | None:
 
 def _note(graph: Graph, values: Sequence[int], count: int) -> str:
     size = format_bytes(sum(graph.values[v].size_bytes for v in values))
-    note = f"{len(values)} named values ({size}) are kept; they separate the program into {count} segments"
+    note = f"{len(values)} named values ({size}) are saved; they separate the program into {count} segments"
     if count == 1 and len(values) > 0:
-        note += ", so all of it is computed again at once: name what enters each layer too"
+        note += ", so everything is recomputed at once: name the input of each layer too"
     return note
 
 
@@ -75,8 +75,8 @@ def _check_not_forbidden(task: Task, values: Sequence[int], argument: str) -> No
     for v in values:
         if v in task.cuts.limits.forbidden:
             raise ValueError(
-                f"{argument}: {task.graph.values[v].text} is to be kept, but must_recompute forbids it. Take its name "
-                "out of one of them."
+                f"{argument}: {task.graph.values[v].text} must be saved, but must_recompute forbids it. Remove its "
+                "name from one of them."
             )
 
 

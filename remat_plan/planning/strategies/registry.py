@@ -32,7 +32,7 @@ _ROWS = (
         "chain",
         "Beaumont et al. 2019, arXiv 1911.13214, Theorem 1",
         "dynamic programming alone",
-        "always: auto includes its schedules; for comparison",
+        "outside comparisons: auto includes its schedules",
         NEEDED,
     ),
     Strategy(
@@ -156,7 +156,7 @@ _ROWS = (
         "nothing",
         f"{_STOCK} on the function, nothing_saveable",
         "one jax.checkpoint around everything, saving nothing",
-        "always: it costs a forward pass and hardly lowers the peak; for comparison",
+        "outside comparisons: it costs a forward pass and hardly lowers the peak",
         CHECKED,
         "",
         Finder("uniform", "find_nothing"),
@@ -187,7 +187,7 @@ def lookup(name: str) -> Strategy:
     """
     if name not in _BY_NAME:
         raise ValueError(
-            f"strategy={name!r} is not known: say one of {', '.join(map(repr, _BY_NAME))} (rp.strategies() explains)."
+            f"strategy={name!r} is unknown. Choose one of {', '.join(map(repr, _BY_NAME))} (rp.strategies() explains)."
             + did_you_mean(name, _BY_NAME)
         )
     return _BY_NAME[name]
@@ -215,6 +215,6 @@ def check_budget(strategy: Strategy, settings: Settings, has_budget: bool) -> No
         )
     if strategy.settings == "Binomial" and settings.slots is None:
         raise ValueError(
-            "strategy='binomial' needs to know how many states may be kept at a time: strategy=rp.Binomial(slots=8), "
-            "or a budget."
+            "strategy='binomial' needs the number of states to keep at a time, strategy=rp.Binomial(slots=8), or a "
+            "budget."
         )

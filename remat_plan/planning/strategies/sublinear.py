@@ -45,8 +45,8 @@ def find_memory(task: Task) -> Found:
     ranked = sorted(best, key=lambda numbers: (best[numbers], numbers))[:_CANDIDATES]
     total, kept = best[ranked[0]]
     note = (
-        f"about {len(ranked[0]) - 2} of {chain.n - 1} cuts kept, {format_bytes(kept)} of frontiers, with segments "
-        f"of up to {format_bytes(total - kept)}; of {len(ranked)} such schedules one is taken"
+        f"about {len(ranked[0]) - 2} of {chain.n - 1} cuts are saved, {format_bytes(kept)} of frontiers, with "
+        f"segments of up to {format_bytes(total - kept)}; chosen from {len(ranked)} such schedules"
     )
     return Found(tuple(dict.fromkeys(segments_between(task, numbers) for numbers in ranked)), (note,))
 

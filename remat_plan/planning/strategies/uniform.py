@@ -96,7 +96,7 @@ def _on_blocks(task: Task, wanted: tuple[int, ...]) -> Found:
     ranges = blocks(task)
     last = len(task.graph.ops)
     schedule = tuple(one_segment(task, s, e, plain=e == last, wanted=wanted) for s, e in ranges)
-    return Found((schedule,), (f"{len(schedule)} blocks; the last one stays as it is",))
+    return Found((schedule,), (f"{len(schedule)} blocks; the last one is unchanged",))
 
 
 def find_speed(task: Task) -> Found:
@@ -118,7 +118,7 @@ def find_everything(task: Task) -> Found:
     graph, cuts = task.graph, task.cuts
     if not cuts.limits.forbidden:
         return Found(((plain_segment(graph, cuts, 0, len(graph.ops)),),), ("what plain JAX keeps is kept",))
-    return Found((_whole(task, plain=True),), ("what plain JAX keeps is kept, but what must be recomputed",))
+    return Found((_whole(task, plain=True),), ("what plain JAX saves is saved, except what must be recomputed",))
 
 
 def _whole(task: Task, plain: bool) -> Schedule:

@@ -28,18 +28,19 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.small.wording import short
+from remat_plan.small.wording import readable, short
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Binomial:
-    """The fewest blocks, or steps of a scan, run for a number of states kept (Griewank & Walther 2000).
+    """The fewest recomputed blocks, or steps of a scan, for a number of saved states (Griewank & Walther 2000).
 
     Attributes:
-        slots: how many states may be kept at a time, from 1 on.
+        slots: how many states may be saved at a time, 1 or more.
 
     Raises:
-        ValueError: no such number.
+        ValueError: ``slots`` is not such a number.
 
     Example:
         >>> import remat_plan as rp
@@ -52,7 +53,7 @@ class Binomial:
     def __post_init__(self) -> None:
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1:
             raise ValueError(
-                f"slots={short(self.slots)}: give an integer from 1 on, how many states are kept at a time."
+                f"slots={short(self.slots)}: give a positive integer, the number of states to keep at a time."
             )
 
     def resolve(self) -> tuple[Strategy, Settings]:
@@ -60,12 +61,13 @@ class Binomial:
         return lookup("binomial"), Settings(slots=self.slots)
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Keep exactly the values named with ``checkpoint_name``.
+    """Save exactly the values named with ``checkpoint_name``.
 
     Attributes:
-        names: the names to keep; None for all.
+        names: the names to save; None for all.
 
     Raises:
         TypeError: not a list of names.
@@ -82,15 +84,16 @@ class Collection:
         return lookup("collection"), Settings(names=None if self.names is None else tuple(self.names))
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """Recompute named values at most so many times (Chen et al. 2016, Algorithm 2).
+    """Limit how often named values are recomputed (Chen et al. 2016, Algorithm 2).
 
     Attributes:
-        counts: name to how often its values may be recomputed, 0 to keep them.
+        counts: for each name, how often its values may be recomputed; 0 saves them.
 
     Raises:
-        TypeError, ValueError: no mapping of names to counts.
+        TypeError, ValueError: not a mapping of names to counts.
     """
 
     counts: Mapping[str, int]
@@ -101,7 +104,7 @@ class Mirror:
                 f"counts={short(self.counts)}: give a mapping of names to numbers, such as {{'block': 0, 'half': 1}}."
             )
         if wrong := [c for c in self.counts.values() if isinstance(c, bool) or not isinstance(c, int) or c < 0]:
-            raise ValueError(f"counts: {wrong[0]!r} is no count; give integers from 0 (keep) on.")
+            raise ValueError(f"counts: {wrong[0]!r} is not a count; give integers of 0 (save) or more.")
 
     def __hash__(self) -> int:
         return hash(tuple(sorted(self.counts.items())))
@@ -134,7 +137,7 @@ class _Fixed:
             check_schedule(task.graph, self.schedule)
         except ValueError as err:
             raise ValueError(
-                f"strategy: this schedule is not one of this program, which has {len(task.graph.ops)} equations: {err}."
+                f"strategy: this schedule does not fit this program, which has {len(task.graph.ops)} equations: {err}."
             ) from None
         return Found((self.schedule,))
 
@@ -155,8 +158,9 @@ def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
         return own, NO_SETTINGS
     if callable(strategy):
         raise TypeError(
-            f"strategy={short(strategy)} is a function. A policy of jax.checkpoint is given to rp.checkpoint or "
-            "rp.remat as policy=; a strategy of your own is made known by rp.register_strategy, and given by its name."
+            f"strategy={short(strategy)} is a function. Pass a policy of jax.checkpoint as policy= to "
+            "rp.checkpoint or rp.remat; register a strategy of your own with rp.register_strategy and pass its "
+            "name."
         )
     raise TypeError(
         f"strategy={short(strategy)}: give a name of rp.strategies(), rp.Binomial(slots=...), "
@@ -179,6 +183,7 @@ class _Made:
         return Found(schedules)
 
 
+@readable
 def register_strategy(
     name: str,
     make: Callable[[Task], Any],
@@ -187,17 +192,17 @@ def register_strategy(
     summary: str = "",
     when_not_to_use: str = "",
 ) -> None:
-    """Make a strategy of one's own known under a name, for ``strategy=name``.
+    """Register a strategy of your own under a name, for ``strategy=name``.
 
     Args:
         name: a new name.
-        make: from a ``Task`` (a region ``graph``, its ``cuts``, the ``hardware``) to a schedule of the region, or to
-            several: with a budget the fastest that fits is taken, without one that with the least peak. It is asked
-            for the regions inside loops and branches too: every step of a loop is run by its schedules of the body.
-        source, summary, when_not_to_use: what the table of ``rp.strategies()`` says.
+        make: returns, for a ``Task`` (a region ``graph``, its ``cuts``, the ``hardware``), a schedule of the region or
+            several: with a budget the fastest that fits is taken, without one that with the lowest peak. It is also
+            called for the regions inside loops and branches; every step of a loop runs by the schedule of its body.
+        source, summary, when_not_to_use: texts for the table of ``rp.strategies()``.
 
     Raises:
-        ValueError: there is a strategy of that name.
+        ValueError: the name is taken.
 
     Example:
         >>> import remat_plan as rp
