@@ -23,8 +23,7 @@ from jax._src import config, source_info_util, traceback_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.interpreters import mlir
 from jax.extend import core as jex_core
-from jax.extend.core.primitives import while_p
-from jax.interpreters import ad, partial_eval
+from jax.interpreters import partial_eval
 
 from remat_plan._compat.checkpoints import (  # noqa: F401 (used as _compat.name)
     barriers_hold_cotangents,
@@ -83,22 +82,9 @@ api_boundary = traceback_util.api_boundary
 """Decorates a function below which tracebacks show the frames of users only."""
 
 
-def note_while_loops(note: str) -> None:
-    """Add a note to the error that JAX raises where the gradient of a ``while_loop`` is taken, by whatever function.
-
-    Around a marked function that is ``jax.grad``, which calls nothing of ours once it has traced the function.
-    """
-    if (raising := ad.primitive_transposes.get(while_p)) is None:
-        return
-
-    def raise_with_note(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return raising(*args, **kwargs)
-        except ValueError as error:
-            error.add_note(note)
-            raise
-
-    ad.primitive_transposes[while_p] = raise_with_note
+def is_of_while_loop(error: ValueError) -> bool:
+    """Tell whether an error says that a ``while_loop`` has no gradient."""
+    return "Reverse-mode differentiation does not work for lax.while_loop" in str(error)
 
 
 Jaxpr = Any

@@ -30,7 +30,6 @@ WHILE_NOTE = (
     "rp.while_loop(cond, body, init, max_steps=...) is the same loop with a gradient. If the number of steps is known, "
     "jax.lax.scan and rp.scan have one too."
 )
-_compat.note_while_loops(WHILE_NOTE)
 
 
 def door(fn: F) -> F:
@@ -45,6 +44,10 @@ def door(fn: F) -> F:
             if (text := _misuse(fn, args, kwargs)) is None:
                 raise
             raise TypeError(text) from None
+        except ValueError as error:
+            if _compat.is_of_while_loop(error) and WHILE_NOTE not in getattr(error, "__notes__", ()):
+                error.add_note(WHILE_NOTE)
+            raise
 
     return cast(F, _compat.api_boundary(entered))
 
