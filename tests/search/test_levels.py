@@ -308,3 +308,8 @@ def test_a_slower_choice_is_tried_where_its_fast_compile_is_close():
     found, made = confirmed_search(peaks, 502, peaks.get, fast_total=quick.get)
     assert not found.fits
     assert [level for kind, level in made if kind == "final"] == [565, 616]
+
+
+def test_before_anything_was_compiled_levels_are_aimed_at_by_what_is_held():
+    levels = Levels((Stepped(1, 2),), lambda choice: None, held_bytes=100, rate=2.0)
+    assert levels.aim(700) == 300
