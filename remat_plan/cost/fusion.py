@@ -273,11 +273,6 @@ def _takes_part(step: Step, value: int) -> bool:
     return step.primitive in _PARTIAL and value == step.reads[0]
 
 
-def _is_reshaped_copy(step: Step) -> bool:
-    """Tell whether a copy is one of an array of more than two dimensions into a matrix: with the reshape, two steps."""
-    return step.primitive == "layout_copy" and max([len(a.aval.shape) for a in step.eqn.invars]) > 2
-
-
 def fuse(program: Program) -> list[Kernel]:
     """Return the kernels of a program, in the order of the steps that they materialise."""
     steps = program.steps
@@ -311,7 +306,7 @@ def fuse(program: Program) -> list[Kernel]:
             frozenset(keeps[i]),
             work[i],
             i in library,
-            sizes[i] == 1 and i not in library and steps[i].kind in FUSIBLE and not _is_reshaped_copy(steps[i]),
+            sizes[i] == 1 and i not in library and steps[i].kind in FUSIBLE,
             unread.get(i, {}),
         )
         for i in sorted(reads)
