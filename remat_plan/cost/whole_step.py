@@ -9,7 +9,7 @@ everything it reads, then runs its forward pass again, then its backward equatio
 through a segment are added up inside it.
 
 Limits: what JAX decides while it differentiates (which equation is known at once, where a zero cotangent drops out)
-is only followed as far as liveness shows it; see ``tests/planning/test_whole_step.py`` for how close it comes.
+is only followed as far as liveness shows it; see ``tests/cost/test_whole_step.py`` for how close it comes.
 """
 
 from __future__ import annotations
