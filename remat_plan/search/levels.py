@@ -254,10 +254,11 @@ class Levels:
         beside = [s for s in largest.beside() if largest.above_arguments(s) <= room]
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in beside]
         larger = (self.choice(self.aim(factor * budget_bytes)) for factor in _BEYOND)
-        # Of what a hand may have written fewer FLOPs are enough, and what is predicted alike may be compiled otherwise.
+        # Of what a hand may have written a little fewer FLOPs are enough, however little of the budget is left. What is
+        # predicted alike may be compiled otherwise.
         hands = (c for c in beside if c not in self.tried and self._computes_less(c, best, budget_bytes))
         found = (c for c in itertools.chain(beside, larger) if price(self.marks, c) <= most and self.is_new(c))
-        choice = next((c for c in itertools.chain(hands, found) if self.is_worth(budget_bytes, c)), None)
+        choice = next(itertools.chain(hands, (c for c in found if self.is_worth(budget_bytes, c))), None)
         self.doubtful -= choice is not None
         return choice
 

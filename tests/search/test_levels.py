@@ -313,3 +313,16 @@ def test_a_slower_choice_is_tried_where_its_fast_compile_is_close():
 def test_before_anything_was_compiled_levels_are_aimed_at_by_what_is_held():
     levels = Levels((Stepped(1, 2),), lambda choice: None, held_bytes=100, rate=2.0)
     assert levels.aim(700) == 300
+
+
+class WithAHand(Stepped):
+    """A mark of which a hand has a schedule that is a little faster than the one that fills the budget."""
+
+    def beside(self):
+        return [10.5]
+
+
+def test_a_hand_that_computes_a_little_less_is_tried_where_the_budget_is_used_up():
+    found, compiled = search(WithAHand(5, 10, 20), 100, lambda s: {10: 100, 10.5: 100}.get(s, 10 * s))
+    assert found.choice == (10.5,)
+    assert compiled.index(10) < compiled.index(10.5)
