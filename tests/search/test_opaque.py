@@ -49,7 +49,7 @@ def loss_of(solver, layers=0, times=1):
     return loss
 
 
-TOLD = r"one equation's, custom_vjp_call test_opaque\.py:\d+.*keeps its own residuals.*adjoint.*without its custom_vjp"
+TOLD = r"one equation, custom_vjp_call test_opaque\.py:\d+.*with its own residuals.*adjoint.*without its custom_vjp"
 
 
 @pytest.mark.parametrize("loss", [loss_of(keeping), loss_of(repeating), loss_of(keeping, layers=1)])
