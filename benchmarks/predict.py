@@ -113,11 +113,7 @@ def run(options: Options) -> Report:
 
 
 def ranges_of(target: str, predicted: Mapping[Figure, float]) -> Iterator[tuple[str, ...]]:
-    """The least and the most of each model of ``peaks``, a row for each type; empty where no figure is kept.
-
-    >>> next(ranges_of("tpu", {("vit", "plain bfloat16"): 0.9, ("vit", "dots bfloat16"): 1.02}))
-    ('tpu, bfloat16', '', '', '', '', '0.90 - 1.02', '', '')
-    """
+    """The least and the most of each model of ``peaks``, a row for each type; empty where no figure is kept."""
     found: dict[str, dict[str, list[float]]] = {}
     for (model, step), ratio in predicted.items():
         found.setdefault(step.split()[-1], {}).setdefault(model, []).append(ratio)

@@ -100,7 +100,9 @@ def __getattr__(name: str) -> Any:
     if name in ("linen", "nnx"):
         return importlib.import_module(f"remat_plan.{name}")
     if name in _MODULE_OF:
-        found = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        wording = importlib.import_module("remat_plan.small.wording")
+        found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        globals()[name] = wording.readable(found)
         return found
     # With name and obj Python asks "Did you mean".
     raise AttributeError(f"module 'remat_plan' has no attribute {name!r}", name=name, obj=sys.modules[__name__])

@@ -32,7 +32,7 @@ from remat_plan.small import garbage
 from remat_plan.small.budget import format_bytes, is_budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import readable, short
+from remat_plan.small.wording import short
 from remat_plan.traced.programs import Existing, trace_loss, trace_program
 from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
@@ -142,7 +142,6 @@ def _check_keyword(budget: Any, row: Strategy, goal: Goal, args: Sequence[Any]) 
             )
 
 
-@readable
 def strategies() -> Strategies:
     """Return all strategies: iterate over the records, look one up by name, ``print`` the table.
 
@@ -258,7 +257,6 @@ def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:
     return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule))
 
 
-@readable
 def compiler_options(target: str | None = None) -> dict[str, str]:
     """Return options for ``jax.jit(..., compiler_options=...)`` that preserve savings on this jaxlib.
 

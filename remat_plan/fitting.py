@@ -27,7 +27,7 @@ from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
-from remat_plan.small.wording import readable, short
+from remat_plan.small.wording import short
 from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.fitted import Found, fit_again, fit_step, make_call, measure_step
@@ -44,7 +44,6 @@ Fit = tuple[Found, Running]
 """What was found for a step, and the step that runs."""
 
 
-@readable
 class FittedStep(Generic[P, R]):
     """A training step that fits in its budget; made by ``fit``.
 

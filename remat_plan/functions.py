@@ -33,7 +33,7 @@ from remat_plan.plans.book import PlanBook, PlanOptions
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import Wrapper, door, unknown_argument
-from remat_plan.small.wording import readable, short
+from remat_plan.small.wording import short
 from remat_plan.traced.modules import holds_modules, lifted
 
 P = ParamSpec("P")
@@ -45,7 +45,6 @@ _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ours
 NO_PLANS: Mapping[str, Plan] = MappingProxyType({})
 
 
-@readable
 class Planned(Wrapper[P, R]):
     """A function (``fn``) that plans itself; made by ``remat`` and ``checkpoint``.
 

@@ -6,7 +6,7 @@ from benchmarks.__main__ import main
 from benchmarks.common import Options
 from benchmarks.kept import Kept
 from benchmarks.peaks import Compiled
-from benchmarks.predict import IN_SAMPLE, KINDS, Offs, _cells, run, variants
+from benchmarks.predict import IN_SAMPLE, KINDS, Offs, _cells, ranges_of, run, variants
 
 TARGET = "tpu:v5e:1x1"
 
@@ -28,6 +28,13 @@ def test_gains_are_what_a_rule_takes_off_the_mean():
     assert less.changed(full) == 2
     cells = _cells(*({kind: Offs() for kind in KINDS} | {IN_SAMPLE: offs} for offs in (less, full)))
     assert cells == ["2", "15.00", "", "", "+8.33", "+2.50", "", ""]
+
+
+def test_ranges_are_least_and_most_and_nothing_where_no_figure_is_kept():
+    predicted = {("vit", "plain bfloat16"): 1.02, ("vit", "dots bfloat16"): 0.9, ("mlp", "plain float32"): 1.0}
+    half, single = ranges_of("tpu", predicted)
+    assert half == ("tpu, bfloat16", "", "", "", "", "0.90 - 1.02", "", "")
+    assert single == ("tpu, float32", "", "", "", "", "", "", "1.00 - 1.00")
 
 
 def test_each_rule_is_left_out_once():

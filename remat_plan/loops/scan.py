@@ -19,7 +19,6 @@ from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
 from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
-from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import slots_for
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
@@ -33,7 +32,6 @@ MOST_REPETITIONS = 2
 _NAME = "rp.scan"
 
 
-@readable
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

@@ -28,7 +28,6 @@ from remat_plan.loops.body import Body, Leaves, forward_mode_explained, prepare
 from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
-from remat_plan.small.wording import readable
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 from remat_plan.solve.online import FOREVER
 
@@ -41,7 +40,6 @@ USUAL_STEPS = 2**24
 _NAME = "rp.while_loop"
 
 
-@readable
 def while_loop(
     cond: Callable[[Any], Any],
     body: Callable[[Any], Any],

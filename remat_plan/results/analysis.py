@@ -18,7 +18,6 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
-from remat_plan.small.wording import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class Residual:
     read_by: str
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Analysis(Shown):
     """What a gradient step saves. See the module docstring.

@@ -15,7 +15,6 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
-from remat_plan.small.wording import readable
 from remat_plan.solve.pareto import undominated
 
 
@@ -27,7 +26,6 @@ class TradeoffPoint:
     overhead: float
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Tradeoff(Shown):
     """Peak bytes against overhead, from least memory to most; the last point is the plain step, or what beats it.
@@ -116,7 +114,6 @@ class ComparisonRow:
         return self.plan.predicted_peak_bytes if compiled is None else compiled
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """Plans of one program for one device, by strategy and budget.

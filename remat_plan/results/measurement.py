@@ -17,7 +17,6 @@ from remat_plan.clock.steps import check_arrays, ones, run_of
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown
-from remat_plan.small.wording import readable
 from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -42,7 +41,6 @@ class StepSeconds:
     peak_bytes: int | None
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class Measurement(Shown):
     """The plain and the planned step, measured.

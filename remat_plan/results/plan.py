@@ -20,7 +20,6 @@ from remat_plan.results.measurement import ROUNDS, Measurement, check_rounds, me
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
 from remat_plan.small.doors import Wrapper, door
-from remat_plan.small.wording import readable
 from remat_plan.traced.programs import EXISTING, Program, Traced, make_program, trace_function, trace_loss
 from remat_plan.traced.reuse import Emissions, warn_where_undone
 
@@ -34,7 +33,6 @@ NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
 
 
-@readable
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What is saved and what is recomputed in one program, to fit one budget.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_plan.results.shown import Shown
-from remat_plan.small.wording import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,6 @@ class StepBytes:
     activation_bytes: int
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class StepReport(Shown):
     """A training step before and after it was fitted.
@@ -91,7 +89,6 @@ class BatchSize:
     limit: float | None
 
 
-@readable
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchSizes(Shown):
     """How large a batch may be, by the overhead that is allowed.

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from remat_plan.small.wording import readable, short
+from remat_plan.small.wording import short
 
 _UNITS = {
     "": 1,
@@ -31,7 +31,6 @@ _MOST_PER_CENT = 100
 one byte asks for the least that can be had.)"""
 
 
-@readable
 class BudgetError(ValueError):
     """The budget is below the lowest peak that was found.
 

@@ -28,10 +28,9 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.small.wording import readable, short
+from remat_plan.small.wording import short
 
 
-@readable
 @dataclass(frozen=True, slots=True)
 class Binomial:
     """The fewest recomputed blocks, or steps of a scan, for a number of saved states (Griewank & Walther 2000).
@@ -61,7 +60,6 @@ class Binomial:
         return lookup("binomial"), Settings(slots=self.slots)
 
 
-@readable
 @dataclass(frozen=True, slots=True)
 class Collection:
     """Save exactly the values named with ``checkpoint_name``.
@@ -84,7 +82,6 @@ class Collection:
         return lookup("collection"), Settings(names=None if self.names is None else tuple(self.names))
 
 
-@readable
 @dataclass(frozen=True, slots=True)
 class Mirror:
     """Limit how often named values are recomputed (Chen et al. 2016, Algorithm 2).
@@ -183,7 +180,6 @@ class _Made:
         return Found(schedules)
 
 
-@readable
 def register_strategy(
     name: str,
     make: Callable[[Task], Any],
