@@ -18,6 +18,7 @@ from remat_plan.cost.memory import fact_book
 from remat_plan.cost.passes import Pull, Unit
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import Lowering
+from remat_plan.cost.recording import Recordings
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.border import Borders
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
@@ -140,6 +141,8 @@ class Rules:
         self._units: dict[Any, Unit] = {}
         self._wirings: dict[tuple[int, int], Wiring] = {}
         self._once: dict[Any, Any] = {}
+        self.recordings = Recordings()
+        self.is_flat = all(structure_of(op) is None and kind_of(op.eqn) != Kind.REGION for op in graph.ops)
 
     def inside(self, region: Graph) -> Rules:
         """The rules of a region inside a structure of this graph."""

@@ -5,9 +5,8 @@ In: steps. Out: ``Emitter``, which numbers what they write and knows which steps
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
@@ -16,12 +15,22 @@ from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Program, Step, live_steps
 
 
+class Asked(NamedTuple):
+    """A step that was to be added behind so many others: what it reads, and the bytes of its results."""
+
+    position: int
+    step: Step
+    reads: tuple[int, ...]
+    out_bytes: tuple[int, ...]
+
+
 class Emitter:
     """State of one lowering: values, steps, and the steps seen so far (for merging equal ones).
 
     A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
     ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
-    dimensions. ``readers`` counts the steps that read each value so far. ``inner`` are, of values next to
+    dimensions. ``readers`` counts the steps that read each value so far. ``constants`` are the values that depend on
+    nothing; ``asked`` are the steps that were to make one, there already or not. ``inner`` are, of values next to
     convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
     program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
     loop, bytes of what their elements are counted with, by shape.
@@ -33,7 +42,9 @@ class Emitter:
         self.storage: dict[int, int] = {}
         self.seen: dict[Any, tuple[int, ...]] = {}
         self.made_by: dict[int, Step] = {}
-        self.readers: Counter[int] = Counter()
+        self.readers: list[int] = []
+        self.constants: set[int] = set()
+        self.asked: list[Asked] = []
         self.inner: dict[int, tuple[int, tuple[int, int]]] = {}
         self.facts = facts
         self.backend = facts.backend
@@ -58,11 +69,13 @@ class Emitter:
 
     def allocate(self, size: int) -> int:
         self.sizes.append(size)
+        self.readers.append(0)
         return len(self.sizes) - 1
 
     def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
         behind = {}
-        self.readers.update(reads)
+        for read in reads:
+            self.readers[read] += 1
         for read in dict.fromkeys(reads):
             behind[read] = self.allocate(self.sizes[read])
             self.storage[behind[read]] = self.storage.get(read, read)
@@ -73,20 +86,32 @@ class Emitter:
 
     def emit(self, key: int | None, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
         """Add a step, or return what an equal step wrote; ``key`` tells steps on the same values apart."""
-        full_key = (key, step.reads)
-        if key is not None and (seen := self.seen.get(full_key)) is not None:
-            self.made_by[seen[0]].equations += 1
-            return seen
-        self.readers.update(step.reads)
+        step.key = key
+        if key is not None:
+            if self.constants.issuperset(step.reads):
+                self.asked.append(Asked(len(self.steps), step, step.reads, out_bytes))
+            if (seen := self.seen.get((key, step.reads))) is not None:
+                self.made_by[seen[0]].equations += 1
+                return seen
+        return self.append(step, out_bytes)
+
+    def append(self, step: Step, out_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """Add a step that is known to be none of those so far."""
+        key, reads, readers = step.key, step.reads, self.readers
+        for read in reads:
+            readers[read] += 1
         first = len(self.sizes)
         self.sizes += out_bytes
-        step.writes = tuple(range(first, first + len(out_bytes)))
-        for write in step.writes:
+        readers += [0] * len(out_bytes)
+        step.writes = writes = tuple(range(first, first + len(out_bytes)))
+        for write in writes:
             self.made_by[write] = step
         self.steps.append(step)
         if key is not None:
-            self.seen[full_key] = step.writes
-        return step.writes
+            self.seen[key, reads] = writes
+            if self.constants.issuperset(reads):
+                self.constants.update(writes)
+        return writes
 
     def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""

@@ -53,17 +53,23 @@ class _Links:
 
     def __init__(self, program: Program):
         steps = program.steps
-        self.maker = [NOBODY] * len(program.sizes)
+        self.maker = maker = [NOBODY] * len(program.sizes)
         self.readers: list[list[int]] = [[] for _ in program.sizes]
         for index, step in enumerate(steps):
             for value in step.writes:
-                self.maker[value] = index
-            for value in set(step.reads):
-                self.readers[value].append(index)
-        self.users = [[user for value in step.writes for user in self.readers[value]] for step in steps]
+                maker[value] = index
+            for value in step.reads:
+                found = self.readers[value]
+                if not found or found[-1] != index:
+                    found.append(index)
+        self.users = [self._users(step.writes) for step in steps]
         for value in (*program.outputs, *program.pinned):
-            if self.maker[value] >= 0:
-                self.users[self.maker[value]].append(NOBODY)
+            if maker[value] >= 0:
+                self.users[maker[value]] = [*self.users[maker[value]], NOBODY]
+
+    def _users(self, writes: tuple[int, ...]) -> list[int]:
+        """The readers of some values, once for each value that they read."""
+        return self.readers[writes[0]] if len(writes) == 1 else [u for value in writes for u in self.readers[value]]
 
 
 def _clusters(steps: list[Step], links: _Links) -> list[int]:
@@ -286,17 +292,21 @@ def fuse(program: Program) -> list[Kernel]:
     library: set[int] = set()
     maker = links.maker
     for index, step in enumerate(steps):
-        for root in groups[index]:
+        flops, here = step.flops, groups[index]
+        for root in here:
             sizes[root] += 1
-            if step.flops:
-                work[root][step.work] = work[root].get(step.work, 0.0) + step.flops
+            if flops:
+                done = work[root]
+                done[step.work] = done.get(step.work, 0.0) + flops
             inside = reads[root]
             for value in step.reads:
+                if value in inside:
+                    continue
                 made = maker[value]
                 if made < 0 or root not in groups[made]:
                     inside.add(value)
-            if step.library == 2:
-                library.add(root)
+        if step.library == 2:
+            library.update(here)
     for rule in program.backend.of("keeps"):
         rule(steps, maker, reads, keeps)
     return [

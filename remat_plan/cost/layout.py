@@ -91,15 +91,21 @@ def dot_sizes(eqn: Any) -> tuple[int, int, int] | None:
     >>> dot_sizes(jax.make_jaxpr(jnp.matmul)(x, w).eqns[-1])
     (4096, 768, 64)
     """
-    contract, batch = eqn.params["dimension_numbers"]
-    shapes = [a.aval.shape for a in eqn.invars]
-    if any(shapes[0][d] != 1 for d in batch[0]):
+    lhs, rhs = eqn.invars
+    return _dot_sizes(lhs.aval.shape, rhs.aval.shape, eqn.params["dimension_numbers"])
+
+
+@functools.lru_cache(4096)
+def _dot_sizes(lhs: tuple[int, ...], rhs: tuple[int, ...], numbers: Any) -> tuple[int, int, int] | None:
+    """``dot_sizes`` by shapes; every timeline asks again."""
+    contract, batch = numbers
+    if any(lhs[d] != 1 for d in batch[0]):
         return None
     rows, columns = [
         math.prod([shape[d] for d in range(len(shape)) if d not in (*contract[side], *batch[side])])
-        for side, shape in enumerate(shapes)
+        for side, shape in enumerate((lhs, rhs))
     ]
-    return rows, math.prod([shapes[0][d] for d in contract[0]]), columns
+    return rows, math.prod([lhs[d] for d in contract[0]]), columns
 
 
 def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:

@@ -51,7 +51,8 @@ class Step:
     computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
     it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
     ``work`` is the class of its FLOPs (see ``work``). ``splits_rows`` tells a copy into another order after which
-    neighbours in memory are none (see ``layout``).
+    neighbours in memory are none (see ``layout``). ``key`` tells it from other steps on the same values; None where it
+    equals no other one.
     """
 
     reads: tuple[int, ...]
@@ -67,6 +68,12 @@ class Step:
     carries: tuple[tuple[int, int], ...] = ()
     work: str = ELEMENTWISE
     splits_rows: bool = False
+    key: int | None = None
+
+    def behind(self, reads: tuple[int, ...]) -> Step:
+        """The same step on other values, which writes nothing yet."""
+        costs = self.flops, self.region, self.library, self.unary, self.equations
+        return Step(reads, self.kind, self.primitive, self.eqn, (), *costs, (), self.work, self.splits_rows, self.key)
 
 
 @dataclass(slots=True)
@@ -108,12 +115,12 @@ def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
     used = set(outputs)
     kept: list[Step] = []
     for step in reversed(steps):
-        if step.kind == Kind.BARRIER:
+        if step.kind == Kind.BARRIER and not used.issuperset(step.writes):
             pairs = [(r, w) for r, w in zip(step.reads, step.writes, strict=True) if w in used]
-            if len(pairs) < len(step.writes):
-                step = replace(step, reads=tuple([r for r, _ in pairs]), writes=tuple([w for _, w in pairs]))
-        if (step.eqn is not None and step.eqn.effects) or any(w in used for w in step.writes):
-            used.update(step.reads)
-            kept.append(step)
+            step = replace(step, reads=tuple([r for r, _ in pairs]), writes=tuple([w for _, w in pairs]))
+        if used.isdisjoint(step.writes) and (step.eqn is None or not step.eqn.effects):
+            continue
+        used.update(step.reads)
+        kept.append(step)
     kept.reverse()
     return kept

@@ -15,13 +15,14 @@ is only followed as far as liveness shows it; see ``tests/cost/test_whole_step.p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from remat_plan import _compat
 from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering
-from remat_plan.graph.action import action_of
+from remat_plan.graph.action import SAVE, action_of
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 
 
@@ -44,6 +45,22 @@ class StepProgram(ProgramBuilder):
         """The operations of a segment, in order; those that only tell something do not run ``again``."""
         left_out = self.free | self.rules.borders.told if self.again else self.free
         return [i for i in range(segment.start, segment.end) if i not in left_out]
+
+    def whole_forward_pass(self, schedule: Sequence[Segment]) -> None:
+        """Run the forward pass of all; without structures it is the same for all schedules but for barriers in it."""
+        moved = any(action != SAVE for segment in schedule for _, action in segment.actions)
+        if moved or not self.rules.is_flat:
+            self.forward_pass(schedule)
+            return
+        waiting = [(s.start, s.end, s.children) for s in schedule if s.children or self.waits(s, inside=False)]
+        values = range(len(self.graph.values))
+
+        def lower() -> list[int | None]:
+            self.forward_pass(schedule)
+            return [self.buffers.get(v) for v in values]
+
+        made = self.rules.recordings.append(self.state, tuple(waiting), [*self.buffers.values()], lower)
+        self.buffers = {v: number for v, number in zip(values, made, strict=True) if number is not None}
 
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
@@ -120,17 +137,39 @@ class StepProgram(ProgramBuilder):
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
             return
-        outer, outer_cotangents, outer_stored = self.buffers, self.cotangents, self.stored
-        outer_late, outer_again = self.state.late, self.again
-        self.stored, self.again = False, True  # what is recomputed here is read here
-        self.state.late = self.rules.order.late_loops(())[1]
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
+        cotangents = {v: self.cotangents[v] for v in arriving}
+        recompute = partial(self.recompute, segment, reads, given, cotangents)
         if self.barriers:
-            behind = self.state.barrier(None, [*given.values(), *(self.cotangents[v] for v in arriving)])
-            self.cotangents = {v: behind[self.cotangents[v]] for v in arriving}
-            given = {v: behind[number] for v, number in given.items()}
-        self.buffers = given
+            behind = self.state.barrier(None, [*given.values(), *cotangents.values()])
+            cotangents.update({v: behind[number] for v, number in cotangents.items()})
+            given.update({v: behind[number] for v, number in given.items()})
+            key = segment, waits, tuple(arriving), self.planned
+            recorded = self.rules.recordings
+            made = recorded.append(self.state, key, [*given.values(), *cotangents.values()], recompute)
+        else:
+            made = recompute()
+        for v in through:
+            self.cotangents.pop(v, None)
+        for v, gradient in zip(reads, made, strict=True):
+            self.accumulate(v, gradient)
+
+    def recompute(
+        self, segment: Segment, reads: Sequence[int], given: dict[int, int], cotangents: dict[int, int]
+    ) -> list[int | None]:
+        """Run the forward pass of a segment again and its backward equations; return the cotangents of its reads.
+
+        Args:
+            segment: the segment.
+            reads: the values that it reads.
+            given: the numbers of those that are there.
+            cotangents: the numbers of the cotangents that arrive.
+        """
+        outer = self.buffers, self.cotangents, self.stored, self.state.late, self.again
+        self.stored, self.again = False, True  # what is recomputed here is read here
+        self.state.late = self.rules.order.late_loops(())[1]
+        self.buffers, self.cotangents = dict(given), dict(cotangents)
         self.fetch(segment)
         if segment.children:
             self.forward_pass(segment.children)
@@ -139,12 +178,9 @@ class StepProgram(ProgramBuilder):
             for index in self.operations(segment):
                 self.linearize(self.graph.ops[index], segment.choice(index))
             self.reverse(segment)
-        inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
-        self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
-        for v in through:
-            self.cotangents.pop(v, None)
-        for v in reads:
-            self.accumulate(v, inner.get(v))
+        made = [self.cotangents.get(v) for v in reads]
+        self.buffers, self.cotangents, self.stored, self.state.late, self.again = outer
+        return made
 
     def loss_timeline(self, schedule: Sequence[Segment]) -> Timeline:
         """Evaluate the step of a loss (the first output): its cotangent is the number one."""
@@ -170,7 +206,7 @@ class StepProgram(ProgramBuilder):
         inputs = (*self.buffers.values(), *arriving)
         state.late = self.rules.order.late_loops(schedule)[0]
         self.planned = is_planned(schedule)
-        self.forward_pass(schedule)
+        self.whole_forward_pass(schedule)
         outputs = [self.buffer(v) for v in graph.outputs if v >= 0]
         self.backward_pass(schedule)
         for v in graph.differentiated_inputs:

@@ -102,6 +102,8 @@ class Segment:
 
     def choice(self, index: int) -> Choice | None:
         """How the structure at an equation is run; None: as it is."""
+        if not self.choices:
+            return None
         return next((choice for equation, choice in self.choices if equation == index), None)
 
     def leaves(self) -> Iterator[Segment]:
