@@ -19,6 +19,8 @@ from remat_plan.cost.passes import Pull, Unit
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.cost.steps import RegionCost, Step
+from remat_plan.graph.action import action_of
 from remat_plan.graph.border import Borders
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
@@ -297,6 +299,22 @@ class ProgramBuilder:
         equation, self.state.planned = self.state.equation, self.planned
         for facts, operands, outputs in eqns:
             env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
+
+    def kept_number(self, value: int, action: str) -> int:
+        """A number for what an action keeps of a value."""
+        return self.state.allocate(action_of(action).device_bytes(self.graph.values[value].size_bytes))
+
+    def move(self, value: int, action: str, number: int, fetch: bool = False) -> int:
+        """Store a value where its action keeps it, or fetch it; what stays on the device as it is keeps its number."""
+        record, how = self.graph.values[value], action_of(action)
+        kept_bytes, seconds = how.device_bytes(record.size_bytes), how.seconds(record.size_bytes, self.rules.hardware)
+        if kept_bytes == record.size_bytes and not seconds:
+            return number
+        name, size = ("fetch", record.size_bytes) if fetch else ("store", kept_bytes)
+        kind = Kind.OPAQUE if seconds else Kind.CHEAP
+        step = Step((number,), kind, name, self.graph.ops[record.producer].eqn, region=RegionCost(seconds=seconds))
+        step.unary = True
+        return self.state.emit(None, step, (size,))[0]
 
     def accumulate(self, value: int, gradient: int | None) -> None:
         """Add a gradient to a value's cotangent."""

@@ -21,7 +21,6 @@ from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering
-from remat_plan.graph.action import action_of
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 
 
@@ -83,20 +82,9 @@ class StepProgram(ProgramBuilder):
 
     def store(self, segment: Segment) -> None:
         """Put what a segment keeps where it is kept; on the device, as it is, it stays where it was made."""
-        for v, name in segment.actions:
-            size = self.graph.values[v].size_bytes
-            kept_bytes = action_of(name).device_bytes(size)
-            if kept_bytes != size:
-                eqn = self.graph.ops[self.graph.values[v].producer].eqn
-                self.kept[v] = self.state.move(eqn, "store", (self.buffers[v],), None, kept_bytes)
-
-    def fetch(self, segment: Segment) -> None:
-        """Bring back what a segment keeps elsewhere or in another form."""
-        for v, _ in segment.actions:
-            if v in self.kept:
-                value = self.graph.values[v]
-                eqn = self.graph.ops[value.producer].eqn
-                self.buffers[v] = self.state.move(eqn, "fetch", (self.buffers[v],), None, value.size_bytes)
+        for v, action in segment.actions:
+            if (number := self.move(v, action, self.buffers[v])) != self.buffers[v]:
+                self.kept[v] = number
 
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
@@ -131,7 +119,7 @@ class StepProgram(ProgramBuilder):
             self.cotangents = {v: behind[self.cotangents[v]] for v in arriving}
             given = {v: behind[number] for v, number in given.items()}
         self.buffers = given
-        self.fetch(segment)
+        self.buffers.update({v: self.move(v, action, given[v], fetch=True) for v, action in segment.actions})
         if segment.children:
             self.forward_pass(segment.children)
             self.backward_pass(segment.children)

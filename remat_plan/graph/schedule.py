@@ -14,7 +14,7 @@ A schedule is a tuple of segments that cover a region. It nests, compares by val
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,9 +139,16 @@ def as_is(start: int, end: int) -> Segment:
     return Segment(start, end)
 
 
-def saving(start: int, end: int, saved: Sequence[int] = (), action: str = SAVE) -> Segment:
-    """Return equations under one ``jax.checkpoint`` that saves some values and recomputes the others."""
-    return Segment(start, end, True, tuple((v, action) for v in saved))
+def saving(start: int, end: int, saved: Iterable[int] | Mapping[int, str] = (), action: str = SAVE) -> Segment:
+    """Return equations under one ``jax.checkpoint`` that saves some values and recomputes the others.
+
+    Args:
+        start, end: equation numbers.
+        saved: values, or values with an action for each.
+        action: of values without one.
+    """
+    actions = saved.items() if isinstance(saved, Mapping) else ((v, action) for v in saved)
+    return Segment(start, end, True, tuple(actions))
 
 
 def around(start: int, end: int, children: Schedule) -> Segment:
@@ -187,6 +194,22 @@ def emptied(segments: Schedule) -> Schedule:
     ()
     """
     return tuple(replace(s, actions=()) for s in segments)
+
+
+def inside_of(segment: Segment) -> Schedule:
+    """The segments inside a segment: those of the regions of its structures, in order, then its children."""
+    steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]
+    return (*steps, *segment.children)
+
+
+def actions_in(schedule: Schedule) -> set[str]:
+    """The actions of a schedule, at every level.
+
+    >>> sorted(actions_in((around(0, 9, (saving(0, 4, {2: "offload"}), saving(4, 9, [5]))),)))
+    ['offload', 'save']
+    """
+    inside = [actions_in(inside_of(s)) for s in schedule]
+    return {action for s in schedule for _, action in s.actions}.union(*inside)
 
 
 def check_cover(segments: Schedule, start: int, end: int) -> None:

@@ -5,14 +5,16 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol, cast
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Segment, is_written
+from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import file_label, lines_text, value_text
@@ -42,8 +44,8 @@ class Decision:
             run of a region.
         values: how many values one of them saves, those inside loops and branches not counted.
         saved: texts of the largest of these values.
-        saved_bytes: bytes that one of them saves for the backward pass (values that leave it not counted); None where
-            the plan does not say: it is left to JAX, or the rows below tell.
+        saved_bytes: bytes on the device that one of them saves for the backward pass (values that leave it not
+            counted); None where the plan does not say: it is left to JAX, or the rows below tell.
         recomputed_flops: of one of them.
     """
 
@@ -118,27 +120,23 @@ def _count(schedule: Sequence[Segment]) -> int:
     return sum(1 + _count(inside_of(s)) for s in schedule)
 
 
-def inside_of(segment: Segment) -> tuple[Segment, ...]:
-    """The segments whose rows stand below that of a segment, in the order of the rows."""
-    steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]
-    return (*steps, *segment.children)
-
-
-def segment_action(checkpointed: bool, nested: bool, values: int, structures: Sequence[str] = (), size: int = 1) -> str:
+def segment_action(
+    checkpointed: bool, nested: bool, actions: Sequence[str], structures: Sequence[str] = (), size: int = 1
+) -> str:
     """What is done with a segment, in words.
 
     Args:
         checkpointed: whether it is under a ``jax.checkpoint``.
         nested: whether segments inside say more.
-        values: how many values it saves.
+        actions: what keeps the values that it does not recompute, one by one.
         structures: how the loops and branches in it are run, where the plan says so.
         size: how many equations it has.
 
-    >>> segment_action(False, False, 0), segment_action(True, False, 0), segment_action(True, True, 0)
+    >>> segment_action(False, False, ()), segment_action(True, False, ()), segment_action(True, True, ())
     ('unchanged', 'recompute all', 'checkpoint around')
-    >>> segment_action(True, False, 2)
-    'save 2 values, recompute the rest'
-    >>> segment_action(False, False, 0, ["scan of 12 steps, each recomputed"])
+    >>> segment_action(True, False, ["save", "offload", "save"])
+    'save 2 values, offload 1 value, recompute the rest'
+    >>> segment_action(False, False, (), ["scan of 12 steps, each recomputed"])
     'scan of 12 steps, each recomputed'
     """
     inside = "; ".join(structures)
@@ -146,10 +144,12 @@ def segment_action(checkpointed: bool, nested: bool, values: int, structures: Se
         own = "checkpoint around"
     elif not checkpointed:
         own = "unchanged"
-    elif not values:
+    elif not actions:
         own = "recompute all"
     else:
-        own = f"save {values} {'value' if values == 1 else 'values'}, recompute the rest"
+        counts = Counter(actions).items()
+        kept = ", ".join(f"{action} {n} {'value' if n == 1 else 'values'}" for action, n in counts)
+        own = f"{kept}, recompute the rest"
     if not inside:
         return own
     return f"{own}; {inside}" if checkpointed or size > 1 else inside
@@ -171,7 +171,7 @@ def _collect(
             Decision(
                 count=1,
                 depth=depth,
-                action=segment_action(s.checkpointed, nested, len(s.saved), structures, s.end - s.start),
+                action=segment_action(s.checkpointed, nested, [a for _, a in s.actions], structures, s.end - s.start),
                 equations=(s.start, s.end),
                 source=_source(graph, s.start, s.end),
                 checkpointed=s.checkpointed,
@@ -196,7 +196,7 @@ def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, 
         flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
     elif s.checkpointed:
         flops = _recomputed(graph, needed, s, saved)
-    size = sum(graph.values[v].size_bytes for v in saved)
+    size = sum(action_of(action).device_bytes(graph.values[v].size_bytes) for v, action in s.actions)
     return size, flops, tuple(value_text(graph, v) for v in largest[:4])
 
 

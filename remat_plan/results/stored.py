@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover, inside_of
 from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
-from remat_plan.results.decisions import count_segments, inside_of
+from remat_plan.results.decisions import count_segments
 from remat_plan.results.evidence import MemoryTrace, Search
 from remat_plan.small.wording import short
 
