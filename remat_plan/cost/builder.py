@@ -10,7 +10,7 @@ No tracing happens here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
@@ -120,14 +120,6 @@ def _split(
     return [e for e in live if not any(o in waiting for o in e.outputs)], late
 
 
-class LoweredStructure(Protocol):
-    """What the evaluator asks of a structure."""
-
-    def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
-        """An equation of it, run by choice."""
-        ...
-
-
 class Rules:
     """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
 
@@ -163,7 +155,7 @@ class Rules:
         key = op.kind, choice, self.arriving(op)
         if key not in self._units:
             made = choice if choice is not None else as_it_is(structure, self.graph, op)
-            self._units[key] = cast(LoweredStructure, structure).unit(self, op, made)
+            self._units[key] = structure.unit(self, op, made)
         return self._units[key]
 
     def arriving(self, op: Op) -> tuple[bool, ...]:

@@ -12,14 +12,13 @@ JAX keeps by itself), the only choice for effects that are read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
 
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import residuals
@@ -113,14 +112,6 @@ Solver = Callable[[Rules], Sequence[Schedule]]
 """From a region inside a structure to schedules of it."""
 
 
-class PlannedStructure(Protocol):
-    """What planning asks of a structure."""
-
-    def choices(self, rules: Rules, op: Op, solve: Solver) -> Iterable[Choice]:
-        """The ways to run an equation of it, but for leaving it as it is."""
-        ...
-
-
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
@@ -190,7 +181,7 @@ class _Profiler:
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
         own = plain.timeline.seconds, plain.timeline.flops
         repeats = is_loop(op)
-        for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
+        for choice in structure.choices(self.rules, op, self.solve_region):
             if not honours_choice(self.graph, run.limits, op, choice):
                 continue
             found = plain_run(self.rules, run, choice)

@@ -8,24 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol, cast
+from typing import Annotated
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
-from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import file_label, lines_text, value_text
-
-
-class DescribedStructure(Structure, Protocol):
-    """What tables ask of a structure."""
-
-    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
-        """How it is run, in words."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +200,8 @@ def _collect_structure(
     Returns:
         Bytes saved, FLOPs recomputed, how it is run in words.
     """
-    structure = cast(DescribedStructure, structure_of(op))
+    structure = structure_of(op)
+    assert structure is not None
     regions, counts = structure.regions(graph, op), structure.run_counts(op)
     loop = structure.loop(graph, op)
     carry_bytes = 0 if loop is None else loop.carry_bytes

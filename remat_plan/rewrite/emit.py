@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jax
 
@@ -27,7 +27,7 @@ from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order, starts_early
 from remat_plan.graph.pooling import windows_of
-from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
 from remat_plan.graph.structure import structure_of
 from remat_plan.rewrite.late import start_late, together
@@ -117,7 +117,9 @@ class Emitter:
         tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
         own = set(self.graph.needs[op.kind].outputs) if op.differentiated else set()
         if choice is not None:
-            values = emit_structure(self.graph, op, choice, late)(args)
+            structure = structure_of(op)
+            assert structure is not None
+            values = structure.emit(self.graph, op, choice, run_region, late)(args)
         elif late and starts_early(op):
             values = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
         elif own & set(tags):
@@ -224,22 +226,9 @@ class RegionRunner(Protocol):
         ...
 
 
-class EmittedStructure(Protocol):
-    """What rewriting asks of a structure."""
-
-    def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
-        """An equation of it, run by choice; ``late``: it should take its memory when reached (``rewrite.late``)."""
-        ...
-
-
 def run_region(region: Graph, schedule: Schedule, barriers: bool = True) -> Emitter:
     """Return what runs a region inside a structure."""
     return Emitter(region, schedule, prevent_cse=barriers)
-
-
-def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:
-    """Return a structure of a graph, run by choice: operands to outputs."""
-    return cast(EmittedStructure, structure_of(op)).emit(graph, op, choice, run_region, late)
 
 
 def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
