@@ -14,7 +14,7 @@ is only followed as far as liveness shows it; see ``tests/cost/test_whole_step.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from remat_plan import _compat
 from remat_plan.cost.builder import ProgramBuilder, Rules
@@ -48,17 +48,19 @@ class StepProgram(ProgramBuilder):
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
             self.enter(segment, inside or self.again)
-            if segment.children:
-                outer, self.buffers = self.buffers, dict(self.buffers)
-                self.forward_pass(segment.children, inside=True)
-                self.buffers.update(outer)  # what is behind a barrier inside is that for what is inside only
-                continue
-            alone = inside or segment.checkpointed
-            for index in self.operations(segment):
-                op = self.graph.ops[index]
-                self.forward(op) if alone else self.linearize(op, segment.choice(index))
-            if not inside:
-                self.store(segment)
+            segment.way.forward(self, segment, inside)
+
+    def forward_inside(self, segments: Sequence[Segment]) -> None:
+        """Run the forward pass of segments inside another one."""
+        outer, self.buffers = self.buffers, dict(self.buffers)
+        self.forward_pass(segments, inside=True)
+        self.buffers.update(outer)  # what is behind a barrier inside is that for what is inside only
+
+    def equations(self, segment: Segment, linear: bool = False) -> None:
+        """Run the equations of a segment; ``linear`` where their backward pass follows."""
+        for index in self.operations(segment):
+            op = self.graph.ops[index]
+            self.linearize(op, segment.choice(index)) if linear else self.forward(op)
 
     def enter(self, segment: Segment, inside: bool) -> None:
         """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
@@ -89,10 +91,7 @@ class StepProgram(ProgramBuilder):
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment, waits in reversed(self.rules.order.of(segments)):
-            if segment.checkpointed:
-                self.checkpointed(segment, waits)
-            else:
-                self.reverse(segment)
+            segment.way.backward(self, segment, waits)
             self.leave(segment)
 
     def reverse(self, segment: Segment) -> None:
@@ -102,8 +101,10 @@ class StepProgram(ProgramBuilder):
             if op.differentiated and any(v in self.cotangents for v in op.outputs):
                 self.backward(op)
 
-    def checkpointed(self, segment: Segment, waits: tuple[int, ...]) -> None:
-        """Run the backward pass of one segment: behind a barrier, its forward pass again and its backward equations."""
+    def checkpointed(
+        self, segment: Segment, waits: tuple[int, ...], again: Callable[[StepProgram, Segment], None]
+    ) -> None:
+        """Run the backward pass of one segment: behind a barrier, what runs ``again`` and its backward equations."""
         reads, leaves, through = self.rules.borders.interface(segment, waits)
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
@@ -120,13 +121,7 @@ class StepProgram(ProgramBuilder):
             given = {v: behind[number] for v, number in given.items()}
         self.buffers = given
         self.buffers.update({v: self.move(v, action, given[v], fetch=True) for v, action in segment.actions})
-        if segment.children:
-            self.forward_pass(segment.children)
-            self.backward_pass(segment.children)
-        else:
-            for index in self.operations(segment):
-                self.linearize(self.graph.ops[index], segment.choice(index))
-            self.reverse(segment)
+        again(self, segment)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
         self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
         for v in through:

@@ -59,7 +59,7 @@ class Action(Protocol):
 
 
 @dataclass(slots=True)
-class Keep:
+class Whole:
     """Keep the value as it is, on the device or on the host."""
 
     name: str
@@ -108,5 +108,5 @@ def offered_actions() -> tuple[str, ...]:
     return tuple(sorted(name for name, action in _ACTIONS.items() if action.offered))
 
 
-register_action(Keep(SAVE))
-register_action(Keep(OFFLOAD, on_host=True))
+register_action(Whole(SAVE))
+register_action(Whole(OFFLOAD, on_host=True))

@@ -5,7 +5,6 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -96,7 +95,7 @@ def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: s
 
 def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
     """Return the rows of a schedule; equal neighbours are one row with a count."""
-    if is_written(tuple(schedule)):
+    if is_written(schedule):
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
     _collect(graph, all_residuals(graph), schedule, 0, rows)
@@ -104,47 +103,22 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
 
 
 def count_segments(schedule: Sequence[Segment]) -> int:
-    """How many segments ``decide`` tells of: all, at every level; of ``WRITTEN`` one."""
-    return _count(schedule) if schedule else 1
+    """How many segments ``decide`` tells of: all, at every level."""
+    return sum(1 + count_segments(inside_of(s)) for s in schedule)
 
 
-def _count(schedule: Sequence[Segment]) -> int:
-    return sum(1 + _count(inside_of(s)) for s in schedule)
+def segment_action(segment: Segment, structures: Sequence[str] = ()) -> str:
+    """What is done with a segment, in words; ``structures`` are how loops and branches in it are run.
 
-
-def segment_action(
-    checkpointed: bool, nested: bool, actions: Sequence[str], structures: Sequence[str] = (), size: int = 1
-) -> str:
-    """What is done with a segment, in words.
-
-    Args:
-        checkpointed: whether it is under a ``jax.checkpoint``.
-        nested: whether segments inside say more.
-        actions: what keeps the values that it does not recompute, one by one.
-        structures: how the loops and branches in it are run, where the plan says so.
-        size: how many equations it has.
-
-    >>> segment_action(False, False, ()), segment_action(True, False, ()), segment_action(True, True, ())
-    ('unchanged', 'recompute all', 'checkpoint around')
-    >>> segment_action(True, False, ["save", "offload", "save"])
+    >>> segment_action(saving(0, 9, {3: "save", 4: "offload", 5: "save"}))
     'save 2 values, offload 1 value, recompute the rest'
-    >>> segment_action(False, False, (), ["scan of 12 steps, each recomputed"])
+    >>> segment_action(as_is(0, 1), ["scan of 12 steps, each recomputed"])
     'scan of 12 steps, each recomputed'
     """
-    inside = "; ".join(structures)
-    if nested:
-        own = "checkpoint around"
-    elif not checkpointed:
-        own = "unchanged"
-    elif not actions:
-        own = "recompute all"
-    else:
-        counts = Counter(actions).items()
-        kept = ", ".join(f"{action} {n} {'value' if n == 1 else 'values'}" for action, n in counts)
-        own = f"{kept}, recompute the rest"
+    own, inside = segment.way.describe(), "; ".join(structures)
     if not inside:
         return own
-    return f"{own}; {inside}" if checkpointed or size > 1 else inside
+    return f"{own}; {inside}" if segment.checkpointed or segment.end - segment.start > 1 else inside
 
 
 def _collect(
@@ -163,7 +137,7 @@ def _collect(
             Decision(
                 count=1,
                 depth=depth,
-                action=segment_action(s.checkpointed, nested, [a for _, a in s.actions], structures, s.end - s.start),
+                action=segment_action(s, structures),
                 equations=(s.start, s.end),
                 source=_source(graph, s.start, s.end),
                 checkpointed=s.checkpointed,

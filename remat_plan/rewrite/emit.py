@@ -136,12 +136,7 @@ class Emitter:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
             self.enter(segment, env, inside=again)
-            if segment.checkpointed:
-                self.checkpointed(segment, waits, env)
-                if not again:
-                    self.tell(segment, env)
-            else:
-                self.equations(segment, env, {}, again=again)
+            segment.way.emit(self, segment, waits, env, again)
 
     def tell(self, segment: Segment, env: dict[int, Any]) -> None:
         """Run what a segment was to tell, in order."""
@@ -161,18 +156,35 @@ class Emitter:
             if index not in self.free and not (again and index in self.told):
                 self.equation(index, env, names, segment.choice(index), again=again)
 
-    def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
+    def checkpointed(
+        self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any], again: bool, run: Callable[..., None]
+    ) -> None:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
         reads, leaves, through = self.borders.interface(segment, waits)
         key = self.share_key(segment, reads, leaves, through)
         body = self.shared.get(key) if key is not None else None
         if body is None:
-            body = _Body(self, segment, reads, leaves + through)
-            body = _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
+            body = self.body(segment, reads, leaves + through, run)
             if key is not None:
                 self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
+        if not again:
+            self.tell(segment, env)
+
+    def body(
+        self, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...], run: Callable[..., None]
+    ) -> Callable[..., list[Any]]:
+        """Return a segment under ``jax.checkpoint``, as a function of the values it reads."""
+        names = {v: (action_of(a), f"{self.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
+
+        def body(*args: Any) -> list[Any]:
+            env: dict[int, Any] = dict(zip(reads, args, strict=True))
+            run(self, segment, env, names)
+            return [self.read(env, v) for v in returns]
+
+        body.__name__ = f"segment_{segment.start}_{segment.end}"
+        return _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=policy_of(names.values()))
 
     def share_key(
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]
@@ -193,15 +205,8 @@ class Emitter:
             for v in op.outputs:
                 number[v] = len(number)
             rows.append((op.kind, name, operands))
-        shape = _shape_of(segment, segment.start, number)
+        shape = segment.moved(segment.start, number)
         return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
-
-
-def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
-    actions = tuple((number[v], action) for v, action in segment.actions)
-    children = tuple(_shape_of(c, origin, number) for c in segment.children)
-    choices = tuple((index - origin, choice) for index, choice in segment.choices)
-    return segment.checkpointed, segment.start - origin, segment.end - origin, actions, children, choices
 
 
 def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
@@ -238,21 +243,3 @@ def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
     if not kept and not moved:
         return None
     return offloading_policy(kept, moved) if moved else named_policy(kept)
-
-
-class _Body:
-    """The function of one segment, on the values it reads."""
-
-    def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
-        self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
-        self.names = {v: (action_of(a), f"{emitter.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
-        self.policy = policy_of(self.names.values())
-        self.__name__ = f"segment_{segment.start}_{segment.end}"
-
-    def __call__(self, *args: Any) -> list[Any]:
-        env: dict[int, Any] = dict(zip(self.reads, args, strict=True))
-        if self.segment.children:
-            self.emitter.run(self.segment.children, env, again=True)
-        else:
-            self.emitter.equations(self.segment, env, self.names, again=True)
-        return [self.emitter.read(env, v) for v in self.returns]
