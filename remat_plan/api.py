@@ -14,7 +14,7 @@ from remat_plan.clock.store import Cost
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
+from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import check_budget, lookup
@@ -250,7 +250,7 @@ def _families(candidates: Candidates, request: Request, judge: Judge, most: int)
     """Schedules from the least bytes to the least seconds, so many of each family; of small programs the best known."""
     if best := candidates.improved(request, judge.cost, judge.identity):
         return [[best[i] for i in spread_points(len(best), most)]]
-    return [curve.spread(most) for curve in candidates.planner(NO_CONSTRAINTS).curves]
+    return [curve.spread(most) for curve in candidates.planner(request.constraints).curves]
 
 
 def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:

@@ -109,7 +109,7 @@ class Contest:
         for pair, run in single.items():
             leaves = {i for i, v in enumerate(run.values) if v in run.leaves}
             profile = options.profiles[pair]
-            ways = tuple(o for o in profile.options if o.plain or o.saved <= leaves)
+            ways = tuple(o for o in profile.options if o.plain or {v for v, _ in o.actions} <= leaves)
             profiles[pair] = dataclasses.replace(profile, options=ways or profile.options)
         both = Options(single, profiles)
         problem = make_problems(self.program.graph, cuts, both)[0]

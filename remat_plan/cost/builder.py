@@ -10,7 +10,7 @@ No tracing happens here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
@@ -20,6 +20,8 @@ from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.recording import Recordings
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.cost.steps import RegionCost, Step
+from remat_plan.graph.action import action_of
 from remat_plan.graph.border import Borders
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
@@ -119,14 +121,6 @@ def _split(
     return [e for e in live if not any(o in waiting for o in e.outputs)], late
 
 
-class LoweredStructure(Protocol):
-    """What the evaluator asks of a structure."""
-
-    def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
-        """An equation of it, run by choice."""
-        ...
-
-
 class Rules:
     """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
 
@@ -164,7 +158,7 @@ class Rules:
         key = op.kind, choice, self.arriving(op)
         if key not in self._units:
             made = choice if choice is not None else as_it_is(structure, self.graph, op)
-            self._units[key] = cast(LoweredStructure, structure).unit(self, op, made)
+            self._units[key] = structure.unit(self, op, made)
         return self._units[key]
 
     def arriving(self, op: Op) -> tuple[bool, ...]:
@@ -300,6 +294,22 @@ class ProgramBuilder:
         equation, self.state.planned = self.state.equation, self.planned
         for facts, operands, outputs in eqns:
             env.update(zip(outputs, equation(facts, [env.get(o) for o in operands]), strict=False))
+
+    def kept_number(self, value: int, action: str) -> int:
+        """A number for what an action keeps of a value."""
+        return self.state.allocate(action_of(action).device_bytes(self.graph.values[value].size_bytes))
+
+    def move(self, value: int, action: str, number: int, fetch: bool = False) -> int:
+        """Store a value where its action keeps it, or fetch it; what stays on the device as it is keeps its number."""
+        record, how = self.graph.values[value], action_of(action)
+        kept_bytes, seconds = how.device_bytes(record.size_bytes), how.seconds(record.size_bytes, self.rules.hardware)
+        if kept_bytes == record.size_bytes and not seconds:
+            return number
+        name, size = ("fetch", record.size_bytes) if fetch else ("store", kept_bytes)
+        kind = Kind.OPAQUE if seconds else Kind.CHEAP
+        step = Step((number,), kind, name, self.graph.ops[record.producer].eqn, region=RegionCost(seconds=seconds))
+        step.unary = True
+        return self.state.emit(None, step, (size,))[0]
 
     def accumulate(self, value: int, gradient: int | None) -> None:
         """Add a gradient to a value's cotangent."""

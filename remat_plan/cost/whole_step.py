@@ -14,7 +14,7 @@ is only followed as far as liveness shows it; see ``tests/cost/test_whole_step.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from remat_plan import _compat
@@ -22,8 +22,9 @@ from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering
-from remat_plan.graph.action import SAVE, action_of
+from remat_plan.graph.action import SAVE
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
+from remat_plan.graph.ways import Keep, Plain
 
 
 class StepProgram(ProgramBuilder):
@@ -52,31 +53,34 @@ class StepProgram(ProgramBuilder):
         if moved or not self.rules.is_flat:
             self.forward_pass(schedule)
             return
-        waiting = [(s.start, s.end, s.children) for s in schedule if s.children or self.waits(s, inside=False)]
+        alike = [isinstance(s.way, (Plain, Keep)) and not self.waits(s, inside=False) for s in schedule]
+        others = tuple([s for s, is_alike in zip(schedule, alike, strict=True) if not is_alike])
         values = range(len(self.graph.values))
 
         def lower() -> list[int | None]:
             self.forward_pass(schedule)
             return [self.buffers.get(v) for v in values]
 
-        made = self.rules.recordings.append(self.state, tuple(waiting), [*self.buffers.values()], lower)
+        made = self.rules.recordings.append(self.state, others, [*self.buffers.values()], lower)
         self.buffers = {v: number for v, number in zip(values, made, strict=True) if number is not None}
 
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
             self.enter(segment, inside or self.again)
-            if segment.children:
-                outer, self.buffers = self.buffers, dict(self.buffers)
-                self.forward_pass(segment.children, inside=True)
-                self.buffers.update(outer)  # what is behind a barrier inside is that for what is inside only
-                continue
-            alone = inside or segment.checkpointed
-            for index in self.operations(segment):
-                op = self.graph.ops[index]
-                self.forward(op) if alone else self.linearize(op, segment.choice(index))
-            if not inside:
-                self.store(segment)
+            segment.way.forward(self, segment, inside)
+
+    def forward_inside(self, segments: Sequence[Segment]) -> None:
+        """Run the forward pass of segments inside another one."""
+        outer, self.buffers = self.buffers, dict(self.buffers)
+        self.forward_pass(segments, inside=True)
+        self.buffers.update(outer)  # what is behind a barrier inside is that for what is inside only
+
+    def equations(self, segment: Segment, linear: bool = False) -> None:
+        """Run the equations of a segment; ``linear`` where their backward pass follows."""
+        for index in self.operations(segment):
+            op = self.graph.ops[index]
+            self.linearize(op, segment.choice(index)) if linear else self.forward(op)
 
     def enter(self, segment: Segment, inside: bool) -> None:
         """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
@@ -100,28 +104,14 @@ class StepProgram(ProgramBuilder):
 
     def store(self, segment: Segment) -> None:
         """Put what a segment keeps where it is kept; on the device, as it is, it stays where it was made."""
-        for v, name in segment.actions:
-            size = self.graph.values[v].size_bytes
-            kept_bytes = action_of(name).device_bytes(size)
-            if kept_bytes != size:
-                eqn = self.graph.ops[self.graph.values[v].producer].eqn
-                self.kept[v] = self.state.move(eqn, "store", (self.buffers[v],), None, kept_bytes)
-
-    def fetch(self, segment: Segment) -> None:
-        """Bring back what a segment keeps elsewhere or in another form."""
-        for v, _ in segment.actions:
-            if v in self.kept:
-                value = self.graph.values[v]
-                eqn = self.graph.ops[value.producer].eqn
-                self.buffers[v] = self.state.move(eqn, "fetch", (self.buffers[v],), None, value.size_bytes)
+        for v, action in segment.actions:
+            if (number := self.move(v, action, self.buffers[v])) != self.buffers[v]:
+                self.kept[v] = number
 
     def backward_pass(self, segments: Sequence[Segment]) -> None:
         """Run the backward pass of segments, the last one first."""
         for segment, waits in reversed(self.rules.order.of(segments)):
-            if segment.checkpointed:
-                self.checkpointed(segment, waits)
-            else:
-                self.reverse(segment)
+            segment.way.backward(self, segment, waits)
             self.leave(segment)
 
     def reverse(self, segment: Segment) -> None:
@@ -131,8 +121,10 @@ class StepProgram(ProgramBuilder):
             if op.differentiated and any(v in self.cotangents for v in op.outputs):
                 self.backward(op)
 
-    def checkpointed(self, segment: Segment, waits: tuple[int, ...]) -> None:
-        """Run the backward pass of one segment: behind a barrier, its forward pass again and its backward equations."""
+    def checkpointed(
+        self, segment: Segment, waits: tuple[int, ...], again: Callable[[StepProgram, Segment], None]
+    ) -> None:
+        """Run the backward pass of one segment: behind a barrier, what runs ``again`` and its backward equations."""
         reads, leaves, through = self.rules.borders.interface(segment, waits)
         arriving = [v for v in (*leaves, *through) if v in self.cotangents]
         if not arriving:
@@ -140,7 +132,7 @@ class StepProgram(ProgramBuilder):
         given = {v: self.buffers[v] for v in reads}
         given.update((v, self.kept.get(v, self.buffers[v])) for v in segment.saved)
         cotangents = {v: self.cotangents[v] for v in arriving}
-        recompute = partial(self.recompute, segment, reads, given, cotangents)
+        recompute = partial(self.recompute, segment, again, reads, given, cotangents)
         if self.barriers:
             behind = self.state.barrier(None, [*given.values(), *cotangents.values()])
             cotangents.update({v: behind[number] for v, number in cotangents.items()})
@@ -156,12 +148,18 @@ class StepProgram(ProgramBuilder):
             self.accumulate(v, gradient)
 
     def recompute(
-        self, segment: Segment, reads: Sequence[int], given: dict[int, int], cotangents: dict[int, int]
+        self,
+        segment: Segment,
+        again: Callable[[StepProgram, Segment], None],
+        reads: Sequence[int],
+        given: dict[int, int],
+        cotangents: dict[int, int],
     ) -> list[int | None]:
-        """Run the forward pass of a segment again and its backward equations; return the cotangents of its reads.
+        """Run what runs again of a segment and its backward equations; return the cotangents of what it reads.
 
         Args:
             segment: the segment.
+            again: both of its passes.
             reads: the values that it reads.
             given: the numbers of those that are there.
             cotangents: the numbers of the cotangents that arrive.
@@ -170,14 +168,8 @@ class StepProgram(ProgramBuilder):
         self.stored, self.again = False, True  # what is recomputed here is read here
         self.state.late = self.rules.order.late_loops(())[1]
         self.buffers, self.cotangents = dict(given), dict(cotangents)
-        self.fetch(segment)
-        if segment.children:
-            self.forward_pass(segment.children)
-            self.backward_pass(segment.children)
-        else:
-            for index in self.operations(segment):
-                self.linearize(self.graph.ops[index], segment.choice(index))
-            self.reverse(segment)
+        self.buffers.update({v: self.move(v, action, given[v], fetch=True) for v, action in segment.actions})
+        again(self, segment)
         made = [self.cotangents.get(v) for v in reads]
         self.buffers, self.cotangents, self.stored, self.state.late, self.again = outer
         return made

@@ -1,13 +1,15 @@
 """What may be done with a value between the forward and the backward pass.
 
 In: nothing. Out: ``Action``s by name: ``save`` keeps a value on the device, ``offload`` in the host's memory; a value
-without an action is recomputed. Others are added with ``register_action``.
+without an action is recomputed. Others are added with ``register_action``. An action states what it costs, so that a
+search can choose it where it pays: those that are ``offered`` always, others where a request allows them.
 
 Source of offloading: ``jax.checkpoint_policies.save_and_offload_only_these_names``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jax.ad_checkpoint import checkpoint_name
@@ -16,19 +18,39 @@ SAVE = "save"
 OFFLOAD = "offload"
 
 
+class Rates(Protocol):
+    """What of a device an action may ask for; ``cost.hardware`` has the devices."""
+
+    @property
+    def bytes_per_second(self) -> float: ...
+
+
 class Action(Protocol):
     """What is done with a value.
 
     Attributes:
-        name: as schedules have it.
-        on_host: whether what is kept is on the host.
+        name: as schedules have it; a verb.
+        on_host: whether what is kept is on the host, all that is not on the device.
+        offered: whether a search may choose it where the request does not say what it may.
     """
 
     name: str
     on_host: bool
+    offered: bool
+
+    def takes(self, aval: Any) -> bool:
+        """Whether values of a type may be kept so."""
+        ...
 
     def device_bytes(self, size_bytes: int) -> int:
         """Bytes on the device between the passes, of a value of so many bytes."""
+        ...
+
+    def seconds(self, size_bytes: int, rates: Rates) -> float:
+        """What storing such a value takes, and again what fetching it takes; 0 where that is a kernel like any other.
+
+        What takes seconds of its own is fused with nothing.
+        """
         ...
 
     def tag(self, value: Any, name: str) -> Any:
@@ -36,30 +58,25 @@ class Action(Protocol):
         ...
 
 
-class Save:
-    """Keep the value as it is."""
+@dataclass(slots=True)
+class Whole:
+    """Keep the value as it is, on the device or on the host."""
 
-    name = SAVE
-    on_host = False
+    name: str
+    on_host: bool = False
+    offered: bool = False
 
-    def device_bytes(self, size_bytes: int) -> int:
-        """All of it."""
-        return size_bytes
-
-    def tag(self, value: Any, name: str) -> Any:
-        """Name the value itself."""
-        return checkpoint_name(value, name)
-
-
-class Offload:
-    """Keep the value in the host's memory."""
-
-    name = OFFLOAD
-    on_host = True
+    def takes(self, aval: Any) -> bool:
+        """Any."""
+        return True
 
     def device_bytes(self, size_bytes: int) -> int:
-        """None of it."""
-        return 0
+        """All of it or none."""
+        return 0 if self.on_host else size_bytes
+
+    def seconds(self, size_bytes: int, rates: Rates) -> float:
+        """A copy on the device, or none at all."""
+        return 0.0
 
     def tag(self, value: Any, name: str) -> Any:
         """Name the value itself."""
@@ -86,5 +103,10 @@ def action_of(name: str) -> Action:
     return _ACTIONS[name]
 
 
-register_action(Save())
-register_action(Offload())
+def offered_actions() -> tuple[str, ...]:
+    """Return the names of the actions that a search may choose where nothing is said, in the order of their names."""
+    return tuple(sorted(name for name, action in _ACTIONS.items() if action.offered))
+
+
+register_action(Whole(SAVE))
+register_action(Whole(OFFLOAD, on_host=True))

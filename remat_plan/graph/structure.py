@@ -2,19 +2,22 @@
 
 In: nothing. Out: the registry: a primitive's name to the ``Structure`` that it is.
 
-A structure is one object with a few methods; every stage says in a protocol of its own what it asks of it, and finds
-it here. Nobody else asks what primitive an equation is. Structures are made in ``remat_plan.structures``; others, of
-third parties, are added with ``register``.
+A structure is one object with eight methods, each asked for by one stage, which finds it here. Nobody else asks what
+primitive an equation is. Structures are made in ``remat_plan.structures``; others, of third parties, are added with
+``register``.
+
+Limits: what the evaluator and rewriting hand to a structure is theirs, so its type is not stated here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Choice, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Trips:
 
 
 class Structure(Protocol):
-    """What the graph asks of a structure.
+    """What is asked of a structure.
 
     Attributes:
         name: what it is called in tables.
@@ -61,12 +64,41 @@ class Structure(Protocol):
         """An equation as a loop, whose steps can be put into groups; None where it is none."""
         ...
 
+    def choices(self, rules: Any, op: Op, solve: Callable[[Any], Sequence[Schedule]]) -> Iterable[Choice]:
+        """Planning: the ways to run an equation, but for leaving it as it is.
+
+        ``solve`` makes schedules of a region by its ``cost.builder.Rules``; ``rules`` are those around.
+        """
+        ...
+
+    def unit(self, rules: Any, op: Op, choice: Choice) -> Any:
+        """The evaluator: an equation run by choice, a ``cost.passes.Unit``; ``rules`` as above."""
+        ...
+
+    def emit(self, graph: Graph, op: Op, choice: Choice, run: Any, late: bool) -> Callable[[Sequence[Any]], list[Any]]:
+        """Rewriting: an equation run by choice, operands to outputs; ``run`` is a ``rewrite.emit.RegionRunner``.
+
+        ``late``: it should take its memory when reached (``rewrite.late``).
+        """
+        ...
+
+    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
+        """Tables: how an equation is run, in words."""
+        ...
+
 
 _REGISTRY: dict[str, Structure] = {}
 
 
 def register(structure: Structure) -> None:
-    """Make a structure known under its primitives, in place of what they were before."""
+    """Make a structure known under its primitives, in place of what they were before.
+
+    Raises:
+        TypeError: it lacks a method or an attribute of ``Structure``.
+    """
+    asked = [*Structure.__annotations__, *(name for name in vars(Structure) if not name.startswith("_"))]
+    if missing := [name for name in asked if not hasattr(structure, name)]:
+        raise TypeError(f"{type(structure).__name__} is no structure: it has no {', '.join(missing)}.")
     for name in structure.primitives:
         _REGISTRY[name] = structure
 

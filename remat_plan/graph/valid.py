@@ -9,13 +9,18 @@ which equations are structures, what regions they have and how often these run.
 from __future__ import annotations
 
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover, is_written
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops
 
 
 def check_schedule(graph: Graph, schedule: Schedule) -> None:
     """Raise ``ValueError`` unless a schedule can run a graph, at every level; ``WRITTEN`` always can."""
+    if not is_written(schedule):
+        _check_region(graph, schedule)
+
+
+def _check_region(graph: Graph, schedule: Schedule) -> None:
     check_cover(schedule, 0, len(graph.ops))
     free = free_ops(graph)
     for segment in schedule:
@@ -51,7 +56,7 @@ def _check_choice(graph: Graph, op: Op, choice: Choice) -> None:
     for number, part in enumerate(choice.parts):
         if not part.schedule:
             raise ValueError(f"{place} has a part without a schedule")
-        check_schedule(regions[number if len(regions) > 1 else 0], part.schedule)
+        _check_region(regions[number if len(regions) > 1 else 0], part.schedule)
 
 
 def _check_steps(choice: Choice, count: int, place: str) -> None:

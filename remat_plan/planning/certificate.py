@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import Timeline, region_cost
 from remat_plan.cost.rules import Kind
+from remat_plan.graph.action import action_of
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
 from remat_plan.graph.uses import residuals
@@ -54,7 +55,8 @@ def least_overhead(rules: Rules, cuts: Cuts, plain: Timeline, budget_bytes: int)
     if plain.seconds <= 0 or plain.peak_bytes <= budget_bytes:
         return 0.0
     graph = rules.graph
-    run = make_run(graph, dataclasses.replace(cuts, limits=NO_LIMITS), 0, len(cuts.positions) - 1)
+    limits = dataclasses.replace(NO_LIMITS, actions=cuts.limits.actions)
+    run = make_run(graph, dataclasses.replace(cuts, limits=limits), 0, len(cuts.positions) - 1)
     problem = certificate_problem(rules, run)
     room = budget_bytes - plain.argument_bytes - plain.output_bytes + lent_bytes(rules)
     best = recompute_bound(problem, max(room, 0.0))
@@ -69,15 +71,17 @@ def least_overhead(rules: Rules, cuts: Cuts, plain: Timeline, budget_bytes: int)
 def certificate_problem(rules: Rules, run: Run) -> SegmentProblem:
     """Return the whole program as one minimum-cut problem, with the steps of its loops beside it.
 
-    The user's constraints are left out: a bound without them holds with them too.
+    The user's constraints are left out: a bound without them holds with them too. A value counts as many bytes as the
+    action that keeps the fewest, for nothing.
     """
-    graph = rules.graph
+    graph, actions = rules.graph, run.limits.actions
     problem = segment_problem(graph, run, _charged_seconds(rules))
     local = {v: i for i, v in enumerate(run.values)}
     needed = {local[v] for op in graph.ops for v in surely_needed(graph, op) if v in local}
-    problem = dataclasses.replace(problem, needed=frozenset(needed))
+    sizes = [_least_bytes(graph, v, b, actions) for v, b in zip(run.values, problem.value_bytes, strict=True)]
+    problem = dataclasses.replace(problem, needed=frozenset(needed), value_bytes=tuple(sizes))
     for trips in () if graph.is_region else _loops(graph):
-        problem = joined(problem, _step_problem(rules.inside(trips.body), trips))
+        problem = joined(problem, _step_problem(rules.inside(trips.body), trips, actions))
     return problem
 
 
@@ -88,14 +92,20 @@ def _loops(graph: Graph) -> list[Trips]:
     return [trips for trips in found if trips is not None]
 
 
-def _step_problem(rules: Rules, trips: Trips) -> SegmentProblem:
+def _least_bytes(graph: Graph, value: int, size_bytes: int, actions: Sequence[str]) -> int:
+    """The fewest bytes on the device that keep a value: as it is, or by an action."""
+    allowed = [action for name in actions if (action := action_of(name)).takes(graph.values[value].aval)]
+    return min([size_bytes, *(action.device_bytes(size_bytes) for action in allowed)])
+
+
+def _step_problem(rules: Rules, trips: Trips, actions: tuple[str, ...]) -> SegmentProblem:
     """All steps of a loop as one: equal steps share what may be kept in equal parts.
 
     What goes into a step is there for nothing, so no step waits for another. What it hands on has to be kept like any
     other value, but for the last step's (``lent_bytes``).
     """
     graph, count = rules.graph, trips.count
-    cuts = find_cuts(graph)
+    cuts = find_cuts(graph, dataclasses.replace(NO_LIMITS, actions=actions))
     run = make_run(graph, cuts, 0, len(cuts.positions) - 1)
     problem = certificate_problem(rules, run)
     changing = {before for before, _ in trips.carried}
@@ -104,7 +114,7 @@ def _step_problem(rules: Rules, trips: Trips) -> SegmentProblem:
             changing.update(op.outputs)
     handed = {v for _, v in trips.carried if graph.outputs.count(v) == 1}
     pairs = zip(run.values, problem.value_bytes, strict=True)
-    sizes = [graph.values[v].size_bytes if v in handed else b for v, b in pairs]
+    sizes = [_least_bytes(graph, v, graph.values[v].size_bytes, actions) if v in handed else b for v, b in pairs]
     moves = [not changing.isdisjoint(graph.ops[i].outputs) for i in run.ops]
     return dataclasses.replace(
         problem,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule, Segment
+from remat_plan.graph.schedule import Choice, Schedule, Segment, is_written
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.saving import read_values
@@ -21,7 +21,7 @@ def honours(graph: Graph, limits: Limits, schedule: Schedule) -> bool:
     """Tell whether a schedule of a region respects its limits, with the choices for the structures in it."""
     if limits == NO_LIMITS and not graph.apart:
         return True
-    if not schedule:  # as its author wrote it: nobody has looked what is kept there
+    if is_written(schedule):  # nobody has looked what is kept there
         return limits == NO_LIMITS
     last = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
     return all(_honoured(graph, limits, segment, last) for segment in schedule)

@@ -27,6 +27,7 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, communicates, kind_of
+from remat_plan.graph.action import offered_actions
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import TAG_PREFIX, Graph, Op
@@ -44,11 +45,14 @@ class Constraints:
         must_recompute: ``checkpoint_name`` names of values that are not kept for the backward pass.
         never_recompute: names of primitives that never run again; None for the collectives of the program, which keep
             all devices waiting for each other.
+        actions: names of actions that a search may choose for a value, beside saving it as it is; those that are
+            offered, where nothing is said.
     """
 
     must_save: tuple[str, ...] = ()
     must_recompute: tuple[str, ...] = ()
     never_recompute: tuple[str, ...] | None = None
+    actions: tuple[str, ...] = field(default_factory=offered_actions)
 
     @property
     def is_free(self) -> bool:
@@ -57,10 +61,10 @@ class Constraints:
 
     def by_name(self) -> Constraints:
         """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
-        return self if self.never_recompute is not None else replace(self, never_recompute=())
+        return replace(self, never_recompute=self.never_recompute or (), actions=())
 
 
-NO_CONSTRAINTS = Constraints()
+NO_CONSTRAINTS = Constraints(actions=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Limits:
         whole: structures that must not run again themselves: run as they are.
         changed: structures that hold values which must not be kept: not run as they are, but inside a segment.
         regions: limits of the regions inside structures, by ``id``, as far as there are any.
+        actions: those that a value may be kept by, beside saving it as it is. They forbid nothing, so they do not
+            count where limits are compared, and are the same in all regions.
     """
 
     fixed: frozenset[int] = frozenset()
@@ -82,10 +88,11 @@ class Limits:
     whole: frozenset[int] = frozenset()
     changed: frozenset[int] = frozenset()
     regions: Mapping[int, Limits] = field(default_factory=dict, hash=False)
+    actions: tuple[str, ...] = field(default=(), compare=False)
 
     def inside(self, region: Graph) -> Limits:
         """The limits of a region inside a structure."""
-        return self.regions.get(id(region), NO_LIMITS)
+        return replace(self.regions.get(id(region), NO_LIMITS), actions=self.actions)
 
 
 NO_LIMITS = Limits()
@@ -99,7 +106,7 @@ def make_constraints(must_save: Any, must_recompute: Any, never_recompute: Any) 
         ValueError: a name is to be kept and recomputed.
 
     >>> make_constraints(["attention"], (), ("psum",))
-    Constraints(must_save=('attention',), must_recompute=(), never_recompute=('psum',))
+    Constraints(must_save=('attention',), must_recompute=(), never_recompute=('psum',), actions=())
     """
     saved = name_list("must_save", must_save)
     again = name_list("must_recompute", must_recompute)
@@ -213,7 +220,7 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
     if constraints.never_recompute is None:
         constraints = replace(constraints, never_recompute=collectives(graph))
     if constraints.is_free:
-        return NO_LIMITS
+        return replace(NO_LIMITS, actions=constraints.actions)
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
     never = set(constraints.never_recompute or ())
@@ -223,7 +230,8 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
             f"never_recompute: the program has no primitive {unknown[0]!r}. It has: {', '.join(sorted(primitives))}."
         )
     saved = _meant(graph, set(constraints.must_save), {})
-    return _resolve(graph, never, saved, _meant(graph, set(constraints.must_recompute), {}))
+    limits = _resolve(graph, never, saved, _meant(graph, set(constraints.must_recompute), {}))
+    return replace(limits, actions=constraints.actions)
 
 
 def collectives(graph: Graph) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ Limits: structures are neither opened nor given another choice; a program that h
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.action import SAVE
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around
 from remat_plan.graph.structure import structure_of
@@ -118,20 +119,23 @@ class Moves:
         return (around(start, end, children),) if may_nest(self.graph, self.cuts, start, end) else None
 
     def _values(self, i: int, segment: Segment) -> Iterator[_Step]:
-        """One value more or less; one instead of another; or all, by leaving the segment as it is."""
+        """One value more or less, or by another action; one instead of another; or all, by leaving it as it is."""
         start, end = segment.start, segment.end
         if not segment.checkpointed:
-            yield _Step(_BORDERS, i, i + 1, partial(self._saving, start, end, ()))
+            yield _Step(_BORDERS, i, i + 1, partial(self._saving, start, end, {}))
             return
         yield _Step(_BORDERS, i, i + 1, partial(self._plain, start, end))
         read = read_values(self.graph, start, end, segment.saved)
-        saved = frozenset(segment.saved)
+        saved = dict(segment.actions)
+        less = {v: {u: action for u, action in saved.items() if u != v} for v in frozenset(saved)}
         others = [v for v in distinct_values(self.graph, self.cuts, start, end) if v in read and v not in saved]
-        for v in (*saved, *others):
-            yield _Step(_VALUES, i, i + 1, partial(self._saving, start, end, saved ^ {v}))
+        more = [{**saved, v: SAVE} for v in others]
+        by_others = [{**saved, v: a} for v in saved for a in (SAVE, *self.cuts.limits.actions) if a != saved[v]]
+        for kept in (*less.values(), *more, *by_others):
+            yield _Step(_VALUES, i, i + 1, partial(self._saving, start, end, kept))
         for v in sorted(saved):
             for u in others:
-                yield _Step(_NESTS, i, i + 1, partial(self._saving, start, end, saved ^ {u, v}))
+                yield _Step(_NESTS, i, i + 1, partial(self._saving, start, end, {**less[v], u: SAVE}))
 
     def _halves(self, i: int, segment: Segment, depth: int) -> Iterator[_Step]:
         """Two segments instead of one, each as it was, as it is, or nothing saved; and a segment around two."""
@@ -146,7 +150,7 @@ class Moves:
     def _two(self, segment: Segment, border: int, left: bool, right: bool) -> Schedule | None:
         halves = []
         for start, end, again in ((segment.start, border, left), (border, segment.end, right)):
-            halves.append(self._saving(start, end, segment.saved) if again else self._plain(start, end))
+            halves.append(self._saving(start, end, dict(segment.actions)) if again else self._plain(start, end))
         return _all_of(halves)
 
     def _nested(self, make: Callable[[], Schedule | None]) -> Schedule | None:
@@ -159,7 +163,7 @@ class Moves:
             if left.start < border < right.end and border != left.end:
                 yield _Step(_BORDERS, i, i + 2, partial(self._moved, left, right, border))
         if not left.children and not right.children:
-            saved = (*left.saved, *right.saved)
+            saved = dict((*left.actions, *right.actions))
             yield _Step(_BORDERS, i, i + 2, partial(self._saving, left.start, right.end, saved))
             yield _Step(_BORDERS, i, i + 2, partial(self._plain, left.start, right.end))
 
@@ -169,7 +173,7 @@ class Moves:
     def _resized(self, segment: Segment, start: int, end: int) -> Schedule | None:
         """A segment with another start or end; of segments inside, the outermost give or take."""
         if not segment.children:
-            return self._saving(start, end, segment.saved) if segment.checkpointed else self._plain(start, end)
+            return self._saving(start, end, dict(segment.actions)) if segment.checkpointed else self._plain(start, end)
         inside = [c for c in segment.children if c.start < end and start < c.end]
         if not inside:
             return None
@@ -178,7 +182,7 @@ class Moves:
         children = _all_of([self._resized(c, s, e) for c, (s, e) in zip(inside, ends, strict=True)])
         return None if children is None else self._around(children)
 
-    def _saving(self, start: int, end: int, wanted: Sequence[int] | frozenset[int]) -> Schedule | None:
+    def _saving(self, start: int, end: int, wanted: Mapping[int, str]) -> Schedule | None:
         if stays_plain(self.graph, self.cuts, start, end):
             return None
         return (save_segment(self.graph, self.cuts, start, end, wanted),)

@@ -12,14 +12,13 @@ JAX keeps by itself), the only choice for effects that are read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
 
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Schedule
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import residuals
@@ -27,7 +26,7 @@ from remat_plan.planning.cuts import Cuts, is_small
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
-from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
+from remat_plan.planning.runs import Actions, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -54,8 +53,8 @@ class SegmentOption:
     """One way to run a run of blocks.
 
     Attributes:
-        saved: local numbers of the values that are kept.
-        plain: whether the run stays outside any segment (``saved`` is empty then).
+        actions: (local number, action) of the values that are kept.
+        plain: whether the run stays outside any segment (nothing is kept by an action then).
         kept_bytes: kept after its forward pass, its end frontier included.
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
@@ -68,7 +67,7 @@ class SegmentOption:
             all that is needed of its forward pass there; the steps of a loop need what those before them carry on.
     """
 
-    saved: frozenset[int]
+    actions: Actions
     plain: bool
     kept_bytes: int
     forward_bytes: int
@@ -113,21 +112,12 @@ Solver = Callable[[Rules], Sequence[Schedule]]
 """From a region inside a structure to schedules of it."""
 
 
-class PlannedStructure(Protocol):
-    """What planning asks of a structure."""
-
-    def choices(self, rules: Rules, op: Op, solve: Solver) -> Iterable[Choice]:
-        """The ways to run an equation of it, but for leaving it as it is."""
-        ...
-
-
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
     def __init__(self, graph: Graph, rules: Rules, solve: Solver):
         self.graph, self.rules, self.solve_region = graph, rules, solve
         self.seconds = op_seconds(graph, rules.hardware)
-        self.avoid_small = bool(rules.backend.of("library"))
         self.known: dict[object, Profile] = {}
 
     def profile(self, run: Run, single: bool) -> Profile:
@@ -138,29 +128,30 @@ class _Profiler:
 
     def solve(self, run: Run, single: bool) -> Profile:
         graph, rules = self.graph, self.rules
-        problem = segment_problem(graph, run, self.seconds, self.avoid_small)
+        problem = planned_problem(rules, run, self.seconds)
         leaves = sum(graph.values[v].size_bytes for v in run.leaves)
         plain = plain_run(rules, run)
         alone = stays_plain(graph, run)
         options = []
         nestable = not alone and run.limits.fixed.isdisjoint(run.ops)
         choices = [] if alone else self.choices(run, problem, single)
-        plain_forward, *forwards = forward_timelines(rules, run, [frozenset(), *(c.saved for c in choices)])
-        for choice, forward in zip(choices, forwards, strict=True):
-            backward = backward_timeline(rules, run, choice.saved, choice.recomputed)
+        kept_by = [actions_of(run, choice) for choice in choices]
+        plain_forward, *forwards = forward_timelines(rules, run, [(), *kept_by])
+        for choice, actions, forward in zip(choices, kept_by, forwards, strict=True):
+            backward = backward_timeline(rules, run, actions, choice.recomputed)
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
-            made = SegmentOption(choice.saved, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
+            made = SegmentOption(actions, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
             options.append(made)
             if tail := self.tail(run, problem, choice):
-                early = backward_timeline(rules, run, choice.saved, choice.recomputed, tail)
+                early = backward_timeline(rules, run, actions, choice.recomputed, tail)
                 options.append(replace(made, backward_bytes=early.peak_bytes, tail=tail))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
-                options.append(SegmentOption(frozenset(), True, kept, peak, peak, plain.early_bytes, 0.0))
+                options.append(SegmentOption((), True, kept, peak, peak, plain.early_bytes, 0.0))
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
@@ -190,7 +181,7 @@ class _Profiler:
         leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
         own = plain.timeline.seconds, plain.timeline.flops
         repeats = is_loop(op)
-        for choice in cast(PlannedStructure, structure).choices(self.rules, op, self.solve_region):
+        for choice in structure.choices(self.rules, op, self.solve_region):
             if not honours_choice(self.graph, run.limits, op, choice):
                 continue
             found = plain_run(self.rules, run, choice)
@@ -199,17 +190,17 @@ class _Profiler:
                 rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
             ]
             peak = made.peak_bytes
-            yield SegmentOption(frozenset(), True, kept, peak, peak, 0, seconds, choice, bounded, repeats=repeats)
+            yield SegmentOption((), True, kept, peak, peak, 0, seconds, choice, bounded, repeats=repeats)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:
             points = _spread(min_cut.hull(problem, _MAX_HULL), _MAX_SINGLE if single else _MAX_MERGED)
         else:
             points = min_cut.hull(problem, _MAX_LONG)
-        chosen = {p.saved: p for p in points}
+        chosen = {p.actions: p for p in points}
         for point in points:
             other = _pulled_back(self.graph, run, problem, point)
-            chosen.setdefault(other.saved, other)
+            chosen.setdefault(other.actions, other)
         return list(chosen.values())
 
 
@@ -226,12 +217,12 @@ def holds_structure(graph: Graph, run: Run) -> bool:
 def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
     """Save the expensive equation's output instead of what cheap equations make of it at the same size."""
     local = {v: i for i, v in enumerate(run.values)}
-    saved = set()
-    for i in choice.saved:
+    saved = {}
+    for i, action in choice.actions:
         v = run.values[i]
         source = _expensive_source(graph, v, local) if problem.value_bytes[i] > 0 else v
-        saved.add(local[source] if problem.saveable[local[source]] else i)
-    return min_cut.prune(problem, min_cut.complete(problem, frozenset(saved)))
+        saved[local[source] if problem.saveable[local[source]] else i] = action
+    return min_cut.prune(problem, min_cut.complete(problem, saved))
 
 
 def _expensive_source(graph: Graph, v: int, local: dict[int, int]) -> int:
@@ -258,7 +249,7 @@ def _difference(seconds: float, plain_seconds: float) -> float:
 def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     """Drop options that another one beats in every respect."""
     kept: list[SegmentOption] = []
-    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, not o.plain, sorted(o.saved))):
+    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, not o.plain, o.actions)):
         beaten = any(
             k.seconds <= o.seconds
             and k.bounded_seconds <= o.bounded_seconds

@@ -27,7 +27,7 @@ from remat_plan.planning.cuts import (
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.options import MERGE, Options, SegmentOption, between_major_cuts, find_options
-from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
+from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
@@ -102,8 +102,8 @@ def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOpti
     """The segment of an option, and behind it what stays as it is."""
     border = run.ops[-option.tail] if option.tail else end
     behind = {v for index in run.ops if index >= border for v in graph.ops[index].outputs}
-    saved = [run.values[i] for i in sorted(option.saved)]
-    made = [saving(start, border, [v for v in saved if v not in behind])]
+    saved = {run.values[i]: action for i, action in option.actions}
+    made = [saving(start, border, {v: action for v, action in saved.items() if v not in behind})]
     return [*made, as_is(border, end)] if border < end else made
 
 
@@ -215,18 +215,18 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
     n = len(region.ops)
     cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
-    problem = segment_problem(region, run, op_seconds(region, rules.hardware), bool(rules.backend.of("library")))
+    problem = planned_problem(rules, run, op_seconds(region, rules.hardware))
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
     if n <= _LONG_REGION:
         hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)
-    chosen = {c.saved: c for c in hull}
+    chosen = {c.actions: c for c in hull}
     for keeps in (is_product, is_unbatched_product):
         made = [(i, region.ops[region.values[v].producer]) for i, v in enumerate(run.values)]
-        products = frozenset(i for i, op in made if problem.saveable[i] and keeps(op))
+        products = {i: 0 for i, op in made if problem.saveable[i] and keeps(op)}
         choice = min_cut.prune(problem, min_cut.complete(problem, products))
-        chosen.setdefault(choice.saved, choice)
+        chosen.setdefault(choice.actions, choice)
     for choice in chosen.values():
-        yield (saving(0, n, [run.values[i] for i in sorted(choice.saved)]),)
+        yield (saving(0, n, {run.values[i]: action for i, action in actions_of(run, choice)}),)
 
 
 def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:

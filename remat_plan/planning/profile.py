@@ -20,7 +20,7 @@ from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import RegionCost
 from remat_plan.graph.schedule import Choice
 from remat_plan.planning.cuts import is_small
-from remat_plan.planning.runs import Run
+from remat_plan.planning.runs import Actions, Run
 
 _NO_TIME = RegionCost(seconds=1e-30)
 """Of a step that takes no time. With none at all it would be charged for the bytes that it writes, and saving a value
@@ -58,19 +58,20 @@ class SegmentProgram(ProgramBuilder):
         """A step that only keeps buffers to this point and makes others appear."""
         self.state.steps.append(Step(reads, Kind.OPAQUE, "hold", None, writes))
 
-    def keep(self, values: list[int]) -> None:
+    def keep(self, actions: Actions) -> None:
         """Values that are saved: there from the start, counted all the time; in small programs, to their last use.
 
         In larger ones the latter promises bytes that the compiler does not free in time: at its least peak a perceptron
         of 24 layers recomputed 176 % of the plain seconds, and 73 % with bytes counted all the time.
         """
-        for v in values:
-            self.buffers[v] = self.state.new(self.graph.values[v].aval)
-        there = tuple([self.buffers[v] for v in values])
+        there = {self.run.values[i]: self.kept_number(self.run.values[i], action) for i, action in actions}
         if is_small(self.graph):
-            self.state.steps.append(Step((), Kind.OPAQUE, "hold", None, there, region=_NO_TIME))
+            self.state.steps.append(Step((), Kind.OPAQUE, "hold", None, tuple(there.values()), region=_NO_TIME))
         else:
-            self.owned.update(there)
+            self.owned.update(there.values())
+        for i, action in actions:
+            v = self.run.values[i]
+            self.buffers[v] = self.move(v, action, there[v], fetch=True)
 
     def arrive(self) -> None:
         """Cotangents of everything that leaves the segment."""
@@ -136,19 +137,19 @@ class SegmentTimeline:
 
 
 def backward_timeline(
-    rules: Rules, run: Run, saved: frozenset[int], recomputed: frozenset[int], tail: int = 0
+    rules: Rules, run: Run, actions: Actions, recomputed: frozenset[int], tail: int = 0
 ) -> SegmentTimeline:
     """Evaluate the backward pass of a run.
 
     Args:
         rules, run: the program's rules and its run.
-        saved: local numbers of saved values.
+        actions: (local number, action) of saved values.
         recomputed: positions in ``run.ops`` of operations that run again.
         tail: so many operations at the end of the run are differentiated before anything runs again.
     """
     graph = rules.graph
     program = SegmentProgram(rules, run)
-    program.keep([run.values[i] for i in sorted(saved)])
+    program.keep(actions)
     program.arrive()
     behind = len(run.ops) - tail
     program.reverse(run.ops[behind:])
@@ -158,20 +159,22 @@ def backward_timeline(
     return program.finish(list(run.reads))
 
 
-def forward_timelines(rules: Rules, run: Run, choices: Sequence[frozenset[int]]) -> list[SegmentTimeline]:
-    """Evaluate the forward pass of a run for several sets of saved values (local numbers).
+def forward_timelines(rules: Rules, run: Run, choices: Sequence[Actions]) -> list[SegmentTimeline]:
+    """Evaluate the forward pass of a run for several choices of saved values (local number, action).
 
     What leaves it and what is saved is written and kept to the end.
     """
     program = SegmentProgram(rules, run)
     for index in run.ops:
         program.forward(rules.graph.ops[index])
-    found = []
-    for saved in choices:
-        kept = [*run.leaves, *(run.values[i] for i in sorted(saved) if run.values[i] not in run.leaves)]
-        program.cotangents = {v: program.buffers[v] for v in kept}
-        found.append(program.finish(kept))
-        program.state.steps.pop()
+    found, made = [], len(program.state.steps)
+    for actions in choices:
+        program.cotangents = {v: program.buffers[v] for v in run.leaves}
+        for i, action in actions:
+            if (v := run.values[i]) not in program.cotangents:
+                program.cotangents[v] = program.move(v, action, program.buffers[v])
+        found.append(program.finish(list(program.cotangents)))
+        del program.state.steps[made:]
     return found
 
 

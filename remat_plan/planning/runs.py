@@ -6,19 +6,24 @@ what leaves it, the ``SegmentProblem`` for the minimum cut, and a signature that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.launches import slow_elements
 from remat_plan.cost.memory import region_cost
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.cost.work import work_class
+from remat_plan.graph.action import SAVE, action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS, Limits
-from remat_plan.solve.min_cut import SegmentProblem
+from remat_plan.solve.min_cut import Offer, SegmentProblem, Selection
+
+Actions = tuple[tuple[int, str], ...]
+"""(value, action) of the values that are kept."""
 
 SMALL_SHARE = 1e-3
 """Values at most this share of a run's largest value are saved for nothing."""
@@ -151,3 +156,25 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
         needed=frozenset({local[v] for i in run.ops for v in residuals(graph, graph.ops[i]) if v in local}),
         fixed=frozenset(n for n, i in enumerate(run.ops) if i in run.limits.fixed),
     )
+
+
+def planned_problem(rules: Rules, run: Run, seconds: list[float]) -> SegmentProblem:
+    """Return ``segment_problem`` as plans are made by it: with the habits of the backend, and all actions allowed."""
+    problem = segment_problem(rules.graph, run, seconds, avoid_small=bool(rules.backend.of("library")))
+    offers = tuple([_offer(rules, run, problem, name) for name in run.limits.actions])
+    return replace(problem, offers=offers)
+
+
+def _offer(rules: Rules, run: Run, problem: SegmentProblem, name: str) -> Offer:
+    """An action for the values of a run; what it does not take, or is there anyway, costs what it does as it is."""
+    action, rows = action_of(name), []
+    for v, size in zip(run.values, problem.value_bytes, strict=True):
+        gains = size > 0 and action.takes(rules.graph.values[v].aval)
+        rows.append((action.device_bytes(size), 2 * action.seconds(size, rules.hardware)) if gains else (size, 0.0))
+    return Offer(*zip(*rows, strict=True)) if rows else Offer((), ())
+
+
+def actions_of(run: Run, selection: Selection) -> Actions:
+    """Return what a selection saves, in numbers of the run, with the names of the actions."""
+    names = SAVE, *run.limits.actions
+    return tuple([(v, names[k]) for v, k in selection.actions])

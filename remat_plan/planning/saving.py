@@ -10,9 +10,10 @@ run again is kept instead; what must not be kept is not.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from remat_plan.cost.rules import Kind, kind_of
+from remat_plan.graph.action import SAVE
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
 from remat_plan.graph.schedule import Segment, as_is, saving
 from remat_plan.graph.uses import residuals
@@ -65,14 +66,17 @@ def read_values(graph: Graph, start: int, end: int, kept: Container[int]) -> set
     return read
 
 
-def save_segment(graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] = ()) -> Segment:
+def save_segment(
+    graph: Graph, cuts: Cuts, start: int, end: int, wanted: Iterable[int] | Mapping[int, str] = ()
+) -> Segment:
     """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed.
 
-    What is used after it is stored anyway, so it is saved too.
+    What is used after it is stored anyway, so it is saved too. ``wanted`` may have an action for each value.
     """
-    asked, fixed = {*wanted, *_used_after(cuts, end)}, cuts.limits.fixed
+    by = wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted, SAVE)
+    asked, fixed = {*by, *_used_after(cuts, end)}, cuts.limits.fixed
     keep = {v for v in saveable(graph, cuts, start, end) if v in asked or graph.values[v].producer in fixed}
-    return saving(start, end, sorted(keep & read_values(graph, start, end, keep)))
+    return saving(start, end, {v: by.get(v, SAVE) for v in sorted(keep & read_values(graph, start, end, keep))})
 
 
 def _used_after(cuts: Cuts, position: int) -> frozenset[int]:

@@ -11,6 +11,8 @@ The annotation of a field says what it may be:
     tuple[X, ...]         a list; tuple[X, Y] a list of two
     a dataclass           an object with its fields: all but those that do not count when records are compared
 
+    a class of ``store_kinds``   an object of one of its kinds, with the name of the kind as ``kind``
+
 ``store_as`` gives a class another shape, or a check of its fields against each other.
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -63,6 +65,14 @@ def store_as(kind: type, shape: Shape = "object", check: Callable[[Any, str], No
     _FORMS[kind] = _Form(shape, check)
 
 
+_KINDS: dict[type, Mapping[str, type]] = {}
+
+
+def store_kinds(base: type, kinds: Mapping[str, type]) -> None:
+    """Say that where a class is expected there may be records of other classes, by their names; there may be more."""
+    _KINDS[base] = kinds
+
+
 def encode(value: Any) -> Any:
     """Return a record, or what a field of one holds, as plain data.
 
@@ -76,14 +86,14 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    shape = _FORMS[type(value)].shape
-    if shape == "object":
-        return encode_fields(value)
+    shape, data = _FORMS[type(value)].shape, encode_fields(value)
     if shape == "bare":
-        return encode_fields(value).popitem()[1]
-    changed = {f.name for f in dataclasses.fields(value) if getattr(value, f.name) != f.default}
-    data = {name: data for name, data in encode_fields(value).items() if name in changed}
-    return data if shape == "sparse" else list(data.values())
+        return data.popitem()[1]
+    if shape != "object":
+        changed = {f.name for f in dataclasses.fields(value) if getattr(value, f.name) != f.default}
+        data = {name: field for name, field in data.items() if name in changed}
+    named = [name for kinds in _KINDS.values() for name, kind in kinds.items() if kind is type(value)]
+    return list(data.values()) if shape == "list" else {"kind": named[0], **data} if named else data
 
 
 def encode_fields(record: Any) -> dict[str, Any]:
@@ -145,9 +155,17 @@ def _read_record(kind: type, data: Any, place: str) -> Any:
     return record
 
 
+def _read_kind(base: type, data: Any, place: str) -> Any:
+    fields, kinds = dict(_typed(data, dict, place, "an object")), _KINDS[base]
+    name = _text(fields.pop("kind", None), f"{place}.kind", tuple(kinds))
+    return _read_record(kinds[name], fields, place)
+
+
 @functools.cache
 def _reader(kind: Any) -> Reader:
     """What reads a value with this annotation."""
+    if kind in _KINDS:
+        return functools.partial(_read_kind, kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(_read_record, kind)
     simple = {int: check_count, float: _number, str: _text, bool: _flag}

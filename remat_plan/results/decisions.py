@@ -7,23 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol, cast
+from typing import Annotated
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Segment, is_written
-from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import all_residuals, residuals
 from remat_plan.results.places import file_label, lines_text, value_text
-
-
-class DescribedStructure(Structure, Protocol):
-    """What tables ask of a structure."""
-
-    def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
-        """How it is run, in words."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +35,8 @@ class Decision:
             run of a region.
         values: how many values one of them saves, those inside loops and branches not counted.
         saved: texts of the largest of these values.
-        saved_bytes: bytes that one of them saves for the backward pass (values that leave it not counted); None where
-            the plan does not say: it is left to JAX, or the rows below tell.
+        saved_bytes: bytes on the device that one of them saves for the backward pass (values that leave it not
+            counted); None where the plan does not say: it is left to JAX, or the rows below tell.
         recomputed_flops: of one of them.
     """
 
@@ -102,7 +95,7 @@ def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: s
 
 def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
     """Return the rows of a schedule; equal neighbours are one row with a count."""
-    if is_written(tuple(schedule)):
+    if is_written(schedule):
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
     rows: list[Decision] = []
     _collect(graph, all_residuals(graph), schedule, 0, rows)
@@ -110,49 +103,22 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
 
 
 def count_segments(schedule: Sequence[Segment]) -> int:
-    """How many segments ``decide`` tells of: all, at every level; of ``WRITTEN`` one."""
-    return _count(schedule) if schedule else 1
+    """How many segments ``decide`` tells of: all, at every level."""
+    return sum(1 + count_segments(inside_of(s)) for s in schedule)
 
 
-def _count(schedule: Sequence[Segment]) -> int:
-    return sum(1 + _count(inside_of(s)) for s in schedule)
+def segment_action(segment: Segment, structures: Sequence[str] = ()) -> str:
+    """What is done with a segment, in words; ``structures`` are how loops and branches in it are run.
 
-
-def inside_of(segment: Segment) -> tuple[Segment, ...]:
-    """The segments whose rows stand below that of a segment, in the order of the rows."""
-    steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]
-    return (*steps, *segment.children)
-
-
-def segment_action(checkpointed: bool, nested: bool, values: int, structures: Sequence[str] = (), size: int = 1) -> str:
-    """What is done with a segment, in words.
-
-    Args:
-        checkpointed: whether it is under a ``jax.checkpoint``.
-        nested: whether segments inside say more.
-        values: how many values it saves.
-        structures: how the loops and branches in it are run, where the plan says so.
-        size: how many equations it has.
-
-    >>> segment_action(False, False, 0), segment_action(True, False, 0), segment_action(True, True, 0)
-    ('unchanged', 'recompute all', 'checkpoint around')
-    >>> segment_action(True, False, 2)
-    'save 2 values, recompute the rest'
-    >>> segment_action(False, False, 0, ["scan of 12 steps, each recomputed"])
+    >>> segment_action(saving(0, 9, {3: "save", 4: "offload", 5: "save"}))
+    'save 2 values, offload 1 value, recompute the rest'
+    >>> segment_action(as_is(0, 1), ["scan of 12 steps, each recomputed"])
     'scan of 12 steps, each recomputed'
     """
-    inside = "; ".join(structures)
-    if nested:
-        own = "checkpoint around"
-    elif not checkpointed:
-        own = "unchanged"
-    elif not values:
-        own = "recompute all"
-    else:
-        own = f"save {values} {'value' if values == 1 else 'values'}, recompute the rest"
+    own, inside = segment.way.describe(), "; ".join(structures)
     if not inside:
         return own
-    return f"{own}; {inside}" if checkpointed or size > 1 else inside
+    return f"{own}; {inside}" if segment.checkpointed or segment.end - segment.start > 1 else inside
 
 
 def _collect(
@@ -171,7 +137,7 @@ def _collect(
             Decision(
                 count=1,
                 depth=depth,
-                action=segment_action(s.checkpointed, nested, len(s.saved), structures, s.end - s.start),
+                action=segment_action(s, structures),
                 equations=(s.start, s.end),
                 source=_source(graph, s.start, s.end),
                 checkpointed=s.checkpointed,
@@ -196,7 +162,7 @@ def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, 
         flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
     elif s.checkpointed:
         flops = _recomputed(graph, needed, s, saved)
-    size = sum(graph.values[v].size_bytes for v in saved)
+    size = sum(action_of(action).device_bytes(graph.values[v].size_bytes) for v, action in s.actions)
     return size, flops, tuple(value_text(graph, v) for v in largest[:4])
 
 
@@ -208,7 +174,8 @@ def _collect_structure(
     Returns:
         Bytes saved, FLOPs recomputed, how it is run in words.
     """
-    structure = cast(DescribedStructure, structure_of(op))
+    structure = structure_of(op)
+    assert structure is not None
     regions, counts = structure.regions(graph, op), structure.run_counts(op)
     loop = structure.loop(graph, op)
     carry_bytes = 0 if loop is None else loop.carry_bytes

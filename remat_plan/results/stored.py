@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover
-from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as
-from remat_plan.results.decisions import count_segments, inside_of
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover, inside_of, is_written
+from remat_plan.graph.ways import WAYS, Way
+from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as, store_kinds
+from remat_plan.results.decisions import count_segments
 from remat_plan.results.evidence import MemoryTrace, Search
 from remat_plan.small.wording import short
 
 T = TypeVar("T")
 
-FORMAT = 4
+FORMAT = 5
 """Number of the form of stored plans: one more with each change that an older version could not read."""
 DEEPEST = 200
 """Segments inside segments, loops and branches that are read; a deeper schedule no strategy makes."""
@@ -86,7 +87,8 @@ def _read(kind: type, data: Any) -> Any:
     plan = decode(kind, {name: field for name, field in data.items() if name not in ("format", DIGEST)})
     if _depth(plan.schedule) > DEEPEST:
         raise ValueError(f"schedule is nested too deeply: more than {DEEPEST} levels")
-    _check_cover(plan.schedule, len(plan.program.equations), "schedule")
+    if not is_written(plan.schedule):
+        _check_cover(plan.schedule, len(plan.program.equations), "schedule")
     told, there = sum(d.count for d in plan.decisions), count_segments(plan.schedule)
     if told != there:
         raise ValueError(f"decisions has rows for {told} segments, and schedule has {there}")
@@ -114,7 +116,7 @@ def _check_segment(segment: Segment, place: str) -> None:
         try:
             action_of(action)
         except ValueError as error:
-            raise ValueError(f"{place}.actions[{n}][1]: {str(error).rstrip('.')}") from None
+            raise ValueError(f"{place}.way.actions[{n}][1]: {str(error).rstrip('.')}") from None
 
 
 def _check_choice(choice: Choice, place: str) -> None:
@@ -144,6 +146,9 @@ def _check_trace(trace: MemoryTrace, place: str) -> None:
 
 
 store_as(Segment, "sparse", _check_segment)
+store_kinds(Way, WAYS)
+for _way in WAYS.values():
+    store_as(_way, "sparse")
 store_as(Choice, "sparse", _check_choice)
 store_as(Part, "list", _check_part)
 store_as(Fingerprint, check=_check_fingerprint)

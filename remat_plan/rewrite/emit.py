@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import jax
 
@@ -27,7 +27,7 @@ from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order, starts_early
 from remat_plan.graph.pooling import windows_of
-from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
 from remat_plan.graph.structure import structure_of
 from remat_plan.rewrite.late import start_late, together
@@ -117,7 +117,9 @@ class Emitter:
         tags = {i: names[v] for i, v in enumerate(op.outputs) if v in names}
         own = set(self.graph.needs[op.kind].outputs) if op.differentiated else set()
         if choice is not None:
-            values = emit_structure(self.graph, op, choice, late)(args)
+            structure = structure_of(op)
+            assert structure is not None
+            values = structure.emit(self.graph, op, choice, run_region, late)(args)
         elif late and starts_early(op):
             values = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
         elif own & set(tags):
@@ -134,12 +136,7 @@ class Emitter:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
             self.enter(segment, env, inside=again)
-            if segment.checkpointed:
-                self.checkpointed(segment, waits, env)
-                if not again:
-                    self.tell(segment, env)
-            else:
-                self.equations(segment, env, {}, again=again)
+            segment.way.emit(self, segment, waits, env, again)
 
     def tell(self, segment: Segment, env: dict[int, Any]) -> None:
         """Run what a segment was to tell, in order."""
@@ -159,18 +156,35 @@ class Emitter:
             if index not in self.free and not (again and index in self.told):
                 self.equation(index, env, names, segment.choice(index), again=again)
 
-    def checkpointed(self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any]) -> None:
+    def checkpointed(
+        self, segment: Segment, waits: tuple[int, ...], env: dict[int, Any], again: bool, run: Callable[..., None]
+    ) -> None:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
         reads, leaves, through = self.borders.interface(segment, waits)
         key = self.share_key(segment, reads, leaves, through)
         body = self.shared.get(key) if key is not None else None
         if body is None:
-            body = _Body(self, segment, reads, leaves + through)
-            body = _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=body.policy)
+            body = self.body(segment, reads, leaves + through, run)
             if key is not None:
                 self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
+        if not again:
+            self.tell(segment, env)
+
+    def body(
+        self, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...], run: Callable[..., None]
+    ) -> Callable[..., list[Any]]:
+        """Return a segment under ``jax.checkpoint``, as a function of the values it reads."""
+        names = {v: (action_of(a), f"{self.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
+
+        def body(*args: Any) -> list[Any]:
+            env: dict[int, Any] = dict(zip(reads, args, strict=True))
+            run(self, segment, env, names)
+            return [self.read(env, v) for v in returns]
+
+        body.__name__ = f"segment_{segment.start}_{segment.end}"
+        return _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=policy_of(names.values()))
 
     def share_key(
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]
@@ -191,15 +205,8 @@ class Emitter:
             for v in op.outputs:
                 number[v] = len(number)
             rows.append((op.kind, name, operands))
-        shape = _shape_of(segment, segment.start, number)
+        shape = segment.moved(segment.start, number)
         return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
-
-
-def _shape_of(segment: Segment, origin: int, number: dict[int, Any]) -> Any:
-    actions = tuple((number[v], action) for v, action in segment.actions)
-    children = tuple(_shape_of(c, origin, number) for c in segment.children)
-    choices = tuple((index - origin, choice) for index, choice in segment.choices)
-    return segment.checkpointed, segment.start - origin, segment.end - origin, actions, children, choices
 
 
 def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
@@ -224,22 +231,9 @@ class RegionRunner(Protocol):
         ...
 
 
-class EmittedStructure(Protocol):
-    """What rewriting asks of a structure."""
-
-    def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
-        """An equation of it, run by choice; ``late``: it should take its memory when reached (``rewrite.late``)."""
-        ...
-
-
 def run_region(region: Graph, schedule: Schedule, barriers: bool = True) -> Emitter:
     """Return what runs a region inside a structure."""
     return Emitter(region, schedule, prevent_cse=barriers)
-
-
-def emit_structure(graph: Graph, op: Op, choice: Choice, late: bool) -> Runner:
-    """Return a structure of a graph, run by choice: operands to outputs."""
-    return cast(EmittedStructure, structure_of(op)).emit(graph, op, choice, run_region, late)
 
 
 def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
@@ -249,21 +243,3 @@ def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
     if not kept and not moved:
         return None
     return offloading_policy(kept, moved) if moved else named_policy(kept)
-
-
-class _Body:
-    """The function of one segment, on the values it reads."""
-
-    def __init__(self, emitter: Emitter, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...]):
-        self.emitter, self.segment, self.reads, self.returns = emitter, segment, reads, returns
-        self.names = {v: (action_of(a), f"{emitter.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
-        self.policy = policy_of(self.names.values())
-        self.__name__ = f"segment_{segment.start}_{segment.end}"
-
-    def __call__(self, *args: Any) -> list[Any]:
-        env: dict[int, Any] = dict(zip(self.reads, args, strict=True))
-        if self.segment.children:
-            self.emitter.run(self.segment.children, env, again=True)
-        else:
-            self.emitter.equations(self.segment, env, self.names, again=True)
-        return [self.emitter.read(env, v) for v in self.returns]

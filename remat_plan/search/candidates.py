@@ -8,7 +8,7 @@ All are made on first use; chains are solved, and strategies asked, once.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from remat_plan.cost.builder import Rules
@@ -18,7 +18,7 @@ from remat_plan.graph.uses import last_uses
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
-from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
+from remat_plan.planning.limits import NO_LIMITS, Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
@@ -70,7 +70,7 @@ class Request:
     has_aux: bool
     static_argnums: tuple[int, ...]
     existing: str
-    constraints: Constraints = NO_CONSTRAINTS
+    constraints: Constraints = field(default_factory=Constraints)
     settings: Settings = NO_SETTINGS
     goal: Goal = MEMORY
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.action import SAVE
+from remat_plan.graph.schedule import Schedule, actions_in
 from remat_plan.planning.honours import honours
 from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
@@ -170,4 +171,5 @@ def _is_candidate(schedule: Schedule, judge: Judge, candidates: Candidates, requ
     """Whether a schedule that was compiled for another request may be chosen for this one."""
     if (named := candidates.named(request)) is not None:
         return schedule in named.schedules
-    return honours(judge.program.graph, candidates.task(request).cuts.limits, schedule)
+    limits = candidates.task(request).cuts.limits
+    return honours(judge.program.graph, limits, schedule) and actions_in(schedule) <= {SAVE, *limits.actions}

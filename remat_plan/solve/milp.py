@@ -14,6 +14,8 @@ backward pass, and ``r_n``: equation n runs again; v is saved when ``a_v - r_n =
                 r_n = 0                                  for equations that must not run again
                 sum(bytes_v (a_v - r_n)) <= budget
 
+Where other actions are offered, binary variables ``x_vk`` with ``sum_k(x_vk) <= a_v - r_n`` tell which of them keeps v.
+
 Without the last row this is the closure problem of ``solve.min_cut``, whose matrix is totally unimodular; its
 multiplier is the price there. So the integrality gap comes from the budget alone, and branch and bound is quick.
 Solved by HiGHS (``scipy.optimize.milp``, imported on first use). Bytes are scaled to the budget and seconds to
@@ -104,35 +106,49 @@ def between(
 def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -> Selection | None:
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    n_ops, n_values = len(problem.op_inputs), len(problem.value_bytes)
+    n_ops, n_values, n_actions = len(problem.op_inputs), len(problem.value_bytes), len(problem.actions)
+    width = n_ops + n_actions * n_values  # r, a, and x of one offer after another
     made_by = producers(problem)
-    rows = _implications(problem)
-    implied = LinearConstraint(_matrix(rows, n_ops + n_values), -np.inf, 0.0)  # r or a <= a or r
-    size = np.array(problem.value_bytes, dtype=float) / max(budget_bytes, 1)
-    budget = np.zeros(n_ops + n_values)
+    sizes, extra = (np.array(rows, dtype=float) for rows in zip(*problem.actions, strict=True))
+    sizes /= max(budget_bytes, 1)
+    saved = np.zeros((n_values, width))  # a_v - r_n
+    budget = np.zeros(width)
     for v, n in enumerate(made_by):
-        budget[n_ops + v] += size[v]
+        budget[n_ops + v], saved[v, n_ops + v] = sizes[0, v], 1.0
         if n >= 0:
-            budget[n] -= size[v]
+            budget[n] -= sizes[0, v]
+            saved[v, n] = -1.0
+    budget[n_ops + n_values :] = (sizes[1:] - sizes[0]).ravel()
     seconds = np.array(problem.op_seconds, dtype=float)
-    objective = np.concatenate([seconds / max(seconds.sum(), 1e-300), np.zeros(n_values)])
-    lower, upper = np.zeros(n_ops + n_values), np.ones(n_ops + n_values)
+    total = max(seconds.sum(), 1e-300)
+    lower, upper = np.zeros(width), np.ones(width)
     upper[list(problem.fixed)] = 0.0
+    upper[n_ops + n_values :] = (sizes[1:] < sizes[0]).ravel()
     lower[[n_ops + v for v in problem.needed]] = 1.0
+    constraints = [
+        LinearConstraint(_matrix(_implications(problem), width), -np.inf, 0.0),  # r or a <= a or r
+        LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0)),
+    ]
+    if problem.offers:
+        saved[:, n_ops + n_values :] = -np.tile(np.eye(n_values), n_actions - 1)
+        constraints.append(LinearConstraint(saved, 0.0, np.inf))
     result = milp(
-        objective,
-        integrality=np.ones(n_ops + n_values),
+        np.concatenate([seconds / total, np.zeros(n_values), extra[1:].ravel() / total]),
+        integrality=np.ones(width),
         bounds=Bounds(cast(Any, lower), cast(Any, upper)),
-        constraints=[implied, LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0))],
+        constraints=constraints,
         options={"node_limit": nodes, "mip_rel_gap": gap},
     )
     if result.x is None:
         return None
     chosen = result.x > 0.5
-    saved = frozenset(
-        v for v, n in enumerate(made_by) if chosen[n_ops + v] and not (n >= 0 and chosen[n]) and problem.saveable[v]
-    )
-    return prune(problem, complete(problem, saved))
+    by = chosen[n_ops + n_values :].reshape(-1, n_values)
+    selected = {
+        v: next((k for k in range(1, n_actions) if by[k - 1, v]), 0)
+        for v, n in enumerate(made_by)
+        if chosen[n_ops + v] and not (n >= 0 and chosen[n]) and problem.saveable[v]
+    }
+    return prune(problem, complete(problem, selected))
 
 
 def _implications(problem: SegmentProblem) -> list[tuple[int, int]]:

@@ -1,15 +1,16 @@
 """Which values of a segment to save: the parametric minimum cut.
 
 In: ``SegmentProblem`` (equations, seconds, bytes; numbers only). Out: ``Selection`` for each point of the
-convex hull of kept bytes against recomputed seconds.
+convex hull of kept bytes against recomputed seconds: which values are saved, and by which action.
 
 Model (after Checkmate's and PyTorch's min-cut partitioner, as a closure problem): ``a_v`` = value v is available
 in the backward pass, ``r_n`` = equation n runs again. Needed values have ``a_v = 1``; ``r_n`` implies ``a_u``
 for its inputs u and ``a_v`` for its outputs v; v is saved when ``a_v - r_n = 1``. Minimise
 ``sum(seconds_n r_n) + price * sum(bytes_v (a_v - r_n))``. All constraints are implications, so one minimum cut
-(Picard 1976) is exact for each price; splitting the interval between two hull points by the price of their
-chord finds every hull point (Eisner & Severance 1976). Complexity: two cuts per hull point, each
-``scipy.sparse.csgraph.maximum_flow`` on ``ops + values + 2`` nodes.
+(Picard 1976) is exact for each price. Where other actions are offered, a saved value costs the cheapest of them at that
+price, ``min_k(price * bytes_vk + seconds_vk)``, under the same constraints. Splitting the interval between two hull
+points by the price of their chord finds every hull point (Eisner & Severance 1976). Complexity: two cuts per hull
+point, each ``scipy.sparse.csgraph.maximum_flow`` on ``ops + values + 2`` nodes.
 
 Limits: capacities are rounded to 30-bit integers; a point that is best only by less than 1e-7 of all seconds
 may be missed. Points inside the hull need ``solve.milp``.
@@ -17,8 +18,9 @@ may be missed. Points inside the hull need ``solve.milp``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,13 @@ from remat_plan.solve.pareto import undominated
 
 _SCALE = float(1 << 28)
 _INFINITE = (1 << 30) - 1
+
+
+class Offer(NamedTuple):
+    """Another action for the values of a segment: per value the bytes that it keeps, and the seconds that it takes."""
+
+    value_bytes: tuple[int, ...]
+    value_seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class SegmentProblem:
         saveable: which values may be saved.
         needed: values that the backward pass reads.
         fixed: equations that must not run again; what is read of their outputs is saved.
+        offers: actions beside saving a value as it is, which is number 0: numbers 1, 2, ...
     """
 
     op_inputs: tuple[tuple[int, ...], ...]
@@ -48,10 +58,19 @@ class SegmentProblem:
     saveable: tuple[bool, ...]
     needed: frozenset[int]
     fixed: frozenset[int] = frozenset()
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def actions(self) -> tuple[Offer, ...]:
+        """All actions, by their numbers."""
+        return (Offer(self.value_bytes, (0.0,) * len(self.value_bytes)), *self.offers)
 
 
 def joined(first: SegmentProblem, second: SegmentProblem) -> SegmentProblem:
-    """Return two problems that share nothing but their budget as one; numbers of the second come behind the first's."""
+    """Return two problems that share nothing but their budget as one; numbers of the second come behind the first's.
+
+    Neither has offers.
+    """
     values, ops = len(first.value_bytes), len(first.op_inputs)
 
     def moved(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -70,12 +89,17 @@ def joined(first: SegmentProblem, second: SegmentProblem) -> SegmentProblem:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Saved values and what follows: equations run again, bytes kept, seconds recomputed."""
+    """What is saved, (value, action) by numbers, and what follows: equations run again, bytes kept, seconds added."""
 
-    saved: frozenset[int]
+    actions: tuple[tuple[int, int], ...]
     recomputed: frozenset[int]
     kept_bytes: int
     seconds: float
+
+    @property
+    def saved(self) -> frozenset[int]:
+        """The saved values, by whatever action."""
+        return frozenset([v for v, _ in self.actions])
 
 
 def producers(problem: SegmentProblem) -> list[int]:
@@ -87,17 +111,17 @@ def producers(problem: SegmentProblem) -> list[int]:
     return made_by
 
 
-def complete(problem: SegmentProblem, saved: frozenset[int]) -> Selection:
-    """Return the selection that saves exactly ``saved`` and recomputes what is needed and missing.
+def complete(problem: SegmentProblem, saved: Mapping[int, int]) -> Selection:
+    """Return the selection that saves exactly ``saved`` (value to action) and recomputes what is needed and missing.
 
-    What is missing and made by a ``fixed`` equation is saved too.
+    What is missing and made by a ``fixed`` equation is saved too, as it is.
 
     Raises:
         ValueError: if a needed value cannot be recomputed.
     """
     made_by = producers(problem)
     recomputed: set[int] = set()
-    fixed: set[int] = set()
+    fixed: dict[int, int] = {}
     stack = [v for v in problem.needed if v not in saved]
     while stack:
         v = stack.pop()
@@ -105,25 +129,28 @@ def complete(problem: SegmentProblem, saved: frozenset[int]) -> Selection:
         if n < 0:
             raise ValueError("a needed value has no producer in the segment")
         if n in problem.fixed and problem.saveable[v]:
-            fixed.add(v)
+            fixed[v] = 0
         elif n not in recomputed:
             recomputed.add(n)
             stack.extend(u for u in problem.op_inputs[n] if u not in saved)
-    saved |= fixed
-    kept = sum(problem.value_bytes[v] for v in saved)
+    actions, ways = tuple(sorted({**saved, **fixed}.items())), problem.actions
+    kept = sum(ways[k].value_bytes[v] for v, k in actions)
     seconds = sum((problem.op_seconds[n] for n in sorted(recomputed)), 0.0)
-    return Selection(saved, frozenset(recomputed), kept, seconds)
+    seconds += sum(ways[k].value_seconds[v] for v, k in actions)
+    return Selection(actions, frozenset(recomputed), kept, seconds)
 
 
 def save_none(problem: SegmentProblem) -> Selection:
     """Keep nothing beyond what is stored anyway: the least bytes."""
-    free = frozenset(v for v, b in enumerate(problem.value_bytes) if b == 0 and problem.saveable[v])
-    return prune(problem, complete(problem, free))
+    free = {v: 0 for v, b in enumerate(problem.value_bytes) if b == 0 and problem.saveable[v]}
+    least, ways = prune(problem, complete(problem, free)), problem.actions
+    smallest = {v: min(range(len(ways)), key=lambda k: ways[k].value_bytes[v]) for v in least.saved}
+    return complete(problem, smallest)
 
 
 def save_needed(problem: SegmentProblem) -> Selection:
     """Keep every needed value: nothing dear is run again."""
-    return prune(problem, complete(problem, frozenset(v for v in problem.needed if problem.saveable[v])))
+    return prune(problem, complete(problem, {v: 0 for v in problem.needed if problem.saveable[v]}))
 
 
 def save_most(problem: SegmentProblem) -> Selection:
@@ -142,8 +169,8 @@ def prune(problem: SegmentProblem, selection: Selection) -> Selection:
     read = set(problem.needed)
     for n in selection.recomputed:
         read.update(problem.op_inputs[n])
-    saved = frozenset(v for v in selection.saved if v in read)
-    return selection if saved == selection.saved else complete(problem, saved)
+    saved = {v: k for v, k in selection.actions if v in read}
+    return selection if len(saved) == len(selection.actions) else complete(problem, saved)
 
 
 class _Network:
@@ -160,7 +187,7 @@ class _Network:
                 tails.append(n)
                 heads.append(n_ops + v)
         self.tails, self.heads = np.array(tails, dtype=np.int64), np.array(heads, dtype=np.int64)
-        self.bytes = np.array(problem.value_bytes, dtype=float)
+        self.bytes, self.extra = (np.array(rows, dtype=float) for rows in zip(*problem.actions, strict=True))
         self.seconds = np.array(problem.op_seconds, dtype=float)
         self.made = np.array([n for n, out in enumerate(problem.op_outputs) for _ in out], dtype=np.int64)
         self.made_value = np.array([v for out in problem.op_outputs for v in out], dtype=np.int64)
@@ -170,21 +197,22 @@ class _Network:
         self.fixed = np.zeros(n_ops, dtype=bool)
         self.fixed[list(problem.fixed)] = True
 
-    def weights(self, price: float) -> tuple[np.ndarray, np.ndarray]:
-        """Cost of setting each ``r_n`` and each ``a_v`` to one."""
-        value = price * self.bytes
+    def weights(self, price: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Cost of setting each ``r_n`` and each ``a_v`` to one, and the cheapest action for each value."""
+        costs = price * self.bytes + self.extra
+        value, cheapest = costs.min(axis=0), costs.argmin(axis=0)
         if self.unsaveable.any():
             value = np.where(self.unsaveable, 4.0 * (self.seconds.sum() + value.sum()), value)
         op = self.seconds.copy()
         np.subtract.at(op, self.made, value[self.made_value])
-        return op, value
+        return op, value, cheapest
 
-    def solve(self, price: float) -> frozenset[int]:
-        """Return the values saved at a price (seconds per byte)."""
+    def solve(self, price: float) -> dict[int, int]:
+        """Return the values saved at a price (seconds per byte), each with its action."""
         from scipy.sparse import csr_array  # here: importing it takes longer than all of remat_plan
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-        op, value = self.weights(price)
+        op, value, cheapest = self.weights(price)
         cost = np.concatenate([op, value])
         total = float(np.abs(cost).sum())
         scale = _SCALE / total if total > 0 else 0.0
@@ -209,7 +237,7 @@ class _Network:
         available, again = reach[self.n_ops : self.source], reach[: self.n_ops]
         rerun = np.zeros(self.n_values, dtype=bool)
         rerun[self.made_value] = again[self.made]
-        return frozenset(int(v) for v in np.flatnonzero(available & ~rerun & ~self.unsaveable))
+        return {int(v): int(cheapest[v]) for v in np.flatnonzero(available & ~rerun & ~self.unsaveable)}
 
 
 def lagrangian(problem: SegmentProblem, price: float) -> Selection:
@@ -250,5 +278,5 @@ def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
 
 def front(points: Iterable[Selection]) -> list[Selection]:
     """Keep the points that no other beats in both bytes and seconds, from fewest bytes to most."""
-    ordered = sorted(points, key=lambda p: sorted(p.saved))
+    ordered = sorted(points, key=lambda p: p.actions)
     return undominated(ordered, lambda p: (p.kept_bytes, p.seconds))

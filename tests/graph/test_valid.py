@@ -6,6 +6,7 @@ import pytest
 
 from remat_plan.graph.schedule import WRITTEN, Choice, Part, Segment, as_is, saving, structured
 from remat_plan.graph.valid import check_schedule
+from remat_plan.graph.ways import Around, Plain
 from remat_plan.traced.programs import trace_program
 
 
@@ -48,10 +49,12 @@ def test_what_can_run(schedule):
         ((saving(0, COUNT, (10**9,)),), "saves value 1000000000, which it does not compute"),
         ((saving(0, COUNT, (0,)),), "saves value 0, which it does not compute"),
         ((as_is(0, 2), saving(2, COUNT, (TANH,))), f"saves value {TANH}, which it does not compute"),
-        ((Segment(0, COUNT, choices=((0, Choice((Part(1, STEP),))),)),), r"equation 0 \(dot_general\) is not a loop"),
+        ((Segment(0, COUNT, Plain(((0, Choice((Part(1, STEP),))),))),), r"equation 0 \(dot_general\) is not a loop"),
         (with_choice(Choice((Part(5, STEP),))), r"runs 6 steps, but its parts have \[5\]"),
         (with_choice(Choice((Part(7, STEP), Part(-1, STEP)))), r"its parts have \[7, -1\]"),
         (with_choice(Choice((Part(6, ()),))), "a part without a schedule"),
+        (with_choice(Choice((Part(6, WRITTEN),))), "as written, which only a whole program can be"),
+        ((Segment(0, COUNT, Around()),), "segments end at equation 0"),
         (with_choice(Choice((Part(6, (saving(0, 3),)),))), "segments end at equation 3 instead of 2"),
         (with_choice(Choice((Part(6, STEP, (7,)),))), "6 steps, which cannot be divided into 7 groups"),
         (with_choice(Choice((Part(6, STEP, (3, 3)),))), "2 steps, which cannot be divided into 3 groups"),

@@ -11,7 +11,7 @@ import remat_plan as rp
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import action_of, register_action
-from remat_plan.graph.schedule import Segment, as_is
+from remat_plan.graph.schedule import as_is, saving
 from remat_plan.traced.programs import make_emitter
 from tests.helpers import CPU, traced
 
@@ -20,10 +20,16 @@ class Half:
     """Keep a value in bfloat16."""
 
     name = "half"
-    on_host = False
+    on_host = offered = False
+
+    def takes(self, aval):
+        return True
 
     def device_bytes(self, size_bytes):
         return size_bytes // 2
+
+    def seconds(self, size_bytes, rates):
+        return 0.0
 
     def tag(self, value, name):
         return checkpoint_name(value.astype(jnp.bfloat16), name).astype(value.dtype)
@@ -45,7 +51,7 @@ def test_a_value_may_be_kept_in_half_precision():
     def run(action):
         borders = [0, *(program.graph.values[v].producer + 2 for v in dots)]
         pairs = zip(itertools.pairwise(borders), dots, strict=True)
-        schedule = (*(Segment(s, e, True, ((v, action),)) for (s, e), v in pairs), as_is(borders[-1], end + 1))
+        schedule = (*(saving(s, e, {v: action}) for (s, e), v in pairs), as_is(borders[-1], end + 1))
         made = StepProgram(Rules(program.graph, CPU)).loss_timeline(schedule)
         emitter = make_emitter(program.graph, schedule)
         step = jax.jit(jax.value_and_grad(lambda w: emitter((w, x))[0]))

@@ -59,3 +59,12 @@ def test_a_new_structure_is_planned_inside():
     wanted, right = jax.value_and_grad(layers)(w, x)
     assert float(value) == pytest.approx(float(wanted), rel=1e-6)
     assert jnp.allclose(gradient, right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_structure_that_lacks_methods_is_refused():
+    class Once:
+        name, primitives = "once", ("once",)
+        is_open = regions = run_counts = loop = unit = emit = lambda self, *_: None
+
+    with pytest.raises(TypeError, match="Once is no structure: it has no choices, describe"):
+        register(Once())

@@ -248,4 +248,4 @@ def test_the_minimum_cut_saves_what_must_not_run_again():
     for selection in (*min_cut.hull(problem), milp.exact(problem, 4), min_cut.save_none(problem)):
         assert 1 not in selection.recomputed
     assert min_cut.save_none(problem).saved == {1}
-    assert min_cut.complete(problem, frozenset()).recomputed == {2}
+    assert min_cut.complete(problem, {}).recomputed == {2}

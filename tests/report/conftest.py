@@ -75,7 +75,7 @@ def with_schedule(plan):
             yield Decision(
                 count=1,
                 depth=depth,
-                action=segment_action(s.checkpointed, bool(s.children), n),
+                action=segment_action(s),
                 equations=(s.start, s.end),
                 source=f"model.py:{n}",
                 checkpointed=s.checkpointed,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from remat_plan.graph.schedule import Choice, Part, Segment, as_is, saving
+from remat_plan.graph.schedule import Choice, Part, Segment, as_is, saving, structured
 from remat_plan.results.codec import LARGEST, Change, Signed, decode, encode, store_as
 from remat_plan.results.evidence import Search, Tried
 
@@ -86,11 +86,27 @@ def test_defaults_may_be_left_out_where_a_class_says_so():
 def test_schedules_are_stored_as_they_were():
     steps = (saving(0, 4, (2,)), as_is(4, 6))
     choice = Choice((Part(6, steps, (2, 3)), Part(1, (as_is(0, 6),))), slots=2)
-    data = encode(Segment(3, 4, choices=((3, choice),)))
-    inner = [{"start": 0, "end": 4, "checkpointed": True, "actions": [[2, "save"]]}, {"start": 4, "end": 6}]
+    data = encode(structured(3, choice))
+    inner = [{"start": 0, "end": 4, "way": {"kind": "keep", "actions": [[2, "save"]]}}, {"start": 4, "end": 6}]
     parts = [[6, inner, [2, 3]], [1, [{"start": 0, "end": 6}]]]
-    assert data == {"start": 3, "end": 4, "choices": [[3, {"parts": parts, "slots": 2}]]}
+    way = {"kind": "plain", "choices": [[3, {"parts": parts, "slots": 2}]]}
+    assert data == {"start": 3, "end": 4, "way": way}
     assert encode(decode(Segment, data)) == data
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ({"kind": "twice"}, "way.kind is 'twice', not one of 'plain', 'keep', 'around', 'written'"),
+        ({"actions": []}, "way.kind is null, not a string"),
+        ({"kind": "plain", "actions": []}, "way.actions is not a field that is known here"),
+        ({"kind": "keep", "schedule": []}, "way.schedule is not a field that is known here"),
+        ([], "way is a list, not an object"),
+    ],
+)
+def test_a_way_has_a_kind_and_the_fields_of_that(way, told):
+    with pytest.raises(ValueError, match=told):
+        decode(Segment, {"start": 0, "end": 4, "way": way})
 
 
 def test_a_search_is_stored_as_its_rows():

@@ -94,7 +94,7 @@ def test_a_function_left_as_written_is_one_row(graph):
 
 
 def test_structures_are_told_beside_what_the_segment_does():
-    assert segment_action(True, False, 0, ["scan of 3 steps"], 9) == "recompute all; scan of 3 steps"
-    assert segment_action(False, False, 0, ["scan of 3 steps"], 9) == "unchanged; scan of 3 steps"
-    assert segment_action(False, False, 0, ["scan of 3 steps", "cond"], 1) == "scan of 3 steps; cond"
-    assert segment_action(True, False, 1) == "save 1 value, recompute the rest"
+    assert segment_action(saving(0, 9), ["scan of 3 steps"]) == "recompute all; scan of 3 steps"
+    assert segment_action(as_is(0, 9), ["scan of 3 steps"]) == "unchanged; scan of 3 steps"
+    assert segment_action(as_is(0, 1), ["scan of 3 steps", "cond"]) == "scan of 3 steps; cond"
+    assert segment_action(saving(0, 9, [4])) == "save 1 value, recompute the rest"

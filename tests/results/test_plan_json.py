@@ -239,15 +239,24 @@ def test_no_field_may_be_of_another_type(plan, path):
         (["schedule", 0, "end"], 10**6, "schedule"),
         (["schedule", 0, "start"], 3, "schedule"),
         (["schedule", 0, "kind"], "other", "not a field that is known"),
-        (["schedule", 0, "checkpointed"], 1, "not true or false"),
-        (["schedule", 0, "actions"], [[0]], "actions[0] has 1 items"),
-        (["schedule", 0, "actions"], [[-1, "save"]], "actions[0][0] is -1"),
-        (["schedule", 0, "actions"], [[0, "burn"]], "'burn' is not known"),
-        (["schedule", 0, "choices"], [[0, {"parts": []}]], "parts is empty"),
-        (["schedule", 0, "choices"], [[0, {"parts": [[1]]}]], "parts[0] has 1 items"),
-        (["schedule", 0, "choices"], [[0, {"parts": [[1, [], [0]]]}]], "parts[0][2][0] is 0, less than 1"),
-        (["schedule", 0, "choices"], [[0, {"parts": [[1, [{"start": 1, "end": 2}]]]}]], "cannot follow"),
-        (["schedule", 0, "choices"], [[0, {"parts": [[1, []]], "slots": -1}]], "slots is -1"),
+        (["schedule", 0, "way"], {"kind": "around"}, "segments end at equation 0 instead of"),
+        (["schedule", 0, "way"], {"kind": "written"}, "is as written, which only a whole program can be"),
+        (["schedule", 0, "way"], {"kind": "keep", "actions": [[0]]}, "actions[0] has 1 items"),
+        (["schedule", 0, "way"], {"kind": "keep", "actions": [[-1, "save"]]}, "actions[0][0] is -1"),
+        (["schedule", 0, "way"], {"kind": "keep", "actions": [[0, "burn"]]}, "'burn' is not known"),
+        (["schedule", 0, "way"], {"kind": "plain", "choices": [[0, {"parts": []}]]}, "parts is empty"),
+        (["schedule", 0, "way"], {"kind": "plain", "choices": [[0, {"parts": [[1]]}]]}, "parts[0] has 1 items"),
+        (
+            ["schedule", 0, "way"],
+            {"kind": "plain", "choices": [[0, {"parts": [[1, [], [0]]]}]]},
+            "parts[0][2][0] is 0, less than 1",
+        ),
+        (
+            ["schedule", 0, "way"],
+            {"kind": "plain", "choices": [[0, {"parts": [[1, [{"start": 1, "end": 2}]]]}]]},
+            "cannot follow",
+        ),
+        (["schedule", 0, "way"], {"kind": "plain", "choices": [[0, {"parts": [[1, []]], "slots": -1}]]}, "slots is -1"),
         (["decisions"], [], "decisions has rows for 0 segments"),
         (["decisions", 0, "count"], 0, "is 0, less than 1"),
         (["decisions", 0, "equations"], [1], "has 1 items, not 2"),
@@ -323,7 +332,7 @@ def test_a_step_that_got_faster_travels(plan):
 @pytest.mark.parametrize("depth", [DEEPEST + 2, 5_000])
 def test_schedules_nested_too_deeply_are_refused(plan, depth):
     text = damaged(plan, ["schedule"], "HERE")
-    inner = '[{"start": 0, "end": 1, "checkpointed": true, "children": ' * depth + "[]" + "}]" * depth
+    inner = '[{"start": 0, "end": 1, "way": {"kind": "around", "schedule": ' * depth + "[]" + "}}]" * depth
     with pytest.raises(ValueError, match=r"Plan\.from_json: .*nested too deeply"):
         rp.Plan.from_json(text.replace('"HERE"', inner))
 

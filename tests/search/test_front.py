@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.graph.schedule import Segment
+from remat_plan.graph.ways import Around
 from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
@@ -155,7 +156,7 @@ def test_of_one_price_the_schedule_with_the_fewest_segments_is_taken():
 
 def test_segments_inside_others_count_too():
     inner = (Segment(0, 4), Segment(4, 9))
-    assert count_segments((Segment(0, 9, True, children=inner), Segment(9, 10))) == 4
+    assert count_segments((Segment(0, 9, Around(inner)), Segment(9, 10))) == 4
 
 
 def test_ways_lead_to_the_least_faster_schedule_and_to_what_gains_most_for_its_bytes():

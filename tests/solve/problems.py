@@ -5,12 +5,12 @@ import itertools
 from hypothesis import strategies as st
 
 from remat_plan.solve.chain import ChainProblem, Leaf, RunOption
-from remat_plan.solve.min_cut import SegmentProblem, complete
+from remat_plan.solve.min_cut import Offer, SegmentProblem, complete
 
 
 @st.composite
-def segments(draw, most_ops=8, unsaveable=True):
-    """A random segment: a DAG in execution order, some equations with two outputs, some free values."""
+def segments(draw, most_ops=8, unsaveable=True, offers=0):
+    """A random segment: a DAG in execution order, some equations with two outputs, some free values; other actions."""
     op_inputs, op_outputs = [], []
     count = 0
     for _ in range(draw(st.integers(1, most_ops))):
@@ -23,15 +23,22 @@ def segments(draw, most_ops=8, unsaveable=True):
     sizes = tuple(draw(st.sampled_from([0, 1, 2, 3, 5, 8, 13])) for _ in range(count))
     saveable = tuple(not (unsaveable and draw(st.integers(0, 9)) == 0) for _ in range(count))
     needed = frozenset(v for v in range(count) if draw(st.booleans()))
-    return SegmentProblem(tuple(op_inputs), tuple(op_outputs), seconds, sizes, saveable, needed)
+    prices = st.sampled_from([0.0, 0.25, 1.5, 3.0])
+    others = [
+        Offer(tuple(size // 2 * draw(st.integers(0, 1)) for size in sizes), tuple(draw(prices) for _ in sizes))
+        for _ in range(offers)
+    ]
+    rest = {"offers": tuple(others)}
+    return SegmentProblem(tuple(op_inputs), tuple(op_outputs), seconds, sizes, saveable, needed, **rest)
 
 
 def all_selections(problem):
-    """Every selection that saves a subset of the values that may be saved."""
+    """Every selection that saves a subset of the values that may be saved, each by any action."""
     values = [v for v, s in enumerate(problem.saveable) if s]
     for count in range(len(values) + 1):
         for saved in itertools.combinations(values, count):
-            yield complete(problem, frozenset(saved))
+            for actions in itertools.product(range(len(problem.actions)), repeat=count):
+                yield complete(problem, dict(zip(saved, actions, strict=True)))
 
 
 def lower_hull(points):

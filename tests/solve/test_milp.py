@@ -10,7 +10,7 @@ from tests.solve.test_min_cut import check_selection
 
 
 @settings(max_examples=60)
-@given(segments(), st.integers(0, 30))
+@given(st.one_of(segments(), segments(most_ops=3, offers=2)), st.integers(0, 30))
 def test_no_subset_within_the_budget_is_better(problem, budget):
     found = milp.exact(problem, budget)
     best = min(s.seconds for s in all_selections(problem) if s.kept_bytes <= budget)

@@ -28,11 +28,21 @@ def test_a_price_gives_the_cheapest_selection_of_all(problem, price):
     check_selection(problem, found)
 
 
+@settings(max_examples=60)
+@given(segments(most_ops=4, offers=1), st.sampled_from([0.0, 0.1, 0.5, 1.0, 10.0]))
+def test_a_price_chooses_the_cheapest_action_for_each_value(problem, price):
+    found = min_cut.lagrangian(problem, price)
+    best = min(s.seconds + price * s.kept_bytes for s in all_selections(problem))
+    assert found.seconds + price * found.kept_bytes == pytest.approx(best, rel=1e-5, abs=1e-5)
+    check_selection(problem, found)
+
+
 def check_selection(problem, selection):
     """A selection is what it says."""
     assert all(problem.saveable[v] for v in selection.saved)
-    assert selection.kept_bytes == sum(problem.value_bytes[v] for v in selection.saved)
-    assert selection.seconds == pytest.approx(sum(problem.op_seconds[n] for n in selection.recomputed))
+    assert selection.kept_bytes == sum(problem.actions[k].value_bytes[v] for v, k in selection.actions)
+    extra = sum(problem.actions[k].value_seconds[v] for v, k in selection.actions)
+    assert selection.seconds == pytest.approx(extra + sum(problem.op_seconds[n] for n in selection.recomputed))
     there = set(selection.saved)
     for n in sorted(selection.recomputed):
         assert set(problem.op_inputs[n]) <= there
@@ -41,7 +51,7 @@ def check_selection(problem, selection):
 
 
 @settings(max_examples=150)
-@given(segments())
+@given(st.one_of(segments(), segments(most_ops=3, offers=2)))
 def test_the_hull_is_the_convex_hull_of_all_selections(problem):
     found = min_cut.hull(problem, max_points=200)
     want = lower_hull((s.kept_bytes, s.seconds) for s in all_selections(problem))
@@ -68,7 +78,7 @@ def test_extremes(problem):
 
 @given(segments(most_ops=6), st.data())
 def test_pruning_changes_neither_recomputation_nor_needs(problem, data):
-    saved = frozenset(v for v, s in enumerate(problem.saveable) if s and data.draw(st.booleans()))
+    saved = {v: 0 for v, s in enumerate(problem.saveable) if s and data.draw(st.booleans())}
     full = min_cut.complete(problem, saved)
     pruned = min_cut.prune(problem, full)
     assert pruned.saved <= full.saved
@@ -115,7 +125,7 @@ def test_equal_problems_have_equal_answers():
 
 def test_pareto_keeps_what_no_other_beats():
     def point(size, seconds):
-        return min_cut.Selection(frozenset({size}), frozenset(), size, seconds)
+        return min_cut.Selection(((size, 0),), frozenset(), size, seconds)
 
     points = [point(1, 5.0), point(2, 5.0), point(3, 2.0), point(4, 3.0), point(5, 0.0)]
     assert [p.kept_bytes for p in min_cut.front(points[::-1])] == [1, 3, 5]
@@ -124,4 +134,4 @@ def test_pareto_keeps_what_no_other_beats():
 def test_what_cannot_be_made_again_is_an_error():
     problem = SegmentProblem((), (), (), (4,), (True,), frozenset({0}))
     with pytest.raises(ValueError, match="no producer"):
-        min_cut.complete(problem, frozenset())
+        min_cut.complete(problem, {})

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is
@@ -172,8 +172,8 @@ def with_choices(schedule: Schedule, choices: dict[int, Choice]) -> Schedule:
 
     def changed(segment: Segment) -> Segment:
         if segment.children:
-            return replace(segment, children=with_choices(segment.children, choices))
+            return segment.with_parts(schedule=with_choices(segment.children, choices))
         inside = tuple((i, choice) for i, choice in choices.items() if segment.start <= i < segment.end)
-        return replace(segment, choices=inside) if inside else segment
+        return segment.with_parts(choices=inside) if inside else segment
 
     return tuple(changed(segment) for segment in schedule)
