@@ -47,11 +47,11 @@ NO_REGION = RegionCost()
 class Step:
     """One equation: which values it reads and writes, and what it costs.
 
-    ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
-    computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
-    it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
-    ``work`` is the class of its FLOPs (see ``work``). ``splits_rows`` tells a copy into another order after which
-    neighbours in memory are none (see ``layout``).
+    ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that computing it again
+    reads no more memory than reading its result. ``equations`` counts the equal equations it stands for. ``place`` is
+    the number of the operation of the whole program that it is of. ``carries`` are the operands of a loop that its
+    results are written over, with those results. ``work`` is the class of its FLOPs (see ``work``). ``splits_rows``
+    tells a copy into another order after which neighbours in memory are none (see ``layout``).
     """
 
     reads: tuple[int, ...]
@@ -67,6 +67,7 @@ class Step:
     carries: tuple[tuple[int, int], ...] = ()
     work: str = ELEMENTWISE
     splits_rows: bool = False
+    place: int = NOBODY
 
 
 @dataclass(slots=True)

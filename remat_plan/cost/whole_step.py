@@ -22,6 +22,7 @@ from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering
 from remat_plan.graph.action import action_of
+from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 
 
@@ -30,7 +31,7 @@ class StepProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False, barriers: bool = True):
         super().__init__(rules, state, stored)
-        self.barriers, self.again = barriers, False
+        self.barriers, self.again, self.outermost = barriers, False, state is None
         self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
@@ -45,6 +46,12 @@ class StepProgram(ProgramBuilder):
         left_out = self.free | self.rules.borders.told if self.again else self.free
         return [i for i in range(segment.start, segment.end) if i not in left_out]
 
+    def operation(self, index: int) -> Op:
+        """An operation; the steps that follow are of it."""
+        if self.outermost:
+            self.state.place = index
+        return self.graph.ops[index]
+
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
@@ -56,7 +63,7 @@ class StepProgram(ProgramBuilder):
                 continue
             alone = inside or segment.checkpointed
             for index in self.operations(segment):
-                op = self.graph.ops[index]
+                op = self.operation(index)
                 self.forward(op) if alone else self.linearize(op, segment.choice(index))
             if not inside:
                 self.store(segment)
@@ -110,7 +117,7 @@ class StepProgram(ProgramBuilder):
     def reverse(self, segment: Segment) -> None:
         """Run the backward equations of a segment in reverse order."""
         for index in reversed(self.operations(segment)):
-            op = self.graph.ops[index]
+            op = self.operation(index)
             if op.differentiated and any(v in self.cotangents for v in op.outputs):
                 self.backward(op)
 
@@ -137,7 +144,7 @@ class StepProgram(ProgramBuilder):
             self.backward_pass(segment.children)
         else:
             for index in self.operations(segment):
-                self.linearize(self.graph.ops[index], segment.choice(index))
+                self.linearize(self.operation(index), segment.choice(index))
             self.reverse(segment)
         inner, self.buffers, self.cotangents = self.cotangents, outer, outer_cotangents
         self.stored, self.state.late, self.again = outer_stored, outer_late, outer_again
