@@ -15,7 +15,7 @@ A schedule is a tuple of segments that cover a region. It nests, compares by val
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from remat_plan.graph.action import SAVE
@@ -178,15 +178,6 @@ def closed(segments: Schedule, apart: Set[int] = frozenset()) -> Schedule:
 
 def _holds(segment: Segment, indices: Set[int]) -> bool:
     return any(segment.start <= index < segment.end for index in indices)
-
-
-def emptied(segments: Schedule) -> Schedule:
-    """Return a schedule whose segments save nothing; those inside others stay as they are.
-
-    >>> emptied((saving(0, 4, (2,)), as_is(4, 9)))[0].saved
-    ()
-    """
-    return tuple(replace(s, actions=()) for s in segments)
 
 
 def check_cover(segments: Schedule, start: int, end: int) -> None:
