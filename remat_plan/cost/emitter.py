@@ -12,7 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Program, Step, live_steps
+from remat_plan.cost.steps import NOBODY, Program, Step, live_steps
 
 
 class Asked(NamedTuple):
@@ -33,7 +33,7 @@ class Emitter:
     nothing; ``asked`` are the steps that were to make one, there already or not. ``inner`` are, of values next to
     convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
     program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
-    loop, bytes of what their elements are counted with, by shape.
+    loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that follow.
     """
 
     def __init__(self, facts: FactBook):
@@ -50,6 +50,7 @@ class Emitter:
         self.backend = facts.backend
         self.planned = False
         self.counters: dict[Any, int] = {}
+        self.place = NOBODY
 
     def program(
         self,
@@ -106,6 +107,7 @@ class Emitter:
         step.writes = writes = tuple(range(first, first + len(out_bytes)))
         for write in writes:
             self.made_by[write] = step
+        step.place = self.place
         self.steps.append(step)
         if key is not None:
             self.seen[key, reads] = writes

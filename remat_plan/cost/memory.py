@@ -38,6 +38,7 @@ class Timeline:
         labels: the equation of each step (primitive and position are read from it).
         argument_bytes, output_bytes: what the caller owns.
         flops, matrix_flops, seconds: of the whole program.
+        places: per step the operation of the planned program that it is of, below zero where it is of none.
     """
 
     live_bytes: tuple[int, ...]
@@ -47,6 +48,7 @@ class Timeline:
     flops: float
     matrix_flops: float
     seconds: float
+    places: tuple[int, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -79,6 +81,7 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
     alive: set[int] = set()
     live_bytes: list[int] = []
     equations: list[Any] = []
+    places: list[int] = []
     seconds = 0.0
     launches = Launches(program, kernels, buffers.reads, buffers.rows, hardware)
     for position, kernel in enumerate(kernels):
@@ -90,6 +93,7 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
             alive.update(new)
             live_bytes.append(live - buffers.reused_bytes(position, new, dying) + step.region.transient_bytes)
             equations.append(step.eqn)
+            places.append(step.place)
             seconds += launches.seconds(position)
             dying += [w for w in new if w not in buffers.last]
         for buffer in dying:
@@ -103,6 +107,7 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
         flops=sum(s.flops * s.equations for s in program.steps),
         matrix_flops=sum(_matrix_flops(s) * s.equations for s in program.steps),
         seconds=seconds,
+        places=tuple(places),
     )
 
 

@@ -52,7 +52,7 @@ class Recording:
         self._place_of = {number: place for place, number in enumerate(given)}
         self._count = len(given)
         self._entries: list[_Entry | int] = []
-        self._counters = dict(state.counters)
+        self._counters, self._last_place = dict(state.counters), state.place
         n_steps, n_asked, self._first = before
         asked = iter([*state.asked[n_asked:], None])
         constant = next(asked)
@@ -102,6 +102,7 @@ class Recording:
                 numbers.append(state.allocate(entry))
                 continue
             kept, places, out_bytes, carries, is_constant = entry
+            state.place = kept.place
             reads = tuple([numbers[place] for place in places])
             if kept.kind == Kind.BARRIER:
                 numbers += state.barrier(kept.eqn, list(reads)).values()
@@ -121,6 +122,7 @@ class Recording:
         state.turned.update([numbers[place] for place in self._turned])
         state.inner.update([(numbers[place], inner) for place, inner in self._inner])
         state.counters.update(self._counters)
+        state.place = self._last_place
         return [None if place is None else numbers[place] for place in self._results]
 
 

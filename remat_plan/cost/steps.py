@@ -47,12 +47,12 @@ NO_REGION = RegionCost()
 class Step:
     """One equation: which values it reads and writes, and what it costs.
 
-    ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that
-    computing it again reads no more memory than reading its result. ``equations`` counts the equal equations
-    it stands for. ``carries`` are the operands of a loop that its results are written over, with those results.
-    ``work`` is the class of its FLOPs (see ``work``). ``splits_rows`` tells a copy into another order after which
-    neighbours in memory are none (see ``layout``). ``key`` tells it from other steps on the same values; None where it
-    equals no other one.
+    ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that computing it again
+    reads no more memory than reading its result. ``equations`` counts the equal equations it stands for. ``place`` is
+    the number of the operation of the whole program that it is of. ``carries`` are the operands of a loop that its
+    results are written over, with those results. ``work`` is the class of its FLOPs (see ``work``). ``splits_rows``
+    tells a copy into another order after which neighbours in memory are none (see ``layout``). ``key`` tells it from
+    other steps on the same values; None where it equals no other one.
     """
 
     reads: tuple[int, ...]
@@ -68,12 +68,14 @@ class Step:
     carries: tuple[tuple[int, int], ...] = ()
     work: str = ELEMENTWISE
     splits_rows: bool = False
+    place: int = NOBODY
     key: int | None = None
 
     def behind(self, reads: tuple[int, ...]) -> Step:
         """The same step on other values, which writes nothing yet."""
         costs = self.flops, self.region, self.library, self.unary, self.equations
-        return Step(reads, self.kind, self.primitive, self.eqn, (), *costs, (), self.work, self.splits_rows, self.key)
+        rest = self.work, self.splits_rows, self.place, self.key
+        return Step(reads, self.kind, self.primitive, self.eqn, (), *costs, (), *rest)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from remat_plan.cost.memory import Timeline, evaluate_program, with_fresh_memory
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack
 from remat_plan.cost.program import Lowering
 from remat_plan.graph.action import SAVE
+from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 from remat_plan.graph.ways import Keep, Plain
 
@@ -32,7 +33,7 @@ class StepProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False, barriers: bool = True):
         super().__init__(rules, state, stored)
-        self.barriers, self.again = barriers, False
+        self.barriers, self.again, self.outermost = barriers, False, state is None
         self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
@@ -64,6 +65,12 @@ class StepProgram(ProgramBuilder):
         made = self.rules.recordings.append(self.state, others, [*self.buffers.values()], lower)
         self.buffers = {v: number for v, number in zip(values, made, strict=True) if number is not None}
 
+    def operation(self, index: int) -> Op:
+        """An operation; the steps that follow are of it."""
+        if self.outermost:
+            self.state.place = index
+        return self.graph.ops[index]
+
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
         """Run the forward pass of segments one after another; ``inside`` another one, which keeps nothing of theirs."""
         for segment in segments:
@@ -79,7 +86,7 @@ class StepProgram(ProgramBuilder):
     def equations(self, segment: Segment, linear: bool = False) -> None:
         """Run the equations of a segment; ``linear`` where their backward pass follows."""
         for index in self.operations(segment):
-            op = self.graph.ops[index]
+            op = self.operation(index)
             self.linearize(op, segment.choice(index)) if linear else self.forward(op)
 
     def enter(self, segment: Segment, inside: bool) -> None:
@@ -117,7 +124,7 @@ class StepProgram(ProgramBuilder):
     def reverse(self, segment: Segment) -> None:
         """Run the backward equations of a segment in reverse order."""
         for index in reversed(self.operations(segment)):
-            op = self.graph.ops[index]
+            op = self.operation(index)
             if op.differentiated and any(v in self.cotangents for v in op.outputs):
                 self.backward(op)
 

@@ -8,6 +8,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.whole_step import StepProgram
+from remat_plan.graph.schedule import saving
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner
 from remat_plan.traced.programs import make_emitter
@@ -96,3 +97,17 @@ def test_all_programs(name):
     case = ZOO[name]
     for hardware in HARDWARE.values():
         compare(traced(case.fn, *case.args, **case.options), hardware, APART.get(name, 0.013))
+
+
+def test_each_step_knows_the_operation_that_it_is_of():
+    """What runs inside a loop is of the loop; forward, again and backward."""
+    case = ZOO["scan_inside"]
+    program = traced(case.fn, *case.args, **case.options)
+    rules = Rules(program.graph, CPU)
+    for schedule in (program.plain, (saving(0, len(program.graph.ops)),)):
+        timeline = StepProgram(rules).loss_timeline(schedule)
+        assert len(timeline.places) == len(timeline.live_bytes)
+        assert set(timeline.places) <= {op.index for op in program.graph.ops}
+        loops = [op.index for op in program.graph.ops if op.primitive == "scan"]
+        assert loops
+        assert set(loops) <= set(timeline.places)
