@@ -110,6 +110,7 @@ def count_segments(schedule: Sequence[Segment]) -> int:
 def segment_action(segment: Segment, structures: Sequence[str] = ()) -> str:
     """What is done with a segment, in words; ``structures`` are how loops and branches in it are run.
 
+    >>> from remat_plan.graph.schedule import as_is, saving
     >>> segment_action(saving(0, 9, {3: "save", 4: "offload", 5: "save"}))
     'save 2 values, offload 1 value, recompute the rest'
     >>> segment_action(as_is(0, 1), ["scan of 12 steps, each recomputed"])

@@ -46,7 +46,8 @@ class Measuring:
         self.hardware = marks[0].judge.hardware
         leaves, tree = jax.tree.flatten(step.structs)
         programs = tuple(mark.judge.identity for mark in marks)
-        told = step.settings.donate_argnums, target.name, target.platform
+        actions = tuple(mark.request.constraints.actions for mark in marks)
+        told = step.settings.donate_argnums, target.name, target.platform, actions
         self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
         self.fast = target.compiles_slowly
         self.compiles = 0

@@ -13,7 +13,7 @@ from remat_plan.graph.schedule import actions_in
 
 W = jnp.stack([jnp.eye(128) / 2] * 8)
 KNOWN = dict(action._ACTIONS)
-X = jnp.linspace(-1, 1, 4096 * 128).reshape(4096, 128)
+X = jnp.linspace(0, 1, 4096 * 128).reshape(4096, 128)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def loss(ws, x):
 def plan_with(monkeypatch, halve):
     monkeypatch.setattr(action, "_ACTIONS", dict(KNOWN))
     action.register_action(halve)
-    return rp.plan(loss, W, X, budget="60%", target="cpu")
+    return rp.plan(loss, W, X, budget="75%", target="cpu")
 
 
 def test_it_is_chosen_where_it_pays(monkeypatch):
@@ -52,7 +52,7 @@ def test_it_is_chosen_where_it_pays(monkeypatch):
     assert "halve" in actions_in(plan.schedule)
     assert plan.predicted_peak_bytes == pytest.approx(plan.compiled_peak_bytes, rel=0.02)
     gradient, right = (jax.jit(jax.grad(f))(W, X) for f in (plan.apply(loss), loss))
-    assert float(jnp.abs(gradient - right).max()) < 5e-2 * float(jnp.abs(right).max())
+    assert float(jnp.abs(gradient - right).max()) < 2e-2 * float(jnp.abs(right).max())
 
     plain = plan_with(monkeypatch, Halve("halve at a high price", 1000.0))
     assert actions_in(plain.schedule) == {"save"}

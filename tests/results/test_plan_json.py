@@ -154,7 +154,7 @@ def test_what_is_no_text(thing):
         rp.Plan.from_json(thing)
 
 
-@pytest.mark.parametrize("version", [0, 1, FORMAT + 1])
+@pytest.mark.parametrize("version", [0, 1, FORMAT - 1, FORMAT + 1])
 def test_plans_of_other_versions_are_refused(plan, version):
     with pytest.raises(ValueError, match=rf"has format {version}, .* reads format {FORMAT}; plan again with rp\.plan"):
         rp.Plan.from_json(damaged(plan, ["format"], version))

@@ -49,7 +49,21 @@ def places(data, path=()):
 
 
 NUMBERS = (-1, 0, 1, 2, 3, 7, 10**9, 2**62, 2**63, 10**30, 10**400, -(10**400), 0.5, -0.5, 1e300, 1.7e308)
-TEXTS = ("", "lots", "save", "offload", "keep", "$\\frac{", "\x1b[2J", "\ud800", "[red", "<script>", "a" * 500)
+TEXTS = (
+    "",
+    "lots",
+    "save",
+    "offload",
+    "keep",
+    "around",
+    "written",
+    "$\\frac{",
+    "\x1b[2J",
+    "\ud800",
+    "[red",
+    "<script>",
+    "a" * 500,
+)
 NO_NUMBERS = (float("nan"), float("inf"), -float("inf"))
 ODD = (None, True, False, *NUMBERS, *NO_NUMBERS, *TEXTS, [], {}, [1], [[1]], [[0, "save"]])
 TEXTS_OF_PLANS = [plan.to_json() for plan in PLANS]
@@ -153,8 +167,8 @@ def test_the_field_is_named(path, value, told):
 
 def test_a_schedule_that_cannot_run_is_refused_when_applied():
     data = json.loads(TEXTS_OF_PLANS[1])
-    segment = next(segment for segment in data["schedule"] if segment.get("actions"))
-    segment["actions"] = [[10**9, "save"]]
+    segment = next(segment for segment in data["schedule"] if "actions" in segment.get("way", ()))
+    segment["way"]["actions"] = [[10**9, "save"]]
     data[DIGEST] = digest_of(data)  # as of a plan that another program wrote: the schedule itself is wrong
     plan = rp.Plan.from_json(json.dumps(data))
     start, end = segment["start"], segment["end"]
