@@ -21,7 +21,7 @@ from benchmarks.common import Options, Planned, Report, Session, mb, percent
 from benchmarks.models import Model
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Request
-from remat_plan.search.levels import MOST_COMPILES
+from remat_plan.search.driver import MOST_COMPILES
 from remat_plan.small.budget import BudgetError
 
 Function = Callable[..., Any]

@@ -24,8 +24,8 @@ from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
+from remat_plan.search.driver import most_compiles
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
-from remat_plan.search.levels import MOST_COMPILES
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
 from remat_plan.small import garbage
@@ -64,7 +64,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     opaque = None if budget is None or judge.program.has_own_remat else find_opaque(judge)
     if budget is not None:
         check_opaque([opaque], budget)
-    most = judge.compiles + MOST_COMPILES
+    most = judge.compiles + most_compiles(judge.target)
     judge.progress.say("measuring the function as written")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
     if budget is not None:

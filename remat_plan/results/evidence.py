@@ -54,7 +54,7 @@ def reduce_timeline(timeline: Timeline) -> MemoryTrace:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A schedule that a search compiled with default options; those compiled with little optimisation are not told.
+    """A schedule that a search compiled.
 
     Attributes:
         what: the schedule in a few words.

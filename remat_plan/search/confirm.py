@@ -3,7 +3,7 @@
 In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: a schedule within the budget, or ``BudgetError``.
 
 With the compiler's word the gradient step of the program is searched as a training step with one mark that is all of it
-(``levels``); else what is predicted is taken as it is.
+(``driver``); else what is predicted is taken as it is.
 """
 
 from __future__ import annotations
@@ -16,21 +16,12 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.honours import honours
 from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.driver import DOUBT, WORTH, Driver, Fitted
 from remat_plan.search.front import fastest_first, find
 from remat_plan.search.judge import Judge, may_be_spread
-from remat_plan.search.levels import Fitted, Levels
-from remat_plan.search.mark import Choice, Mark, rate
-from remat_plan.search.slow import confirmed
-from remat_plan.verify.compile import CompiledMemory
+from remat_plan.search.mark import Mark, rate
 
 T = TypeVar("T")
-
-_DOUBT = 1.1
-"""The function as written stays where none predicted up to this share of the budget is predicted to be faster."""
-
-_AGREEMENT = 0.005
-"""The share by which seconds of the function as written, which JAX traces, may differ from those of a schedule put
-together here and count as equal."""
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (which allows repeating collectives), "
@@ -77,7 +68,7 @@ def find_confirmed(
         schedule = find(judge, candidates, budget_bytes, request)
         peaks[schedule] = peak(schedule)
     else:
-        found, compiled = _find_by_levels(judge, candidates, budget_bytes, request, compiles)
+        found, compiled = _find_compiled(judge, candidates, budget_bytes, request, compiles)
         schedule = found.choice[0]
         peaks |= {**compiled, schedule: found.memory.total_bytes}
     fitting = [s for s in (schedule, written) if s in peaks and peaks[s] <= budget_bytes]
@@ -102,37 +93,23 @@ def may_stay_written(judge: Judge, request: Request) -> bool:
 
 
 def fastest(fitting: Sequence[T], price: Callable[[T], float], written: T) -> T:
-    """Of what fits the fastest predicted; the function or step as written unless another is clearly faster."""
+    """Of what fits the fastest predicted; the function or step as written unless another is clearly faster.
+
+    Seconds of what is written, which JAX traces, differ a little from those of a schedule put together here.
+    """
     best = min(fitting, key=price)
-    return written if written in fitting and price(best) > (1 - _AGREEMENT) * price(written) else best
+    return written if written in fitting and price(best) > (1 - WORTH) * price(written) else best
 
 
 def _may_be_beaten(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> bool:
     """Whether any schedule that may fit is predicted to be faster than the function as written."""
-    limit = int(_DOUBT * budget_bytes)
+    limit = int((1 + DOUBT) * budget_bytes)
     found = find(judge, candidates, limit, request)
     first = fastest_first(judge, [found, *candidates.uniform(request)], limit)[:1]
-    return any(judge.price(s) < (1 - _AGREEMENT) * judge.price(judge.program.written) for s in first)
+    return any(judge.price(s) < (1 - WORTH) * judge.price(judge.program.written) for s in first)
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """The gradient step of a program, compiled under schedules for it."""
-
-    judge: Judge
-
-    @property
-    def fast(self) -> bool:
-        """Whether compiling takes so long that a compile with little optimisation says where to begin."""
-        return self.judge.fast
-
-    def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
-        """What the step needs."""
-        (schedule,) = choice
-        return self.judge.compiled(schedule, fast)
-
-
-def _find_by_levels(
+def _find_compiled(
     judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, compiles: int
 ) -> tuple[Fitted, dict[Schedule, int]]:
     """Find the fastest schedule whose compiled peak is within the budget, or else the least peak.
@@ -153,17 +130,15 @@ def _find_by_levels(
     Raises:
         BudgetError: nothing is computed, so nothing can be recomputed.
     """
-    step = _Alone(judge)
-    plain = judge.program.plain
     memory = judge.compiled(judge.unplanned)
     if not judge.program.graph.ops:
         raise nothing_to_do(judge.program.graph, memory.total_bytes, budget_bytes)
-    marks = (Mark(judge, candidates, request),)
-    levels = Levels(marks, lambda choice: step.compile(choice, step.fast), memory.argument_bytes, left=compiles)
-    levels.rate = min(1.0, rate(marks, (plain,), memory.total_bytes - memory.argument_bytes))
+    marks, held = (Mark(judge, candidates, request),), memory.argument_bytes
     known = {(s,): m for s, m in judge.known.now().items() if _is_candidate(s, judge, candidates, request)}
-    found = confirmed(step, levels, budget_bytes, known)
-    return found, judge.compiled_peaks(schedule for (schedule,) in levels.tried)
+    learned = rate(marks, (judge.program.plain,), memory.total_bytes - held)
+    driver = Driver(marks, lambda choice: judge.compiled(choice[0]), held, learned, known, left=compiles)
+    found = driver.search(budget_bytes)
+    return found, judge.compiled_peaks(schedule for (schedule,) in driver.tried)
 
 
 def _is_candidate(schedule: Schedule, judge: Judge, candidates: Candidates, request: Request) -> bool:

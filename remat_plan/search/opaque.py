@@ -20,12 +20,9 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.structure import structure_of
 from remat_plan.results.shortfall import all_in_one
+from remat_plan.search.driver import DOUBT
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import Budget
-
-_ALL = 0.9
-"""The share of what a program needs beside arguments and results that is all of it: no schedule could save more than
-the rest, and predictions are off by as much."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,10 @@ class Opaque:
 
 
 def find_opaque(judge: Judge) -> Opaque | None:
-    """The equation of a program that needs all that the program needs, if there is one."""
+    """The equation of a program that needs all that the program needs, if there is one.
+
+    All but ``DOUBT``: no schedule could save more than the rest, and predictions are off by as much.
+    """
     program = judge.program
     candidates = [op for op in program.graph.ops if op.differentiated and _is_closed(op)]
     if not candidates:
@@ -55,7 +55,7 @@ def find_opaque(judge: Judge) -> Opaque | None:
     alone = evaluate(_gradient_step(program.graph, largest), judge.hardware)
     needed = alone.peak_bytes - alone.argument_bytes - alone.output_bytes
     plain = judge.predicted_bytes(program.plain)
-    if needed < _ALL * (plain - judge.owned_bytes):
+    if needed < (1 - DOUBT) * (plain - judge.owned_bytes):
         return None
     return Opaque(largest.eqn, needed, plain, max(0.0, 1 - (judge.owned_bytes + needed) / plain))
 

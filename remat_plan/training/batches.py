@@ -13,18 +13,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from remat_plan.search.driver import CLOSE
 from remat_plan.search.mark import Choice, Mark, held_bytes, level_bytes, overhead, rate
 from remat_plan.training.schedules import Measuring, first_rate, search_choices
 from remat_plan.verify.compile import CompiledMemory
 
 _TRIES = 4
-"""So many batch sizes are compiled at most for one limit."""
-
-_LESS = 0.97
-"""After a batch that did not fit the next is no more than this share of it: what it missed may be the overhead."""
-
-_NO_MORE = 1.02
-"""A batch that is larger than one that fits by less than this is not tried."""
+"""So many batch sizes are compiled at most for one limit. After one that did not fit the next is smaller by the share
+``CLOSE`` at least: what it missed may be the overhead. One that is larger than one that fits by less is not tried."""
 
 _HALVINGS = 10
 """Steps of the search for the least level within a limit; the level is within a thousandth of the plain one then."""
@@ -112,13 +108,13 @@ class Batches:
         most: float = math.inf
         for _ in range(_TRIES):
             guess = int(min(self._crossing(first, needs), most))
-            if guess < self.unit or guess <= _NO_MORE * best.batch:
+            if guess < self.unit or guess <= (1 + CLOSE) * best.batch:
                 break
             row = self._fitted(guess, limit)
             if row.peak_bytes is not None and row.peak_bytes <= self.budget_bytes:
                 best = row
             else:
-                most = self._rounded(min(_LESS * guess, self._in_proportion(row)))
+                most = self._rounded(min((1 - CLOSE) * guess, self._in_proportion(row)))
         return best
 
     def _in_proportion(self, row: Largest) -> float:

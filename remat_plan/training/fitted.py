@@ -27,8 +27,8 @@ from remat_plan.results.plan import Plan
 from remat_plan.results.shortfall import below_minimum, own_budget
 from remat_plan.results.steps import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
+from remat_plan.search.driver import Fitted
 from remat_plan.search.judge import Judge
-from remat_plan.search.levels import Fitted
 from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.small import garbage

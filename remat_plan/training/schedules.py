@@ -1,9 +1,6 @@
 """The schedules of a training step for a budget, with the last word on its peak.
 
 In: a ``TrainingStep``, its ``Site``s with their ``Mark``s, a target, a budget. Out: ``Fitted``.
-
-Where compiling takes long (TPUs that are not attached) the first choice is compiled with little optimisation, to
-learn what predicted bytes come out at; those that count, with default options.
 """
 
 from __future__ import annotations
@@ -17,10 +14,9 @@ import jax
 
 from remat_plan.graph.schedule import WRITTEN, is_written
 from remat_plan.search.confirm import fastest
+from remat_plan.search.driver import Driver, Fitted, most_compiles
 from remat_plan.search.known import Known, KnownProgram
-from remat_plan.search.levels import MOST_COMPILES, Fitted, Levels
 from remat_plan.search.mark import Choice, Mark, held_bytes, price, rate
-from remat_plan.search.slow import confirmed
 from remat_plan.small.progress import Progress
 from remat_plan.training.sites import Site, Trial
 from remat_plan.training.step import TrainingStep
@@ -35,7 +31,6 @@ class Measuring:
 
     Attributes:
         sites: what is marked.
-        compiles: how often the step was compiled.
         known: what was compiled in this process of steps that are told to be the same, with default options.
     """
 
@@ -48,9 +43,7 @@ class Measuring:
         programs = tuple(mark.judge.identity for mark in marks)
         told = step.settings.donate_argnums, target.name, target.platform
         self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
-        self.fast = target.compiles_slowly
-        self.compiles = 0
-        self._known: dict[tuple[Choice, bool], CompiledMemory] = {}
+        self._known: dict[Choice, CompiledMemory] = {}
         self._trials: dict[Choice, Trial] = {}
 
     def trial(self, choice: Choice) -> Trial:
@@ -59,18 +52,21 @@ class Measuring:
             self._trials[choice] = Trial(self.sites, choice)
         return self._trials[choice]
 
-    def compile(self, choice: Choice, fast: bool = False) -> CompiledMemory:
-        """What the compiled step needs; ``fast`` with little optimisation."""
-        key = choice, fast
-        if key not in self._known:
+    def compile(self, choice: Choice) -> CompiledMemory:
+        """What the compiled step needs."""
+        if choice not in self._known:
             self.progress.say(f"compiling the step for {self.target.name} ({self.compiles + 1})")
-            memory = self._known[key] = self.step.compile(self.trial(choice), self.target, fast, self.hardware)
-            self.compiles += 1
-            if not fast and not any(map(is_written, choice)):
+            memory = self._known[choice] = self.step.compile(self.trial(choice), self.target, self.hardware)
+            if not any(map(is_written, choice)):
                 self.known.add(choice, replace(memory, executable=None))  # which would be kept as long
             _LOG.debug("compiled the step for %s in %.1f s: %d bytes", self.target.name, memory.compile_seconds,
                        memory.total_bytes)  # fmt: skip
-        return self._known[key]
+        return self._known[choice]
+
+    @property
+    def compiles(self) -> int:
+        """How often the step was compiled."""
+        return len(self._known)
 
     @property
     def peaks(self) -> list[int]:
@@ -110,11 +106,11 @@ def search_choices(
         rate: what a predicted byte is expected to come out at.
         held: bytes that the step holds from beginning to end; by default those of the step as it is written.
     """
-    compile_step = functools.partial(measuring.compile, fast=measuring.fast)
     held = held_bytes(measuring.as_written) if held is None else held
-    levels = Levels(marks, compile_step, held, rate, left=MOST_COMPILES - 1)
-    found = confirmed(measuring, levels, budget_bytes, measuring.known.now() | _plain(measuring, marks))
-    return found, levels.tried
+    known = measuring.known.now() | _plain(measuring, marks)
+    left = most_compiles(measuring.target) - 1
+    driver = Driver(marks, measuring.compile, held, rate, known, left=left)
+    return driver.search(budget_bytes), driver.tried
 
 
 def _plain(measuring: Measuring, marks: Sequence[Mark]) -> Known:

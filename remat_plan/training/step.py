@@ -117,12 +117,12 @@ class TrainingStep:
         """Trace the step, its marks run by a runner."""
         return self.jitted(runner, shardings=False).trace(*self.structs)
 
-    def compile(self, runner: MarkRunner, target: Target, fast: bool, hardware: Hardware) -> CompiledMemory:
+    def compile(self, runner: MarkRunner, target: Target, hardware: Hardware) -> CompiledMemory:
         """Compile the step for a target with such rates and return what memory it needs, and its seconds."""
         step = self.jitted(runner, target, shardings=False)
         more = self.settings.compiler_options
         return compile_memory(
-            step, self.structs, target, fast=fast, compiler_options=more, hardware=hardware, keep_executable=True
+            step, self.structs, target, compiler_options=more, hardware=hardware, keep_executable=True
         )
 
     def compile_to_run(self, runner: MarkRunner, arrays: Any, target: Target) -> CompiledMemory:

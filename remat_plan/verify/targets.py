@@ -87,7 +87,7 @@ class Target:
 
     @property
     def compiles_slowly(self) -> bool:
-        """Whether a compile takes so long that one with little optimisation says where to look: for an absent TPU."""
+        """Whether a compile takes minutes, so that few are made: for an absent TPU."""
         return self.platform == "tpu" and not self.attached
 
 

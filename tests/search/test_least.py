@@ -7,7 +7,7 @@ import pytest
 import remat_plan as rp
 from remat_plan.search import judge as judging
 from remat_plan.search import known
-from remat_plan.search.levels import MOST_COMPILES
+from remat_plan.search.driver import MOST_COMPILES
 
 
 def f32(*shape):

@@ -78,22 +78,20 @@ def chain(weights, x):
 CHAIN = [jax.ShapeDtypeStruct((32, 64), "float32")] * 8, jax.ShapeDtypeStruct((4096, 32), "float32")
 
 
-class FastJudge(Judge):
-    """Compiles fast, as for a TPU that is not here; fast peaks are a multiple of those that count."""
+class KnowingJudge(Judge):
+    """Compiles each schedule of the chain once for all tests."""
 
     memories: ClassVar[dict[Any, CompiledMemory]] = {}
 
-    def __init__(self, factor):
+    def __init__(self):
         super().__init__(trace_program(chain, CHAIN, {}, 0, False, (), "replan"), resolve("cpu"), Progress("", False))
-        self.fast, self.factor = True, factor
 
     def compiled(self, schedule, fast=False):
         self.asked.append((schedule, fast))
         if schedule not in self.memories:
             self.memories[schedule] = super().compiled(schedule)
         self.compiles = self.count()
-        memory = self.memories[schedule]
-        return dataclasses.replace(memory, total_bytes=int(memory.total_bytes * (self.factor if fast else 1.0)))
+        return self.memories[schedule]
 
     def compiled_peak(self, budget, request=REQUEST):
         plan = make_plan(self, Candidates(self.rules, self.progress), parse_budget(budget), request, 0.0)
@@ -101,54 +99,41 @@ class FastJudge(Judge):
         return plan.compiled_peak_bytes
 
     def count(self):
-        """How often it compiled, fast or not, the plain step included."""
+        """How often it compiled, the plain step included."""
         return len(set(self.asked))
 
 
 @pytest.fixture(scope="module")
 def reachable():
-    """The least peak that the search reaches if all compiles are alike."""
+    """The least peak that the search reaches."""
     with pytest.raises(BudgetError) as told:
-        FastJudge(1.0).compiled_peak(1)
+        KnowingJudge().compiled_peak(1)
     return told.value.minimum_bytes
 
 
-@pytest.mark.parametrize("share", [1.02, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.1, 1.6))])
-@pytest.mark.parametrize("factor", [1.25, *(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0))])
-def test_few_compiles_find_a_budget_though_fast_ones_are_far_off(reachable, factor, share):
-    budget, judge = int(share * reachable), FastJudge(factor)
+@pytest.mark.parametrize("share", [1.0, 1.02, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.1, 1.6))])
+def test_few_compiles_find_a_budget(reachable, share):
+    budget, judge = int(share * reachable), KnowingJudge()
     assert 0.9 * budget < judge.compiled_peak(budget) <= budget
-    assert judge.count() <= 8
-
-
-@pytest.mark.parametrize("factor", [1.25, *(pytest.param(f, marks=pytest.mark.slow) for f in (0.8, 1.0))])
-@pytest.mark.slow
-def test_the_least_peak_reported_can_be_planned(factor):
-    judge = FastJudge(factor)
-    with pytest.raises(BudgetError) as told:
-        judge.compiled_peak(1)
-    assert judge.count() <= 8
-    least = told.value.minimum_bytes
-    assert FastJudge(factor).compiled_peak(least) <= least
+    assert judge.count() <= 5
 
 
 def test_a_strategy_by_name_is_searched_with_few_compiles_too():
     """Of its own schedules only, though others are between them."""
-    judge = FastJudge(1.25)
+    judge = KnowingJudge()
     request = dataclasses.replace(REQUEST, strategy=lookup("milp"))
     family = Candidates(judge.rules, judge.progress).named(request).schedules
     budget = sorted(map(judge.predicted_bytes, family))[len(family) // 2]
     assert 0.8 * budget < judge.compiled_peak(budget, request) <= budget
-    assert judge.count() <= 8
+    assert judge.count() <= 5
     assert {s for s, _ in judge.asked} <= {*family, judge.program.plain, judge.unplanned}
 
 
 def test_a_strategy_with_one_schedule_has_that_one_compiled():
-    judge = FastJudge(1.0)
+    judge = KnowingJudge()
     request = dataclasses.replace(REQUEST, strategy=lookup("each_block"))
     judge.compiled_peak(judge.predicted_bytes(judge.program.plain) - 1, request)
     assert judge.count() == 2
-    assert not any(fast for _, fast in judge.asked)
 
 
 def scanned_rnn(w, xs):

@@ -1,0 +1,282 @@
+"""The schedules of all marks of a step, for a budget of the step.
+
+In: ``Mark``s (what is known of each program by itself), a function that compiles the step under schedules for them, a
+budget. Out: ``Fitted``: schedules whose compiled step is within the budget, or those that need least of all compiled.
+The step is a training step; or the gradient step of one program, which is a step with one mark (``confirm``).
+
+Each mark is given the same *level*: bytes that its own gradient step may need, by the evaluator, beside its arguments.
+Of its schedules the fastest is taken that is predicted to stay within. What a level comes out at is learned: before
+anything is known but the plain step, by what a predicted byte comes out at there; then from what was compiled near it,
+and between two that were compiled on the line through both. A choice is compiled where it is expected to be within the
+budget and promises enough; where nothing is within it, those near the low end follow. What was compiled for another
+budget is known from the start, and compiled again where it is chosen.
+
+Limits: of marks that are alive at one time, such as two halves of one model, each has the same level, although an
+unequal share of the bytes may cost less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from remat_plan.clock.turns import Ratio
+from remat_plan.search.mark import Choice, Mark, flops, level_bytes, price
+from remat_plan.search.seconds import faster_by, no_more_work
+from remat_plan.verify.compile import CompiledMemory
+from remat_plan.verify.targets import Target
+
+MOST_COMPILES = 8
+"""So often a program is compiled for one budget at most: as it is written, plain, and under the choices of a search;
+half as often where a compile takes minutes (TPUs that are not attached)."""
+
+MARGIN = 0.005
+"""The share of the budget that is left free by what is compiled next, for each that came out above it and one more:
+predictions are not that exact."""
+
+CLOSE = 0.03
+"""A step that leaves no more than this share of the budget unused is improved only where that promises ``WORTH``; one
+that leaves more, where that promises anything."""
+
+WORTH = 0.005
+"""So much shorter a step has to be, as predicted, to be worth a compile."""
+
+DOUBT = 0.1
+"""So far predictions are off at most, where nothing alike was compiled: at the low end, and of what a person may have
+written, choices are compiled that are expected up to this share above the budget or the least."""
+
+
+def most_compiles(target: Target) -> int:
+    """So often a program is compiled for one budget and a target at most."""
+    return MOST_COMPILES // 2 if target.compiles_slowly else MOST_COMPILES
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a search came to.
+
+    Attributes:
+        choice: schedules, one for each mark; where none fits, those that need least.
+        memory: of the compiled step.
+        fits: whether it is within the budget.
+    """
+
+    choice: Choice
+    memory: CompiledMemory
+    fits: bool
+
+
+@dataclass
+class Driver:
+    """A search for one step and one budget.
+
+    Attributes:
+        marks: the marked programs.
+        compile: compiles the step under a choice.
+        held_bytes: what the step holds from its beginning to its end.
+        rate: compiled bytes that a predicted byte above the arguments comes out at in the plain step.
+        tried: what is known of choices; of some from another search.
+        sure: those of them that were compiled for this one.
+        left: so many more may be compiled.
+    """
+
+    marks: Sequence[Mark]
+    compile: Callable[[Choice], CompiledMemory]
+    held_bytes: int
+    rate: float = 1.0
+    tried: dict[Choice, CompiledMemory] = field(default_factory=dict)
+    sure: set[Choice] = field(default_factory=set)
+    left: int = MOST_COMPILES - 1
+    _choices: dict[int, Choice] = field(default_factory=dict)
+
+    def search(self, budget_bytes: int) -> Fitted:
+        """Find the fastest choice whose compiled step is within the budget, or else the one that needs least.
+
+        What is taken in the end was compiled for this search: of what is known from another, the best is compiled
+        again.
+        """
+        self._reserved = self.left // 2
+        while self.left:
+            best = self.best(budget_bytes, known=True)
+            unsure = best if best is not None and best not in self.sure else None
+            choice = (self.next(budget_bytes) if self.left > 1 or unsure is None else None) or unsure
+            if choice is None:
+                break
+            self.measure(choice)
+        choice = self.best(budget_bytes) or self.least()
+        return Fitted(choice, self.tried[choice], self.total(choice) <= budget_bytes)
+
+    def measure(self, choice: Choice) -> CompiledMemory:
+        """Compile a choice."""
+        if choice not in self.sure:
+            self.tried[choice] = self.compile(choice)
+            self.sure.add(choice)
+            self.left -= 1
+        return self.tried[choice]
+
+    def choice(self, level_bytes: int) -> Choice:
+        """The fastest schedules within a level."""
+        if level_bytes not in self._choices:
+            self._choices[level_bytes] = tuple(mark.fastest(level_bytes) for mark in self.marks)
+        return self._choices[level_bytes]
+
+    def level(self, choice: Choice) -> int:
+        """The level of a choice."""
+        return level_bytes(self.marks, choice)
+
+    def price(self, choice: Choice) -> float:
+        """What choices are compared by."""
+        return price(self.marks, choice)
+
+    def total(self, choice: Choice) -> int:
+        """The compiled peak of a choice that was tried."""
+        return self.tried[choice].total_bytes
+
+    def is_new(self, choice: Choice) -> bool:
+        """Whether nothing is known of a choice, nor of one of its level and much the same price: mostly the same
+        program but for a border."""
+        level, own = self.level(choice), self.price(choice)
+        return not any(self.level(c) == level and abs(self.price(c) - own) <= MARGIN * own for c in self.tried)
+
+    def least(self) -> Choice:
+        """Of all choices that are known the one that needs least."""
+        return min(self.tried, key=lambda choice: (self.total(choice), self.price(choice)))
+
+    def best(self, budget_bytes: int, known: bool = False) -> Choice | None:
+        """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better.
+
+        Args:
+            budget_bytes: of the step.
+            known: whether it may be known from another search.
+        """
+        fitting = [c for c in self.tried if self.total(c) <= budget_bytes and (known or c in self.sure)]
+        best = min(fitting, key=self.price, default=None)
+        if best is None:
+            return None
+        return faster_by(self._seconds, best, no_more_work(lambda c: flops(self.marks, c), best, fitting))
+
+    def _seconds(self, choices: Sequence[Choice]) -> list[Ratio | None]:
+        """Seconds of the compiled step under choices; None where its module does not tell."""
+        found = [self.tried[choice].seconds for choice in choices]
+        return [None if seconds is None else Ratio.exactly(seconds) for seconds in found]
+
+    def next(self, budget_bytes: int) -> Choice | None:
+        """The choice to compile next; None where none is left that is worth it.
+
+        Where nothing fits, compiles are left for the choices near the low end.
+        """
+        best = self.best(budget_bytes, known=True)
+        if best is not None:
+            return self.expected_best(budget_bytes, best) or self.by_hand(budget_bytes, best)
+        floor = self.floor()
+        found = self.expected_best(budget_bytes) if self.left > min(len(floor), self._reserved) else None
+        return found or next(iter(floor), None)
+
+    def expected_best(self, budget_bytes: int, best: Choice | None = None) -> Choice | None:
+        """Of the new choices that are expected to fit, and promise enough beside what fits, the fastest.
+
+        Unless it is much faster, the one that is expected to leave some bytes free.
+        """
+        over = {self.level(c) for c in self.tried if self.total(c) > budget_bytes and self.level(c) < self.plain_level}
+        safe = (1 - MARGIN * (1 + len(over))) * budget_bytes
+        found = {goal: self._at(goal) for goal in (safe, budget_bytes)}
+        new = {
+            goal: [c for c in choices if self.is_new(c) and self.expected(self.level(c)) <= goal]
+            for goal, choices in found.items()
+        }
+        fastest = [min(choices, key=self.price) for choices in new.values() if choices]
+        if not fastest:
+            return None
+        bold, careful = fastest[-1], fastest[0]
+        choice = bold if self.price(bold) < (1 - WORTH) * self.price(careful) else careful
+        return choice if best is None or self.is_worth(budget_bytes, best, choice) else None
+
+    def is_worth(self, budget_bytes: int, best: Choice, following: Choice) -> bool:
+        """Whether what fits is not good enough for the following choice to be left out."""
+        is_close = self.total(best) >= (1 - CLOSE) * budget_bytes
+        shorter = 1 - self.price(following) / self.price(best)
+        less = 1 - flops(self.marks, following) / max(flops(self.marks, best), 1)
+        return shorter > (WORTH if is_close else 0) or (shorter >= 0 and less > WORTH and not is_close)
+
+    def _at(self, goal_bytes: float) -> list[Choice]:
+        """Choices that are expected to come out at a number of bytes: the fastest within a level, and what is on the
+        way between two that were compiled: schedules that are cut elsewhere may be off in another way."""
+        low, high = self._around(goal_bytes)
+        level = self.aim(goal_bytes)
+        found = [self.choice(level)]
+        start, end = low or found[0], high or self.choice(int((1 + DOUBT) * level))
+        if self.level(end) > self.level(start) and (low or self.level(start) < (1 - CLOSE) * level):
+            ways = zip(self.marks, start, end, strict=True)
+            found.append(tuple(mark.towards(one, other, level) for mark, one, other in ways))
+        return found
+
+    def _around(self, goal_bytes: float) -> tuple[Choice | None, Choice | None]:
+        """Of what was tried the highest level that is within a number of bytes, and the least above it of a higher one.
+
+        Without what recomputes nothing, of which the compiler makes copies.
+        """
+        tried = [c for c in self.tried if self.level(c) < self.plain_level]
+        low = max((c for c in tried if self.total(c) <= goal_bytes), key=self.level, default=None)
+        least = -1 if low is None else self.level(low)
+        above = [c for c in tried if self.total(c) > goal_bytes and self.level(c) > least]
+        return low, min(above, key=self.total, default=None)
+
+    def aim(self, goal_bytes: float) -> int:
+        """The level that is expected to come out at a number of bytes."""
+        low, high = self._around(goal_bytes)
+        if low is not None and high is not None:
+            slope = (self.total(high) - self.total(low)) / (self.level(high) - self.level(low))
+        else:
+            slope = self.rate
+        near = low or high
+        level, total = (0, self.held_bytes) if near is None else (self.level(near), self.total(near))
+        return max(int(level + (goal_bytes - total) / slope), 0)
+
+    def expected(self, level_bytes: int, among: Sequence[Choice] | None = None) -> float:
+        """The bytes that a level is expected to come out at, by what was tried; or by some of it, or by none."""
+        known = self.tried if among is None else among
+        tried = {self.level(c): self.total(c) for c in known if self.level(c) < self.plain_level}
+        low = max((level for level in tried if level <= level_bytes), default=None)
+        high = min((level for level in tried if level > level_bytes), default=None)
+        if low is None or high is None:
+            near = high if low is None else low
+            level, total = (0, self.held_bytes) if near is None else (near, tried[near])
+            return total + self.rate * (level_bytes - level)
+        return tried[low] + (tried[high] - tried[low]) * (level_bytes - low) / (high - low)
+
+    @property
+    def plain_level(self) -> int:
+        """The level at which nothing is recomputed."""
+        return self.level(tuple(mark.judge.program.plain for mark in self.marks))
+
+    def floor(self) -> list[Choice]:
+        """New choices near the low end: what is predicted to need least is not always what needs least.
+
+        They do not depend on the budget. The first is the fastest of those that are predicted to need least to a
+        thousandth; then one that needs less than it, two by one rule for blocks, which are off in another way, and some
+        that recompute less; what is expected far above the least of them is left out.
+        """
+        first = self.choice(0)
+        least = self.level(first)
+        uniform = zip(*(mark.uniform() for mark in self.marks), strict=True)
+        levels = [least - 1, *(int((1 + share * DOUBT) * least) for share in (0.5, 1, 1.5, 2))]
+        others = [*uniform, *map(self.choice, levels)]
+        found = [first, *sorted(others, key=self.level)]
+        if first not in self.tried:
+            return [first]
+        most = (1 + DOUBT) * self.total(self.least())
+        return [c for c in dict.fromkeys(found) if self.is_new(c) and self.expected(self.level(c)) <= most]
+
+    def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
+        """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
+
+        They are off in another way than what the search is made of: they may be expected above the budget, by what is
+        known of the plain step, until the first of them is compiled.
+        """
+        largest, *others = self.marks
+        beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
+        known = [c for c in beside if c in self.tried]
+        most = budget_bytes if known else (1 + DOUBT / 2) * budget_bytes
+        near = [c for c in beside if c not in known and self.expected(self.level(c), known) <= most]
+        less = [c for c in near if flops(self.marks, c) <= (1 - WORTH) * flops(self.marks, best)]
+        return min((c for c in less if self.price(c) <= self.price(best)), key=self.price, default=None)
