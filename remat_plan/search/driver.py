@@ -17,6 +17,7 @@ unequal share of the bytes may cost less.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ MOST_COMPILES = 8
 """So often a program is compiled for one budget at most: as it is written, plain, and under the choices of a search;
 half as often where a compile takes minutes (TPUs that are not attached)."""
 
-MARGIN = 0.005
+MARGIN = 0.0075
 """The share of the budget that is left free by what is compiled next, for each that came out above it and one more:
 predictions are not that exact."""
 
@@ -42,8 +43,9 @@ WORTH = 0.005
 """So much shorter a step has to be, as predicted, to be worth a compile."""
 
 DOUBT = 0.1
-"""So far predictions are off at most, where nothing alike was compiled: at the low end, and of what a person may have
-written, choices are compiled that are expected up to this share above the budget or the least."""
+"""So far predictions are off at most where nothing alike was compiled, as a share. Choices near the low end are
+compiled that are expected up to it above the least; of those that a person may have written one that is expected up to
+half of it above the budget."""
 
 
 def most_compiles(target: Target) -> int:
@@ -175,16 +177,16 @@ class Driver:
     def expected_best(self, budget_bytes: int, best: Choice | None = None) -> Choice | None:
         """Of the new choices that are expected to fit, and promise enough beside what fits, the fastest.
 
-        Unless it is much faster, the one that is expected to leave some bytes free.
+        Unless it is much faster, the one that is expected to leave some bytes free. What was next to the budget has
+        another beside it, which may be off in another way.
         """
-        over = {self.level(c) for c in self.tried if self.total(c) > budget_bytes and self.level(c) < self.plain_level}
+        over = {self.level(c) for c in self.sure if self.total(c) > budget_bytes and self.level(c) < self.plain_level}
         safe = (1 - MARGIN * (1 + len(over))) * budget_bytes
-        found = {goal: self._at(goal) for goal in (safe, budget_bytes)}
-        new = {
-            goal: [c for c in choices if self.is_new(c) and self.expected(self.level(c)) <= goal]
-            for goal, choices in found.items()
-        }
-        fastest = [min(choices, key=self.price) for choices in new.values() if choices]
+        tiers = [[c for c in self._at(g) if self.expected(self.level(c)) <= g] for g in (safe, budget_bytes)]
+        _, high = self._around(budget_bytes)
+        if best is not None and high is not None and self.total(high) <= (1 + MARGIN) * budget_bytes:
+            tiers.append([self.choice(self.level(high) - 1)])
+        fastest = [min(new, key=self.price) for tier in tiers if (new := [*filter(self.is_new, tier)])]
         if not fastest:
             return None
         bold, careful = fastest[-1], fastest[0]
@@ -229,8 +231,19 @@ class Driver:
         else:
             slope = self.rate
         near = low or high
-        level, total = (0, self.held_bytes) if near is None else (self.level(near), self.total(near))
-        return max(int(level + (goal_bytes - total) / slope), 0)
+        if near is None:
+            return self._unlearned(goal_bytes - self.held_bytes)
+        return max(int(self.level(near) + (goal_bytes - self.total(near)) / slope), 0)
+
+    def _unlearned(self, above_bytes: float) -> int:
+        """The level that comes out at so many bytes above what is held, by what is known of the plain step.
+
+        Above 1 its rate is of copies of what it keeps, of which others keep less: they are in proportion to the level.
+        """
+        if self.rate <= 1 or above_bytes <= 0:
+            return max(int(above_bytes / self.rate), 0)
+        copies = (self.rate - 1) / self.plain_level
+        return int((math.sqrt(1 + 4 * copies * above_bytes) - 1) / (2 * copies))
 
     def expected(self, level_bytes: int, among: Sequence[Choice] | None = None) -> float:
         """The bytes that a level is expected to come out at, by what was tried; or by some of it, or by none."""
@@ -240,8 +253,10 @@ class Driver:
         high = min((level for level in tried if level > level_bytes), default=None)
         if low is None or high is None:
             near = high if low is None else low
-            level, total = (0, self.held_bytes) if near is None else (near, tried[near])
-            return total + self.rate * (level_bytes - level)
+            if near is None:
+                share = level_bytes / max(self.plain_level, 1) if self.rate > 1 else 1
+                return self.held_bytes + level_bytes * (1 + (self.rate - 1) * share)
+            return tried[near] + self.rate * (level_bytes - near)
         return tried[low] + (tried[high] - tried[low]) * (level_bytes - low) / (high - low)
 
     @property

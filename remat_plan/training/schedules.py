@@ -122,13 +122,13 @@ def _plain(measuring: Measuring, marks: Sequence[Mark]) -> Known:
 
 
 def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:
-    """What a predicted byte of the step as written comes out at, at most 1.
+    """What a predicted byte of the step as written comes out at.
 
-    Above 1 are copies of what the plain step keeps, of which others keep less. Where what is written is not what was
-    predicted, since it has ``jax.checkpoint`` in it, it tells how much of a byte is on one device.
+    Where what is written is not what was predicted, since it has ``jax.checkpoint`` in it, it tells how much of a byte
+    is on one device.
     """
     if any(mark.judge.program.has_own_remat for mark in marks) and not measuring.step.spans_devices:
         return 1.0
     written = measuring.as_written
     plain = tuple(mark.judge.program.plain for mark in marks)
-    return min(1.0, rate(marks, plain, written.total_bytes - held_bytes(written)))
+    return rate(marks, plain, written.total_bytes - held_bytes(written))

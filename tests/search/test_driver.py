@@ -176,7 +176,16 @@ def test_levels_are_aimed_at_by_what_was_compiled_near_them():
 
 
 def test_before_anything_was_compiled_levels_are_aimed_at_by_what_is_held():
-    assert Driver((Stepped(1, 2),), lambda choice: None, held_bytes=100, rate=2.0).aim(700) == 300
+    for rate, level in ((0.5, 1200), (1.0, 600)):
+        assert Driver((Stepped(1, 2000),), lambda choice: None, held_bytes=100, rate=rate).aim(700) == level
+
+
+def test_copies_of_what_the_plain_step_keeps_are_in_proportion_to_the_level():
+    driver = Driver((Stepped(1, 1000),), lambda choice: None, held_bytes=100, rate=1.2)
+    assert driver.expected(1000) == 100 + 1.2 * 1000
+    assert driver.expected(500) == 100 + 1.1 * 500
+    assert abs(driver.aim(650) - 500) <= 1
+    assert driver.aim(50) == 0
 
 
 def test_another_choice_is_compiled_where_it_promises_enough():
