@@ -93,7 +93,7 @@ class Contest:
         request = Request(lookup("auto"), False, (0,), False, (), "replan")
         curves = candidates.planner(NO_CONSTRAINTS).curves
         better = candidates.improved(request, self.judged, identity=object())  # told other rules: nothing is shared
-        beside = [*candidates.uniform(request), *candidates.lean(request), *better]
+        beside = [*candidates.uniform(request), *better]
         return [*(schedule for curve in curves for schedule in curve), *beside]
 
     def judged(self, schedule: Schedule) -> tuple[int, float]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from remat_plan.cost.builder import as_it_is
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, structured
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, around, as_is, structured
 from remat_plan.graph.structure import is_loop, structure_of
 
 _MOST_STEPS = 128
@@ -37,11 +37,39 @@ def paths(graph: Graph, low: Schedule, high: Schedule) -> tuple[list[Schedule], 
         The last pieces taken first: nearly every piece then takes memory. And the first pieces taken first: where
         ``high`` keeps less there than ``low``, what comes after has that room.
     """
+    low, high = _divided(low, high), _divided(high, low)
     borders = sorted({s.start for s in low} & {s.start for s in high} | {0, len(graph.ops)})
     spans = list(itertools.pairwise(borders))
     pieces = [(_inside(low, start, end), _inside(high, start, end)) for start, end in spans]
     last_first, first_first = reversed(range(len(pieces))), range(len(pieces))
     return list(_path(graph, pieces, last_first)), list(_path(graph, pieces, first_first))
+
+
+def joined(schedule: Schedule) -> Schedule:
+    """Return a schedule with neighbours that are left as they are as one, on all levels."""
+    found: list[Segment] = []
+    for segment in schedule:
+        if segment.children:
+            segment = around(segment.start, segment.end, joined(segment.children))
+        if found and _is_as_it_is(found[-1]) and _is_as_it_is(segment):
+            segment = as_is(found.pop().start, segment.end)
+        found.append(segment)
+    return tuple(found)
+
+
+def _is_as_it_is(segment: Segment) -> bool:
+    return segment == as_is(segment.start, segment.end)
+
+
+def _divided(schedule: Schedule, other: Schedule) -> Schedule:
+    """Return a schedule with what is left as it is divided where another one has borders."""
+    borders = [segment.start for segment in other]
+    found: list[Segment] = []
+    for segment in schedule:
+        inside = [p for p in borders if segment.start < p < segment.end] if _is_as_it_is(segment) else []
+        ends = [segment.start, *inside, segment.end]
+        found += [as_is(*pair) for pair in itertools.pairwise(ends)] if inside else [segment]
+    return tuple(found)
 
 
 def _path(graph: Graph, pieces: Sequence[tuple[Schedule, Schedule]], order: Iterable[int]) -> Iterator[Schedule]:
@@ -54,11 +82,11 @@ def _path(graph: Graph, pieces: Sequence[tuple[Schedule, Schedule]], order: Iter
             continue
         before, after = _joined_pieces(taken[:place]), _joined_pieces(taken[place + 1 :])
         for mixed in _mixtures(graph, mine, other):
-            yield (*before, *mixed, *after)
+            yield joined((*before, *mixed, *after))
         taken[place] = other
         missing -= 1
         if missing:
-            yield (*before, *other, *after)
+            yield joined((*before, *other, *after))
 
 
 def _joined_pieces(pieces: Iterable[Schedule]) -> Schedule:

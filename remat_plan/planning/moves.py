@@ -21,6 +21,7 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around
 from remat_plan.graph.structure import structure_of
+from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.honours import honours
 from remat_plan.planning.saving import (
@@ -71,20 +72,9 @@ class Moves:
         random.Random(len(steps)).shuffle(steps)
         return [partial(self._honoured, schedule, step) for step in sorted(steps, key=lambda step: step.kind)]
 
-    def joined(self, schedule: Sequence[Segment]) -> Schedule:
-        """A schedule with neighbours that are left as they are as one."""
-        found: list[Segment] = []
-        for segment in schedule:
-            if segment.children:
-                segment = around(segment.start, segment.end, self.joined(segment.children))
-            if found and not found[-1].checkpointed and not segment.checkpointed:
-                segment = Segment(found.pop().start, segment.end)
-            found.append(segment)
-        return tuple(found)
-
     def _taken(self, schedule: Schedule, step: _Step) -> Schedule | None:
         made = step.make()
-        return None if made is None else self.joined((*schedule[: step.first], *made, *schedule[step.last :]))
+        return None if made is None else joined((*schedule[: step.first], *made, *schedule[step.last :]))
 
     def _honoured(self, schedule: Schedule, step: _Step) -> Schedule | None:
         made = self._taken(schedule, step)

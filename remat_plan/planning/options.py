@@ -11,7 +11,6 @@ JAX keeps by itself), the only choice for effects that are read.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
@@ -291,23 +290,6 @@ def _major_runs(cuts: Cuts, merge: int) -> dict[int, list[int]]:
     """
     majors = sorted(cuts.major)
     return {s: [e for e in majors[i + 1 : i + 1 + merge] if e <= s + _MOST_BLOCKS] for i, s in enumerate(majors)}
-
-
-def between_major_cuts(cuts: Cuts, options: Options) -> tuple[Cuts, Options] | None:
-    """Return the major cuts and the runs between them; None where these are all cuts, or not all are runs.
-
-    Bytes and seconds of blocks are added up, which is not quite true: along larger blocks it is off elsewhere.
-    """
-    majors = sorted(cuts.major)
-    if len(majors) == len(cuts.positions) or any(pair not in options.runs for pair in itertools.pairwise(majors)):
-        return None
-    number = {cut: i for i, cut in enumerate(majors)}
-    kept = {(s, e): (number[s], number[e]) for s, e in options.runs if s in number and e in number}
-    runs = {new: options.runs[old] for old, new in kept.items()}
-    profiles = {new: options.profiles[old] for old, new in kept.items()}
-    positions, frontiers = (tuple([table[cut] for cut in majors]) for table in (cuts.positions, cuts.frontiers))
-    coarse = replace(cuts, positions=positions, frontiers=frontiers, major=frozenset(range(len(majors))))
-    return coarse, Options(runs, profiles)
 
 
 def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: int = MERGE) -> Options:

@@ -26,7 +26,7 @@ from remat_plan.planning.cuts import (
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
-from remat_plan.planning.options import MERGE, Options, SegmentOption, between_major_cuts, find_options
+from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import milp, min_cut
@@ -153,10 +153,8 @@ class Planner:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The families of all problems, one of larger blocks, and one of single equations (solved on first use)."""
+        """The families of all problems, and of small programs one of single equations (solved on first use)."""
         found = [self.curve, *(Curve(self.graph, self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
-        if (coarse := between_major_cuts(self.cuts, self.options)) is not None:
-            found.append(Curve(self.graph, *coarse, solve_chain(make_problems(self.graph, *coarse)[0])))
         if (fine := cut_everywhere(self.graph, self.cuts)) is not None:
             found.append(Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve)
         return tuple(found)

@@ -13,18 +13,20 @@ from typing import Final, Literal
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule, as_is, emptied
+from remat_plan.graph.schedule import Schedule, as_is
 from remat_plan.graph.uses import last_uses
+from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
-from remat_plan.planning.limits import NO_CONSTRAINTS, NO_LIMITS, Constraints, collectives, resolve
+from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.planning.taught import SearchedChain, chains_of
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
 
@@ -36,9 +38,6 @@ _BY_HAND = ("each_block", "dots", "dots_no_batch", "memory", "log")
 
 _SCALAR_SHARE = 1e-3
 """What crosses a position behind a loss is less than this share of what crosses before it."""
-
-_LOW_POINTS = (0, 1, 2, 4, 8, 16)
-"""Points of a curve that are tried without what their segments save, where nothing else fits."""
 
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
@@ -166,16 +165,13 @@ class Candidates:
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 
-    def lean(self, request: Request) -> tuple[Schedule, ...]:
-        """The low end of a curve with nothing saved by segments that stand alone, for budgets below the curve.
+    def chains(self, request: Request) -> list[SearchedChain]:
+        """The planner's chains, which nobody taught yet."""
+        return chains_of(self.planner(request.constraints))
 
-        Constants that the reader of a saved value needs at full size may be there from the start of the program. The
-        dynamic program cannot see that far ahead.
-        """
-        planner = self.planner(request.constraints)
-        if request.strategy.name != "auto" or planner.cuts.limits != NO_LIMITS:
-            return ()
-        return tuple(dict.fromkeys(emptied(planner.curve[p]) for p in _LOW_POINTS if p < len(planner.curve)))
+    def allows(self, request: Request, schedule: Schedule) -> bool:
+        """Whether a schedule respects the constraints of a request."""
+        return honours(self.rules.graph, self.planner(request.constraints).cuts.limits, schedule)
 
     def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Of a small program, what a local search makes of all the others: of these none beats another.
@@ -199,8 +195,8 @@ class Candidates:
         plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
         curves = self.planner(request.constraints).curves
         along = [schedule for curve in curves for schedule in curve.spread(CURVE_POINTS)]
-        seeds = [*plain, *along, *self.uniform(request), *self.lean(request)]
-        honoured = [s for s in map(moves.joined, seeds) if honours(graph, moves.cuts.limits, s)]
+        seeds = [*plain, *along, *self.uniform(request)]
+        honoured = [s for s in map(joined, seeds) if honours(graph, moves.cuts.limits, s)]
         most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
         found = improved(honoured, moves.neighbours, judged, most)
         _found.keep(key, found)

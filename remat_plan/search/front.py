@@ -3,21 +3,21 @@
 In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: the fastest schedule found that is predicted to fit, or
 the one that needs least. What the compiler says of them is asked by ``levels``.
 
-Schedules come along *paths*, on which memory mostly rises and seconds mostly fall: the planner's curves, and the ways
-from a schedule that fits to a faster one that does not (``planning.blend``). Of a path are judged its ends and its
-middle, and schedules on both sides of the border of what fits. Beside the paths there are schedules by one rule for all
-blocks, what a local search finds in a small program, or those of a strategy that was asked for by name.
+The planner's chains propose schedules for the budget and are taught by what is predicted of them
+(``planning.taught``). Beside these there are schedules by one rule for all blocks, what a local search finds in a small
+program, or those of a strategy that was asked for by name. In the end come the schedules between one that fits and a
+faster one that does not (``planning.blend``), on which memory mostly rises and seconds mostly fall.
 
-Limits: of a path that crosses the budget more than once between two of its samples one border is found.
+Limits: of a way that crosses the budget more than once one border is found.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from remat_plan.graph.schedule import Schedule
-from remat_plan.graph.structure import is_loop
+from remat_plan.graph.schedule import Schedule, emptied
 from remat_plan.planning.blend import paths
 from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
@@ -33,23 +33,22 @@ taken: at each border the compiler may hold more than is predicted. Of three con
 segments, 34.5 for three, where both are predicted at 33.7."""
 
 _WORTH = 0.003
-"""A schedule that is next to another is gone towards for so much less seconds or FLOPs, as a share of them."""
+"""A schedule that is next to another is gone towards for so much less seconds or FLOPs, as a share of them; what a
+chain believes to take so much more than the best that it proposed is not judged."""
 
 _STARTS = 4
-"""From so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
+"""Of so many of those with the least peak it is seen what they need without what they save, where nothing fits; and
+from so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
 memory may beat what comes of the fastest, and a smaller budget would find it."""
 
-_WAYS_STEPS = 8000
-"""So many steps of the compiled program, over those of one prediction, are how many ways are gone: some twenty
-schedules are predicted along each. Where layers are scanned it is one at least, since neighbours on a curve are far
-apart there: every step saves a value, or none does."""
+_WAYS_STEPS = 2500
+"""So many steps of the compiled program, over those of one prediction, are how many ways are gone, one at least: some
+ten schedules are predicted along each. Where layers are scanned, neighbours on a curve are far apart: every step saves
+a value, or none does. Of a program whose uniform schedules have no more steps in all they are judged too: chains miss
+what is kept by one block for another, above all around loops."""
 
-_SAMPLES = 2
-"""So many stretches of a path are told apart where the border is looked for: it may be crossed more than once."""
-
-_AROUND = (-1, 0, 1, 2, 4, 8, 12)
-"""How far from the first that does not fit others are judged: peaks do not quite rise along a path. Of a ResNet-50 at
-20 per cent what lies up to a dozen further takes 8 per cent more than the plain step, what is next to the border 12."""
+_PROPOSED = 16
+"""So many schedules the chains propose for a budget at most."""
 
 
 def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
@@ -66,16 +65,77 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     named = candidates.named(request)
     if named is not None and len(named.schedules) == 1:
         return named.schedules[0]
-    known = _known(judge, candidates, budget_bytes, request)
-    if not (fitting := fastest_first(judge, itertools.chain(*known), budget_bytes)):
-        known.append(list(candidates.lean(request)))
-        least = min(map(judge.predicted_bytes, itertools.chain(*known)))
-        budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * least))
-        known += _known(judge, candidates, budget_bytes, request)
-        fitting = fastest_first(judge, itertools.chain(*known), budget_bytes)
-    best = fitting[0] if named is not None else _refined(judge, fitting[:_STARTS], known, budget_bytes)
-    alike = [s for s in fitting if judge.price(s) <= (1 + SAME_PRICE) * judge.price(best)]
-    return min([best, *alike], key=_segments)
+    found = _Front(judge, candidates, request)
+    found.propose(budget_bytes)
+    if not found.fitting(budget_bytes):
+        found.lower()
+        budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * found.least_bytes))
+        found.propose(budget_bytes)
+    if named is None:
+        found.go_ways(budget_bytes)
+    fitting = found.fitting(budget_bytes)
+    alike = [s for s in fitting if judge.price(s) <= (1 + SAME_PRICE) * judge.price(fitting[0])]
+    return min(alike, key=_segments)
+
+
+class _Front:
+    """What is known of the schedules of a program while one of them is looked for."""
+
+    def __init__(self, judge: Judge, candidates: Candidates, request: Request):
+        self.judge, self._is_allowed = judge, partial(candidates.allows, request)
+        plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
+        named = candidates.named(request)
+        self._chains = [] if named is not None else candidates.chains(request)
+        self._steps = len(judge.timeline(judge.program.plain).live_bytes)
+        beside = named.schedules if named is not None else candidates.uniform(request)
+        if named is None:
+            beside = beside if len(beside) * self._steps <= _WAYS_STEPS else ()
+            beside = *beside, *candidates.improved(request, judge.cost, judge.identity)
+        self.known = dict.fromkeys([*beside, *plain])
+
+    @property
+    def least_bytes(self) -> int:
+        """The least predicted peak."""
+        return min(map(self.judge.predicted_bytes, self.known))
+
+    def fitting(self, budget_bytes: int) -> list[Schedule]:
+        """What is predicted to fit, the fastest first."""
+        return fastest_first(self.judge, self.known, budget_bytes)
+
+    def propose(self, budget_bytes: int) -> None:
+        """Have the chains propose schedules for a budget, in turn, each while it has new ones."""
+        plain = self.judge.timeline(self.judge.program.plain)
+        chains, left = list(self._chains), _PROPOSED
+        while chains and left:
+            chain = chains.pop(0)
+            best = next(iter(self.fitting(budget_bytes)), None)
+            room = budget_bytes - plain.argument_bytes - plain.output_bytes
+            schedule = chain.teach(self.judge.timeline, room, best, _WORTH * plain.seconds)
+            if schedule is not None:
+                left -= schedule not in self.known
+                self.known[schedule] = None
+                chains.append(chain)
+
+    def lower(self) -> None:
+        """Have the chains propose below the least peak that is known, as long as that finds one.
+
+        Those with the least are judged without what their segments save too: constants that the reader of a saved value
+        needs at full size may be there from the start of the program, which no block knows.
+        """
+        least = None
+        while self._chains and least != self.least_bytes:
+            least = self.least_bytes
+            self.propose(int((1 - SAME_PEAK) * least))
+            lean = map(emptied, sorted(self.known, key=self.judge.cost)[:_STARTS])
+            self.known |= dict.fromkeys(filter(self._is_allowed, lean))
+
+    def go_ways(self, budget_bytes: int) -> None:
+        """Judge what is between the fastest that fit and faster neighbours that do not."""
+        starts = self.fitting(budget_bytes)[:_STARTS]
+        near = _faster_neighbours(self.judge, starts[0], list(self.known), budget_bytes)
+        ways = itertools.product(starts, near)
+        for low, high in itertools.islice(ways, max(_WAYS_STEPS // max(self._steps, 1), 1)):
+            self.known[towards(self.judge, low, high, budget_bytes)] = None
 
 
 def _segments(schedule: Schedule) -> int:
@@ -92,66 +152,22 @@ def fastest_first(judge: Judge, schedules: Iterable[Schedule], budget_bytes: int
 def towards(judge: Judge, low: Schedule, high: Schedule, budget_bytes: int) -> Schedule:
     """The fastest schedule on the way from one that fits to another that is predicted to fit, or the first."""
     ways = paths(judge.program.graph, low, high)
-    along = [s for way in ways for s in _along(judge, way, budget_bytes)]
+    along = [s for way in ways for s in _last_fitting(judge, way, budget_bytes)]
     return fastest_first(judge, [low, *along], budget_bytes)[0]
 
 
-def _known(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> list[list[Schedule]]:
-    """What is judged for a budget: of each curve, and beside them."""
-    plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
-    if (named := candidates.named(request)) is not None:
-        return [[*named.schedules, *plain]]
-    curves = candidates.planner(request.constraints).curves
-    beside = [*candidates.uniform(request), *candidates.improved(request, judge.cost, judge.identity), *plain]
-    return [*(_along(judge, curve, budget_bytes) for curve in curves), beside]
-
-
-def _along(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
-    """The schedules of a path that are judged: samples, and those next to the last that is within a budget.
-
-    Predicted peaks mostly rise along the way; of a loop that keeps nothing at first they may fall. So the last of the
-    samples is looked for, and then the last before the next of these.
-    """
-
-    def fits(place: int) -> bool:
-        return judge.predicted_bytes(path[place]) <= budget_bytes
-
-    if not path:
-        return []
-    samples = sorted({(len(path) - 1) * i // _SAMPLES for i in range(_SAMPLES + 1)})
-    last = next((i for i in reversed(range(len(samples))) if fits(samples[i])), None)
-    low_end = 0 if last is None else samples[last] + 1
-    high_end = samples[0] if last is None else samples[last + 1] if last + 1 < len(samples) else len(path)
-    while low_end < high_end:
-        middle = (low_end + high_end) // 2
-        if fits(middle):
-            low_end = middle + 1
+def _last_fitting(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
+    """What is judged to find the last schedule of a path that fits, by halves."""
+    judged: list[Schedule] = []
+    start, end = 0, len(path)
+    while start < end:
+        middle = (start + end) // 2
+        judged.append(path[middle])
+        if judge.predicted_bytes(path[middle]) <= budget_bytes:
+            start = middle + 1
         else:
-            high_end = middle
-    near = {low_end + step for step in _AROUND} & {*range(len(path))}
-    return [path[place] for place in sorted({*samples, *near})]
-
-
-def _refined(
-    judge: Judge, starts: Sequence[Schedule], families: Sequence[Sequence[Schedule]], budget_bytes: int
-) -> Schedule:
-    """Of schedules that fit and what is between them and faster ones that do not, the fastest that fits."""
-    steps = max(len(judge.timeline(judge.program.plain).live_bytes), 1)
-    most = max(_WAYS_STEPS // steps, int(any(map(is_loop, judge.program.graph.ops))))
-    ways = _ways(judge, starts, families, budget_bytes, most)
-    return min([starts[0], *(towards(judge, low, high, budget_bytes) for low, high in ways)], key=judge.price)
-
-
-def _ways(
-    judge: Judge, starts: Sequence[Schedule], families: Sequence[Sequence[Schedule]], budget_bytes: int, most: int
-) -> list[tuple[Schedule, Schedule]]:
-    """Pairs of a schedule that fits and a faster neighbour of the fastest of them that does not.
-
-    Between schedules of different families, cut in different places, there may be little: each has its say.
-    """
-    found = [_faster_neighbours(judge, starts[0], family, budget_bytes) for family in families]
-    neighbours = dict.fromkeys(near for rank in itertools.zip_longest(*found) for near in rank if near is not None)
-    return list(itertools.islice(itertools.product(starts, neighbours), most))
+            end = middle
+    return judged
 
 
 def _is_faster(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
@@ -162,8 +178,8 @@ def _is_faster(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
 
 
 def _faster_neighbours(judge: Judge, chosen: Schedule, family: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
-    """Of the schedules predicted to be above a budget and faster, the one with the least peak, and the one that gains
-    most for its bytes: on the way to that there is more to have for the same bytes, where the way is long enough.
+    """Of the schedules predicted to be above a budget and faster, the one with the least peak, the fastest, and the one
+    that gains most for its bytes: on the way to these there is more to have, where the way is long enough.
     """
     above = [s for s in family if judge.predicted_bytes(s) > budget_bytes and _is_faster(judge, s, chosen)]
     if not above:
@@ -173,4 +189,5 @@ def _faster_neighbours(judge: Judge, chosen: Schedule, family: Sequence[Schedule
     def gain_per_byte(s: Schedule) -> float:
         return (own_price - judge.price(s)) / max(judge.predicted_bytes(s) - own_bytes, 1)
 
-    return list(dict.fromkeys([min(above, key=judge.cost), max(above, key=gain_per_byte)]))
+    fastest = min(above, key=judge.price)
+    return list(dict.fromkeys([min(above, key=judge.cost), fastest, max(above, key=gain_per_byte)]))

@@ -37,7 +37,7 @@ def test_a_small_program_gets_what_nothing_else_offers():
     judge, candidates = diamond(4)
     curves = candidates.planner(NO_CONSTRAINTS).curves
     points = [schedule for curve in curves for schedule in curve]
-    others = [judge.program.plain, *points, *candidates.uniform(AUTO), *candidates.lean(AUTO)]
+    others = [judge.program.plain, *points, *candidates.uniform(AUTO)]
     found = candidates.improved(AUTO, judge.cost, judge.identity)
     gains = []
     for peak, price in map(judge.cost, others):

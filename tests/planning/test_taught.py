@@ -1,0 +1,100 @@
+"""A chain that is taught believes of schedules near a budget what the evaluator says of them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks.models import MODELS, small
+from remat_plan.cost.builder import Rules
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.whole_step import StepProgram
+from remat_plan.planning.planner import Planner
+from remat_plan.planning.taught import SearchedChain, TaughtChain
+from remat_plan.solve.chain import IMPOSSIBLE
+from tests.helpers import traced
+
+CPU = hardware_for("cpu", "cpu")
+
+
+def perceptron():
+    model = MODELS["mlp"](layers=8)
+    return traced(model.loss, model.params, model.batch)
+
+
+class Chain:
+    """The chain of a program, its evaluator, and what was asked of that."""
+
+    def __init__(self, program):
+        rules = Rules(program.graph, CPU)
+        planner = Planner(program.graph, rules)
+        self.asked = []
+        self.plain = StepProgram(rules).loss_timeline(program.plain)
+        self.owned = self.plain.argument_bytes + self.plain.output_bytes
+        self.timeline = lambda s: self.asked.append(s) or StepProgram(rules).loss_timeline(s)
+        self.untaught = planner.curve
+        self.taught = TaughtChain(planner.graph, planner.cuts, planner.options, planner.problems[0], planner.curve)
+
+    def teach(self, share, most=12, best=None):
+        room = int(share * self.plain.peak_bytes) - self.owned
+        proposed = (self.taught.teach(self.timeline, room, best, 0.0) for _ in range(most))
+        return room, [s for s in proposed if s is not None]
+
+    def gap(self, curve, room):
+        """How far peaks are from what is believed, of the points near a number of bytes, as a share; the worst."""
+        near = sorted(range(len(curve)), key=lambda p: abs(curve.limits[p] - room))[:5]
+        return max(abs(curve.limits[p] / (self.timeline(curve[p]).peak_bytes - self.owned) - 1) for p in near)
+
+
+@pytest.mark.parametrize("share", [0.7, 0.5])
+def test_what_a_chain_believes_is_off_by_less_than_half_then(share):
+    chain = Chain(perceptron())
+    room, _ = chain.teach(share)
+    assert chain.gap(chain.taught.curve, room) < 0.5 * chain.gap(chain.untaught, room)
+
+
+def test_each_schedule_is_proposed_and_evaluated_once():
+    chain = Chain(perceptron())
+    _, proposed = chain.teach(0.5, most=40)
+    assert len(proposed) < 40, "there is an end"
+    assert len(set(chain.asked)) == len(chain.asked) == len(proposed)
+
+
+def test_what_is_believed_to_be_slower_than_the_best_is_not_evaluated():
+    chain = Chain(perceptron())
+    (best,) = chain.teach(0.5, most=1)[1]
+    seconds = chain.untaught.seconds
+    chain.teach(0.5, best=best)
+    known = chain.taught._seconds
+    assert all(own < known[best] for s, own in known.items() if s != best)
+    assert max(seconds) > known[best], "there were others"
+
+
+def test_what_is_impossible_stays_so():
+    model = small("gpt2")
+    chain = Chain(traced(model.loss, model.params, model.batch))
+    chain.teach(0.5)
+    before = [o.transient_bytes for row in chain.taught.problem.runs for _, options in row for o in options]
+    after = [o.transient_bytes for row in chain.taught._corrected().runs for _, options in row for o in options]
+    assert [x >= IMPOSSIBLE for x in before] == [x >= IMPOSSIBLE for x in after]
+    assert before != after
+
+
+def layers(count, w, x):
+    for _ in range(count):
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x**2)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.5])
+def test_the_border_is_found_on_a_curve_that_stays(share):
+    shapes = jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((512, 32), "float32")
+    chain = Chain(traced(partial(layers, 24), *shapes))
+    searched = SearchedChain(chain.untaught)
+    room = int(share * chain.plain.peak_bytes) - chain.owned
+    for _ in range(10):
+        searched.teach(chain.timeline, room, None, 0.0)
+    peaks = [chain.timeline(s).peak_bytes - chain.owned for s in chain.untaught]
+    proposed = [chain.timeline(s).peak_bytes - chain.owned for s in chain.asked[:10]]
+    assert max(own for own in peaks if own <= room) in proposed
