@@ -41,7 +41,7 @@ _STARTS = 4
 from so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
 memory may beat what comes of the fastest, and a smaller budget would find it."""
 
-_WAYS_STEPS = 2500
+_WAYS_STEPS = 2000
 """So many steps of the compiled program, over those of one prediction, are how many ways are gone, one at least: some
 ten schedules are predicted along each. Where layers are scanned, neighbours on a curve are far apart: every step saves
 a value, or none does. Of a program whose uniform schedules have no more steps in all they are judged too: chains miss
