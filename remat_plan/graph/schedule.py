@@ -86,6 +86,15 @@ def _holds(segment: Segment, indices: Set[int]) -> bool:
     return any(segment.start <= index < segment.end for index in indices)
 
 
+def emptied(segments: Schedule) -> Schedule:
+    """Return a schedule whose segments save nothing; those inside others stay as they are.
+
+    >>> emptied((saving(0, 4, (2,)), as_is(4, 9)))[0].saved
+    ()
+    """
+    return tuple(s.with_parts(actions=()) if s.actions else s for s in segments)
+
+
 def inside_of(segment: Segment) -> Schedule:
     """The segments inside a segment: those of the regions of its structures, in order, then its children."""
     steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]

@@ -169,6 +169,10 @@ class Candidates:
         """The planner's chains, which nobody taught yet."""
         return chains_of(self.planner(request.constraints))
 
+    def allows(self, request: Request, schedule: Schedule) -> bool:
+        """Whether a schedule respects the constraints of a request."""
+        return honours(self.rules.graph, self.planner(request.constraints).cuts.limits, schedule)
+
     def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Of a small program, what a local search makes of all the others: of these none beats another.
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.schedule import Schedule, emptied
 from remat_plan.planning.blend import paths
 from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
@@ -36,10 +37,11 @@ _WORTH = 0.003
 chain believes to take so much more than the best that it proposed is not judged."""
 
 _STARTS = 4
-"""From so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
+"""Of so many of those with the least peak it is seen what they need without what they save, where nothing fits; and
+from so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
 memory may beat what comes of the fastest, and a smaller budget would find it."""
 
-_WAYS_STEPS = 2500
+_WAYS_STEPS = 2000
 """So many steps of the compiled program, over those of one prediction, are how many ways are gone, one at least: some
 ten schedules are predicted along each. Where layers are scanned, neighbours on a curve are far apart: every step saves
 a value, or none does. Of a program whose uniform schedules have no more steps in all they are judged too: chains miss
@@ -80,7 +82,7 @@ class _Front:
     """What is known of the schedules of a program while one of them is looked for."""
 
     def __init__(self, judge: Judge, candidates: Candidates, request: Request):
-        self.judge = judge
+        self.judge, self._is_allowed = judge, partial(candidates.allows, request)
         plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
@@ -115,11 +117,17 @@ class _Front:
                 chains.append(chain)
 
     def lower(self) -> None:
-        """Have the chains propose below the least peak that is known, as long as that finds one."""
+        """Have the chains propose below the least peak that is known, as long as that finds one.
+
+        Those with the least are judged without what their segments save too: constants that the reader of a saved value
+        needs at full size may be there from the start of the program, which no block knows.
+        """
         least = None
         while self._chains and least != self.least_bytes:
             least = self.least_bytes
             self.propose(int((1 - SAME_PEAK) * least))
+            lean = map(emptied, sorted(self.known, key=self.judge.cost)[:_STARTS])
+            self.known |= dict.fromkeys(filter(self._is_allowed, lean))
 
     def go_ways(self, budget_bytes: int) -> None:
         """Judge what is between the fastest that fit and faster neighbours that do not."""

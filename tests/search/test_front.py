@@ -79,6 +79,9 @@ class Offers:
     def named(self, request):
         return self._named
 
+    def allows(self, request, schedule):
+        return False
+
     def may_stay_plain(self, request):
         return False
 
@@ -86,6 +89,7 @@ class Offers:
 @pytest.fixture(autouse=True)
 def numbers_for_schedules(monkeypatch):
     monkeypatch.setattr("remat_plan.search.front.paths", lambda graph, low, high: ())
+    monkeypatch.setattr("remat_plan.search.front.emptied", lambda s: s)
     monkeypatch.setattr("remat_plan.search.front._segments", lambda s: 1 if isinstance(s, int) else len(s))
 
 
