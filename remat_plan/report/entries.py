@@ -166,9 +166,8 @@ class _Node:
 def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     """The table of decisions: a tree, as lines; equal neighbours and equal groups are folded."""
     each = iter([d for d in plan.decisions for _ in range(d.count)])
-    nodes = _nodes(plan.schedule, each, {})
-    if plan.is_written:
-        nodes = tuple(_Node(d.equations, d, (), 0) for d in each)
+    written = plan.is_written  # whose segment does not know how many equations there are
+    nodes = tuple(_Node(d.equations, d, (), 0) for d in each) if written else _nodes(plan.schedule, each, {})
     return tuple(_joined(_entries(nodes, 0)))
 
 

@@ -127,7 +127,7 @@ class Plan(Shown):
     @property
     def is_identity(self) -> bool:
         """Whether the budget is met without recomputing anything."""
-        return bool(self.schedule) and not is_planned(self.schedule)
+        return not (self.is_written or is_planned(self.schedule))
 
     @property
     def is_written(self) -> bool:

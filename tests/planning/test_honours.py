@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import remat_plan as rp
 from remat_plan._compat import live_jaxpr, open_jaxpr, sub_jaxprs
 from remat_plan.cost.builder import Rules
-from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
+from remat_plan.graph.schedule import WRITTEN, Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Constraints, resolve
@@ -276,7 +276,7 @@ def test_what_is_never_returned():
     save, again = (resolve(graph, constraints) for constraints in (SAVE, AGAIN))
     cases = [
         ((as_is(0, n),), True, False),
-        ((), False, False),
+        (WRITTEN, False, False),
         ((saving(0, n),), False, True),
         ((around(0, n, (as_is(0, n),)),), False, True),
         (steps(bare), False, True),
