@@ -26,6 +26,7 @@ from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Actions, Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -200,7 +201,17 @@ class _Profiler:
         for point in points:
             other = _pulled_back(self.graph, run, problem, point)
             chosen.setdefault(other.actions, other)
+        for choice in product_selections(self.graph, run, problem):  # what people write; between, the hull has mixtures
+            chosen.setdefault(choice.actions, choice)
         return list(chosen.values())
+
+
+def product_selections(graph: Graph, run: Run, problem: SegmentProblem) -> Iterator[Selection]:
+    """Yield the selections that save the products of a run, and those without batch dimensions."""
+    made = [(i, graph.ops[graph.values[v].producer]) for i, v in enumerate(run.values)]
+    for keeps in (is_product, is_unbatched_product):
+        products = {i: 0 for i, op in made if problem.saveable[i] and keeps(op)}
+        yield min_cut.prune(problem, min_cut.complete(problem, products))
 
 
 def stays_plain(graph: Graph, run: Run) -> bool:

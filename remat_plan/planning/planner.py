@@ -26,9 +26,8 @@ from remat_plan.planning.cuts import (
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
-from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options
+from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
-from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
@@ -218,10 +217,7 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
     if n <= _LONG_REGION:
         hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)
     chosen = {c.actions: c for c in hull}
-    for keeps in (is_product, is_unbatched_product):
-        made = [(i, region.ops[region.values[v].producer]) for i, v in enumerate(run.values)]
-        products = {i: 0 for i, op in made if problem.saveable[i] and keeps(op)}
-        choice = min_cut.prune(problem, min_cut.complete(problem, products))
+    for choice in product_selections(region, run, problem):
         chosen.setdefault(choice.actions, choice)
     for choice in chosen.values():
         yield (saving(0, n, {run.values[i]: action for i, action in actions_of(run, choice)}),)
