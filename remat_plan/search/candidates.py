@@ -24,7 +24,16 @@ from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import find_schedules, make_task
-from remat_plan.planning.strategies.records import CHECKED, NO_SETTINGS, Found, Settings, Strategy, Task
+from remat_plan.planning.strategies.records import (
+    BY_RULE,
+    CHECKED,
+    MOVES,
+    NO_SETTINGS,
+    Found,
+    Settings,
+    Strategy,
+    Task,
+)
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.planning.taught import SearchedChain, chains_of
 from remat_plan.small.progress import Progress
@@ -119,14 +128,14 @@ class Candidates:
             ValueError: constraints that the program does not allow.
         """
         if request not in self._tasks:
-            rules, searches = self.rules, request.strategy.find is None
+            rules, searches = self.rules, bool(request.strategy.sources)
             constraints = request.constraints if searches else request.constraints.by_name()
             self._tasks[request] = make_task(rules.graph, rules.hardware, constraints, request.settings)
         return self._tasks[request]
 
     def keeps_collectives(self, request: Request) -> bool:
         """Whether collectives are kept from running again though nobody spoke of them."""
-        silent = request.constraints.never_recompute is None and request.strategy.find is None
+        silent = request.constraints.never_recompute is None and bool(request.strategy.sources)
         return silent and bool(collectives(self.rules.graph))
 
     def may_stay_plain(self, request: Request) -> bool:
@@ -153,7 +162,7 @@ class Candidates:
 
     def uniform(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
-        if request.strategy.name != "auto" or len(self.rules.graph.ops) > _LONG_OPS:
+        if BY_RULE not in request.strategy.sources or len(self.rules.graph.ops) > _LONG_OPS:
             return ()
         task, cuts = self.task(request), self.planner(request.constraints).cuts
         # A segment that ends before a product, not behind it, is differentiated with less beside it: in a small program
@@ -185,7 +194,7 @@ class Candidates:
             identity: equal for programs with the same schedules and the same costs of them.
         """
         graph = self.rules.graph
-        if request.strategy.name != "auto" or not is_small(graph) or not can_move(graph):
+        if MOVES not in request.strategy.sources or not is_small(graph) or not can_move(graph):
             return ()
         key = identity, request.constraints
         if (known := _found.use(key)) is not None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.schedule import Schedule, actions_in
 from remat_plan.planning.honours import honours
+from remat_plan.planning.strategies.records import AS_WRITTEN
 from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.driver import DOUBT, WORTH, Driver, Fitted
@@ -89,7 +90,7 @@ def find_confirmed(
 
 def may_stay_written(judge: Judge, request: Request) -> bool:
     """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
-    free = request.strategy.name == "auto" and request.constraints.is_free
+    free = AS_WRITTEN in request.strategy.sources and request.constraints.is_free
     return free and judge.program.has_own_remat
 
 

@@ -1,7 +1,7 @@
 """The fastest schedule of a program within a budget, by predictions alone.
 
 In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: the fastest schedule found that is predicted to fit, or
-the one that needs least. What the compiler says of them is asked by ``levels``.
+the one that needs least. What the compiler says of them is asked by ``driver``.
 
 The planner's chains propose schedules for the budget and are taught by what is predicted of them
 (``planning.taught``). Beside these there are schedules by one rule for all blocks, what a local search finds in a small

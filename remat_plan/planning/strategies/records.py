@@ -85,6 +85,11 @@ class Finder:
         return getattr(module, self.function)(argument)
 
 
+CHAIN, BY_RULE, MOVES, AS_WRITTEN = "chain", "by rule", "moves", "as written"
+"""Where the schedules of a search come from: dynamic programming; uniform policies; a local search in small programs;
+the user's own ``jax.checkpoint`` regions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One row of the table of strategies.
@@ -97,9 +102,10 @@ class Strategy:
         budget: ``"needed"``, ``"searched"`` (fewest recomputed seconds that fits; without a budget the least peak) or
             ``"checked"`` (one schedule).
         settings: the class of objects that say more than its name, such as ``rp.Binomial``; or ``""``.
-        find: makes its schedules; None for those that are the planner's own dynamic program.
+        find: makes its schedules; None for a search.
         law: what it does with a loop; None: it leaves structures as they are.
         layer: makes its schedules of the body of a loop that is a layer; None: as of any other region.
+        sources: of a search, where its schedules come from.
     """
 
     name: str
@@ -111,3 +117,4 @@ class Strategy:
     find: Callable[[Task], Found] | None = None
     law: Callable[[Any], Iterable[Choice]] | None = None
     layer: Callable[[Task], Found] | None = None
+    sources: tuple[str, ...] = ()

@@ -6,8 +6,12 @@ In: names. Out: ``Strategy`` records.
 from __future__ import annotations
 
 from remat_plan.planning.strategies.records import (
+    AS_WRITTEN,
+    BY_RULE,
+    CHAIN,
     CHECKED,
     MILP_MOST_OPS,
+    MOVES,
     NEEDED,
     SEARCHED,
     Finder,
@@ -27,6 +31,7 @@ _ROWS = (
         "dynamic programming with options for each block, and the uniform policies below; the fastest that fits",
         "you have no budget, or want to fix in advance what is saved",
         NEEDED,
+        sources=(CHAIN, BY_RULE, MOVES, AS_WRITTEN),
     ),
     Strategy(
         "chain",
@@ -34,6 +39,7 @@ _ROWS = (
         "dynamic programming alone",
         "outside comparisons: auto includes its schedules",
         NEEDED,
+        sources=(CHAIN,),
     ),
     Strategy(
         "memory",
