@@ -43,9 +43,8 @@ WORTH = 0.005
 """So much shorter a step has to be, as predicted, to be worth a compile."""
 
 DOUBT = 0.1
-"""So far predictions are off at most where nothing alike was compiled, as a share. Choices near the low end are
-compiled that are expected up to it above the least; of those that a person may have written one that is expected up to
-half of it above the budget."""
+"""So far predictions are off at most where nothing alike was compiled, as a share. Choices are compiled that are expected
+so far above the budget: one that a person may have written, and those that are half of it faster."""
 
 
 def most_compiles(target: Target) -> int:
@@ -169,7 +168,8 @@ class Driver:
         """
         best = self.best(budget_bytes, known=True)
         if best is not None:
-            return self.expected_best(budget_bytes, best) or self.by_hand(budget_bytes, best)
+            found = self.expected_best(budget_bytes, best) or self.by_hand(budget_bytes, best)
+            return found or self.bold(budget_bytes, best)
         floor = self.floor()
         found = self.expected_best(budget_bytes) if self.left > min(len(floor), self._reserved) else None
         return found or next(iter(floor), None)
@@ -268,19 +268,26 @@ class Driver:
         """New choices near the low end: what is predicted to need least is not always what needs least.
 
         They do not depend on the budget. The first is the fastest of those that are predicted to need least to a
-        thousandth; then one that needs less than it, two by one rule for blocks, which are off in another way, and some
-        that recompute less; what is expected far above the least of them is left out.
+        thousandth; then two by one rule for blocks, which are off in another way, one that needs less than the first, and
+        some that recompute less, unless these are expected far above the least.
         """
         first = self.choice(0)
-        least = self.level(first)
-        uniform = zip(*(mark.uniform() for mark in self.marks), strict=True)
-        levels = [least - 1, *(int((1 + share * DOUBT) * least) for share in (0.5, 1, 1.5, 2))]
-        others = [*uniform, *map(self.choice, levels)]
-        found = [first, *sorted(others, key=self.level)]
         if first not in self.tried:
             return [first]
-        most = (1 + DOUBT) * self.total(self.least())
-        return [c for c in dict.fromkeys(found) if self.is_new(c) and self.expected(self.level(c)) <= most]
+        least, most = self.level(first), (1 + DOUBT) * self.total(self.least())
+        uniform = [*zip(*(mark.uniform() for mark in self.marks), strict=True)]
+        levels = map(self.choice, [least - 1, *(int((1 + share * DOUBT) * least) for share in (0.5, 1, 2))])
+        found = [*uniform, *(c for c in levels if self.expected(self.level(c)) <= most)]
+        return [c for c in dict.fromkeys(sorted(found, key=self.level)) if self.is_new(c)]
+
+    def bold(self, budget_bytes: int, best: Choice) -> Choice | None:
+        """The next choice that is expected a little above the budget and is so much faster that it is worth a compile.
+
+        Schedules that are cut elsewhere may be off in another way, and a search for a larger budget would find them.
+        """
+        most = (1 - DOUBT / 2) * self.price(best)
+        larger = (self.choice(self.aim((1 + share * DOUBT) * budget_bytes)) for share in (0.5, 1))
+        return next((c for c in larger if self.price(c) <= most and self.is_new(c)), None)
 
     def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
         """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
@@ -290,8 +297,8 @@ class Driver:
         """
         largest, *others = self.marks
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
-        known = [c for c in beside if c in self.tried]
-        most = budget_bytes if known else (1 + DOUBT / 2) * budget_bytes
+        known = [c for c in beside if c in self.tried and self.level(c) < self.plain_level]
+        most = budget_bytes if known else (1 + DOUBT) * budget_bytes
         near = [c for c in beside if c not in known and self.expected(self.level(c), known) <= most]
         less = [c for c in near if flops(self.marks, c) <= (1 - WORTH) * flops(self.marks, best)]
         return min((c for c in less if self.price(c) <= self.price(best)), key=self.price, default=None)

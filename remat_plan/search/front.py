@@ -44,8 +44,11 @@ memory may beat what comes of the fastest, and a smaller budget would find it.""
 _WAYS_STEPS = 2000
 """So many steps of the compiled program, over those of one prediction, are how many ways are gone, one at least: some
 ten schedules are predicted along each. Where layers are scanned, neighbours on a curve are far apart: every step saves
-a value, or none does. Of a program whose uniform schedules have no more steps in all they are judged too: chains miss
-what is kept by one block for another, above all around loops."""
+a value, or none does."""
+
+_RULES_STEPS = 20_000
+"""Of a program whose uniform schedules have no more such steps in all they are judged too, which takes less than a
+second: chains miss what is kept by one block for another, above all around loops."""
 
 _PROPOSED = 16
 """So many schedules the chains propose for a budget at most."""
@@ -89,7 +92,7 @@ class _Front:
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         beside = named.schedules if named is not None else candidates.uniform(request)
         if named is None:
-            beside = beside if len(beside) * self._steps <= _WAYS_STEPS else ()
+            beside = beside if len(beside) * self._steps <= _RULES_STEPS else ()
             beside = *beside, *candidates.improved(request, judge.cost, judge.identity)
         self.known = dict.fromkeys([*beside, *plain])
 
