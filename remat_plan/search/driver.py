@@ -43,8 +43,8 @@ WORTH = 0.005
 """So much shorter a step has to be, as predicted, to be worth a compile."""
 
 DOUBT = 0.1
-"""So far predictions are off at most where nothing alike was compiled, as a share. Choices are compiled that are expected
-so far above the budget: one that a person may have written, and those that are half of it faster."""
+"""So far predictions are off at most where nothing alike was compiled, as a share. Choices are compiled that are
+expected so far above the budget: one that a person may have written, and those that are half of it faster."""
 
 
 def most_compiles(target: Target) -> int:
@@ -268,8 +268,8 @@ class Driver:
         """New choices near the low end: what is predicted to need least is not always what needs least.
 
         They do not depend on the budget. The first is the fastest of those that are predicted to need least to a
-        thousandth; then two by one rule for blocks, which are off in another way, one that needs less than the first, and
-        some that recompute less, unless these are expected far above the least.
+        thousandth; then two by one rule for blocks, which are off in another way, one that needs less than the first,
+        and some that recompute less, unless these are expected far above the least.
         """
         first = self.choice(0)
         if first not in self.tried:
