@@ -299,6 +299,6 @@ class Driver:
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
         known = [c for c in beside if c in self.tried and self.level(c) < self.plain_level]
         most = budget_bytes if known else (1 + DOUBT) * budget_bytes
-        near = [c for c in beside if c not in known and self.expected(self.level(c), known) <= most]
+        near = [c for c in beside if c not in self.tried and self.expected(self.level(c), known) <= most]
         less = [c for c in near if flops(self.marks, c) < flops(self.marks, best)]
         return min((c for c in less if self.price(c) <= self.price(best)), key=self.price, default=None)

@@ -249,3 +249,18 @@ def test_a_hand_that_computes_a_little_less_is_tried_where_the_budget_is_used_up
     assert found.choice == (10,)
     assert len({10.5, 10.6, 10.7} & {*compiled}) == 1, "once the first of them is known the others are as far off"
     assert (1 + DOUBT) * 100 > 107
+
+
+class Written(Stepped):
+    """A mark whose plain schedule is one of those by rule, as it is where a policy saves everything."""
+
+    def beside(self):
+        return [self.judge.program.plain]
+
+
+def test_what_was_tried_is_no_hand_to_try():
+    """The plain step is a little above the budget: a search that proposed it again would not end."""
+    mark = Written(10, 1800, 2000)
+    found, compiled = search(mark, 1900, lambda level: level, known={(2000,): memory(1950, None)})
+    assert found.choice == (1800,)
+    assert compiled == [1800]
