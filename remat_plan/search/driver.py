@@ -276,7 +276,7 @@ class Driver:
             return [first]
         least, most = self.level(first), (1 + DOUBT) * self.total(self.least())
         uniform = [*zip(*(mark.uniform() for mark in self.marks), strict=True)]
-        levels = map(self.choice, [least - 1, *(int((1 + share * DOUBT) * least) for share in (0.5, 1, 2))])
+        levels = map(self.choice, [least - 1, *(int((1 + share * DOUBT) * least) for share in (0.5, 1, 1.5, 2))])
         found = [*uniform, *(c for c in levels if self.expected(self.level(c)) <= most)]
         return [c for c in dict.fromkeys(sorted(found, key=self.level)) if self.is_new(c)]
 

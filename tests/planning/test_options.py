@@ -47,7 +47,7 @@ def test_long_runs_have_the_two_ends_of_their_hull(found):
     for span in long:
         profile, run = found.profiles[span], found.runs[span]
         parts = [found.profiles[s, s + 1] for s in range(*span)]
-        assert len(profile.options) <= 2 * options._MAX_LONG + 1
+        assert len(profile.options) <= 2 * options._MAX_LONG + 3, "and those that save its products"
         assert min(o.kept_bytes for o in profile.options) <= sum(min(o.kept_bytes for o in p.options) for p in parts)
         assert any(o.plain for o in profile.options), run.ops
 
