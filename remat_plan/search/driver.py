@@ -42,7 +42,7 @@ that leaves more, where that promises anything."""
 WORTH = 0.005
 """So much shorter a step has to be, as predicted, to be worth a compile."""
 
-DOUBT = 0.1
+DOUBT = 0.12
 """So far predictions are off at most where nothing alike was compiled, as a share. Choices are compiled that are
 expected so far above the budget: one that a person may have written, and those that are half of it faster."""
 
@@ -168,8 +168,10 @@ class Driver:
         """
         best = self.best(budget_bytes, known=True)
         if best is not None:
-            found = self.expected_best(budget_bytes, best) or self.by_hand(budget_bytes, best)
-            return found or self.bold(budget_bytes, best)
+            sources = [self.expected_best, self.by_hand, self.bold]
+            if self.left <= 2:  # before the last compiles are used up between what fits and what does not
+                sources = [self.by_hand, *sources]
+            return next((c for source in sources if (c := source(budget_bytes, best)) is not None), None)
         floor = self.floor()
         found = self.expected_best(budget_bytes) if self.left > min(len(floor), self._reserved) else None
         return found or next(iter(floor), None)
@@ -292,13 +294,17 @@ class Driver:
     def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
         """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
 
-        They are off in another way than what the search is made of: they may be expected above the budget, by what is
-        known of the plain step, until the first of them is compiled.
+        They are off in another way than what the search is made of, and two that are predicted alike from each other.
+        So they may be expected above the budget, by what is known of the plain step, until two of them came out above.
         """
         largest, *others = self.marks
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
-        known = [c for c in beside if c in self.tried and self.level(c) < self.plain_level]
-        most = budget_bytes if known else (1 + DOUBT) * budget_bytes
-        near = [c for c in beside if c not in self.tried and self.expected(self.level(c), known) <= most]
+        over = [
+            c for c in beside if c in self.sure and budget_bytes < self.total(c) and self.level(c) < self.plain_level
+        ]
+        if len(over) > 1:
+            return None
+        most = (1 + DOUBT) * budget_bytes
+        near = [c for c in beside if c not in self.tried and self.expected(self.level(c), []) <= most]
         less = [c for c in near if flops(self.marks, c) < flops(self.marks, best)]
         return min((c for c in less if self.price(c) <= self.price(best)), key=self.price, default=None)

@@ -247,7 +247,7 @@ def test_a_hand_that_computes_a_little_less_is_tried_where_the_budget_is_used_up
     assert compiled[-1] == 10.7
     found, compiled = search(schedules, 100, lambda s: 10 * s)
     assert found.choice == (10,)
-    assert len({10.5, 10.6, 10.7} & {*compiled}) == 1, "once the first of them is known the others are as far off"
+    assert len({10.5, 10.6, 10.7} & {*compiled}) == 2, "once two of them are known the others are as far off"
     assert (1 + DOUBT) * 100 > 107
 
 
