@@ -24,6 +24,7 @@ from remat_plan.planning.strategies.registry import lookup
 from remat_plan.report.strategies import Strategies
 from remat_plan.search.candidates import Request
 from remat_plan.small.budget import BudgetError
+from remat_plan.verify.compile import compile_memory
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"layers": 4},
@@ -123,7 +124,8 @@ def measure(
         predicted, data = judge.predicted_bytes(schedule), stored(schedule)
         found = kept.find((target, model.name, dtype, name))
         if found is None or found.schedule != data:
-            peak_bytes = judge.compiled_bytes(schedule, judge.fast)
+            fast = judge.target.compiles_slowly
+            peak_bytes = compile_memory(judge.step(schedule), judge.structs, judge.target, fast=fast).total_bytes
             found = kept.put(Compiled(target, model.name, dtype, name, data, peak_bytes, versions()))
         compiled = found.peak_bytes
         report.add(model.name, dtype, target, name, mb(predicted), mb(compiled), f"{predicted / compiled:.3f}")

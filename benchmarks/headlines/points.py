@@ -108,7 +108,7 @@ def plain_point(session: Session) -> Point:
 
 
 def _seconds(session: Session, schedule: Schedule) -> float | None:
-    return session.judge.compile_seconds.get((schedule, False))
+    return session.judge.compile_seconds.get(schedule)
 
 
 def plan_of(session: Session, ask: Ask, plain: Point) -> Plan:

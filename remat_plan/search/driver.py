@@ -89,6 +89,7 @@ class Driver:
     sure: set[Choice] = field(default_factory=set)
     left: int = MOST_COMPILES - 1
     _choices: dict[int, Choice] = field(default_factory=dict)
+    _reserved: int = 0  # compiles that a search leaves for the low end as long as nothing fits
 
     def search(self, budget_bytes: int) -> Fitted:
         """Find the fastest choice whose compiled step is within the budget, or else the one that needs least.
@@ -101,7 +102,7 @@ class Driver:
             best = self.best(budget_bytes, known=True)
             unsure = best if best is not None and best not in self.sure else None
             choice = (self.next(budget_bytes) if self.left > 1 or unsure is None else None) or unsure
-            if choice is None:
+            if choice is None or choice in self.sure:  # nothing new is left
                 break
             self.measure(choice)
         choice = self.best(budget_bytes) or self.least()

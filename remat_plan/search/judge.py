@@ -62,10 +62,10 @@ class Judge:
         cost: whose seconds: ``"table"`` or ``"measured"`` (see ``clock.store``).
 
     Attributes:
-        asked: what the compiler was asked for, known or not: schedules, and whether with little optimisation.
+        asked: what the compiler was asked for, known or not.
         compile_seconds: how long each of them took when it was compiled.
         compiles: how often something was compiled.
-        known: what was compiled in this process of programs that are told to be the same, with default options.
+        known: what was compiled in this process of programs that are told to be the same.
         unplanned: the function without recomputation, as JAX has it: the plain schedule of all of its equations, those
             that planning merges with others too. For the evaluator it is the plain one.
     """
@@ -74,16 +74,15 @@ class Judge:
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
-        self.fast = target.compiles_slowly
         self.rules = Rules(program.graph, self.hardware)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}
-        self._compiled: dict[tuple[Schedule, bool], CompiledMemory] = {}
+        self._compiled: dict[Schedule, CompiledMemory] = {}
         self.compiles = 0
         self._plain_seconds: float | None = None
-        self.asked: list[tuple[Schedule, bool]] = []
-        self.compile_seconds: dict[tuple[Schedule, bool], float] = {}
+        self.asked: list[Schedule] = []
+        self.compile_seconds: dict[Schedule, float] = {}
         constants = [c for _, c in program.graph.constants]
         self.kind = GradientStep if program.is_loss else PullbackStep
         self.promoted = any(map(_compat.is_tracer, constants))
@@ -137,54 +136,52 @@ class Judge:
         """The evaluator's peak for a schedule."""
         return self.timeline(schedule).peak_bytes
 
-    def compiled_bytes(self, schedule: Schedule, fast: bool = False) -> int:
-        """XLA's peak for a schedule on the target; ``fast`` with little optimisation (TPU only: much quicker)."""
-        return self.compiled(schedule, fast).total_bytes
+    def compiled_bytes(self, schedule: Schedule) -> int:
+        """XLA's peak for a schedule on the target."""
+        return self.compiled(schedule).total_bytes
 
-    def compiled(self, schedule: Schedule, fast: bool = False) -> CompiledMemory:
-        """What XLA says of a schedule on the target; ``fast`` as of ``compiled_bytes``."""
-        self.asked.append((schedule, fast))
-        return self._compile(schedule, fast)
+    def compiled(self, schedule: Schedule) -> CompiledMemory:
+        """What XLA says of a schedule on the target."""
+        self.asked.append(schedule)
+        return self._compile(schedule)
 
     def compiled_peaks(self, schedules: Iterable[Schedule]) -> dict[Schedule, int]:
-        """XLA's peaks of those schedules that were compiled here, with default options."""
-        return {s: self._compiled[s, False].total_bytes for s in schedules if (s, False) in self._compiled}
+        """XLA's peaks of those schedules that were compiled here."""
+        return {s: self._compiled[s].total_bytes for s in schedules if s in self._compiled}
 
     def compiled_seconds(self, schedule: Schedule) -> float | None:
         """Seconds of a schedule's step by the module that XLA makes of it; None where that does not tell.
 
-        Compiled with default options, as ``compiled_bytes`` is without ``fast``: whichever asks second finds it done.
+        Whichever of this and ``compiled_bytes`` asks second finds it compiled.
         """
-        self.asked.append((schedule, False))
-        return self._compile(schedule, False).seconds
+        return self.compiled(schedule).seconds
 
     def compiled_overhead(self, schedule: Schedule) -> float | None:
-        """Seconds of a schedule's step over those of the plain one, less one, both as compiled with default options.
+        """Seconds of a schedule's step over those of the plain one, less one, both as compiled.
 
         Negative where recomputing is faster. None where a module does not tell (of a loop of unknown length, say), or
         the plain step is one that the compiler refuses (a TPU's memory). A plan that is verified has compiled both
         already.
         """
-        plain = self._compile(self.unplanned, False).seconds  # what others are set against, not what is asked for
+        plain = self._compile(self.unplanned).seconds  # what others are set against, not what is asked for
         planned = self.compiled_seconds(schedule) if plain else None
         return planned / plain - 1.0 if plain and planned is not None else None
 
-    def _compile(self, schedule: Schedule, fast: bool) -> CompiledMemory:
-        key = schedule, fast
-        if key not in self._compiled:
+    def _compile(self, schedule: Schedule) -> CompiledMemory:
+        if schedule not in self._compiled:
             self.progress.say(f"compiling for {self.device} ({len(self._compiled) + 1})")
             started = time.perf_counter()
             step = self.step(schedule)
             if _compat.has_checks(self.program.jaxpr):  # whoever runs the step has checkify around it
                 step = _compat.reporting_checks(step)
-            self._compiled[key] = compile_memory(step, self.structs, self.target, fast=fast, hardware=self.hardware)
+            made = self._compiled[schedule] = compile_memory(step, self.structs, self.target, hardware=self.hardware)
             self.compiles += 1
-            if not (fast or is_written(schedule) or self._is_unmerged(schedule)):  # which identity does not tell
-                self.known.add(schedule, self._compiled[key])
-            self.compile_seconds[key] = time.perf_counter() - started
-            told = self.device, self.compile_seconds[key], self._compiled[key].total_bytes
+            if not (is_written(schedule) or self._is_unmerged(schedule)):  # which identity does not tell
+                self.known.add(schedule, made)
+            self.compile_seconds[schedule] = time.perf_counter() - started
+            told = self.device, self.compile_seconds[schedule], made.total_bytes
             _LOG.debug("compiled a schedule for %s in %.2f s: %d bytes", *told)
-        return self._compiled[key]
+        return self._compiled[schedule]
 
     def _is_unmerged(self, schedule: Schedule) -> bool:
         """Whether a schedule is of equations that planning merges too, so that it is none of the graph."""
