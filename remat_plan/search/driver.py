@@ -300,12 +300,11 @@ class Driver:
         """
         largest, *others = self.marks
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
-        over = [
-            c for c in beside if c in self.sure and budget_bytes < self.total(c) and self.level(c) < self.plain_level
-        ]
+        most = (1 + DOUBT) * budget_bytes
+        near = [c for c in beside if self.expected(self.level(c), []) <= most]
+        over = [c for c in near if c in self.tried and self.total(c) > budget_bytes and self.level(c) < self.plain_level]
         if len(over) > 1:
             return None
-        most = (1 + DOUBT) * budget_bytes
-        near = [c for c in beside if c not in self.tried and self.expected(self.level(c), []) <= most]
-        less = [c for c in near if flops(self.marks, c) < flops(self.marks, best)]
+        new = [c for c in near if c not in self.tried]
+        less = [c for c in new if flops(self.marks, c) < flops(self.marks, best)]
         return min((c for c in less if self.price(c) <= self.price(best)), key=self.price, default=None)
