@@ -15,7 +15,6 @@ from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.limits import make_constraints
-from remat_plan.planning.planner import spread_points
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
@@ -26,6 +25,7 @@ from remat_plan.results.analysis import Analysis, analyze_graph
 from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
+from remat_plan.search.front import family
 from remat_plan.search.judge import Judge
 from remat_plan.search.seconds import check_time
 from remat_plan.small import garbage
@@ -211,15 +211,11 @@ def tradeoff(
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)
     static = positions(static_argnums, "static_argnums")
-    found = []
     with shown:
         judge = Judge(program, device, shown, cost)
         candidates = Candidates(judge.rules, shown)
         request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing)
-        for chosen in _families(candidates, request, judge, max(points - 1, 2)):
-            for number, schedule in enumerate(chosen):
-                shown.say("evaluating schedules", done=number, total=len(chosen))
-                found.append(_point(judge, schedule))
+        found = [_point(judge, schedule) for schedule in family(judge, candidates, request, max(points, 2))]
         plain = _point(judge, program.plain)
         found.append(plain)
         written = _point(judge, program.written) if program.has_own_remat else None
@@ -244,13 +240,6 @@ def _distinct(points: Sequence[TradeoffPoint], plain: TradeoffPoint) -> tuple[Tr
             kept.pop()
         kept.append(point)
     return tuple(reversed(kept))
-
-
-def _families(candidates: Candidates, request: Request, judge: Judge, most: int) -> list[list[Schedule]]:
-    """Schedules from the least bytes to the least seconds, so many of each family; of small programs the best known."""
-    if best := candidates.improved(request, judge.cost, judge.identity):
-        return [[best[i] for i in spread_points(len(best), most)]]
-    return [curve.spread(most) for curve in candidates.planner(request.constraints).curves]
 
 
 def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:

@@ -302,8 +302,8 @@ class Driver:
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
         most = (1 + DOUBT) * budget_bytes
         near = [c for c in beside if self.expected(self.level(c), []) <= most]
-        over = [c for c in near if c in self.tried and self.total(c) > budget_bytes and self.level(c) < self.plain_level]
-        if len(over) > 1:
+        over = [c for c in near if c in self.tried and budget_bytes < self.total(c)]
+        if sum(self.level(c) < self.plain_level for c in over) > 1:
             return None
         new = [c for c in near if c not in self.tried]
         less = [c for c in new if flops(self.marks, c) < flops(self.marks, best)]

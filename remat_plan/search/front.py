@@ -53,6 +53,9 @@ second: chains miss what is kept by one block for another, above all around loop
 _PROPOSED = 16
 """So many schedules the chains propose for a budget at most."""
 
+_PROPOSED_ALONG = 4
+"""So many for each of a row of budgets, where they are taught by those before."""
+
 
 def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Request) -> Schedule:
     """Find the schedule with the least recomputation that is predicted to fit, or else the least predicted peak.
@@ -81,6 +84,23 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     return min(alike, key=_segments)
 
 
+def family(judge: Judge, candidates: Candidates, request: Request, points: int) -> list[Schedule]:
+    """Return the schedules that are predicted to be best from little memory to that of the plain one.
+
+    Each is the fastest known for one of ``points`` budgets, each larger than the one before by the same share. The
+    chains are taught by all of them; no ways are gone, and the least peak may be lower than the first.
+    """
+    found = _Front(judge, candidates, request)
+    found.propose(0, _PROPOSED_ALONG)
+    least, plain = found.least_bytes, judge.predicted_bytes(judge.program.plain)
+    goals = [int(least * (plain / least) ** (number / (points - 1))) for number in range(1, points)]
+    for goal in goals:
+        found.propose(goal, _PROPOSED_ALONG)
+    goals.append(int((1 + SAME_PEAK) * found.least_bytes))
+    best = [found.fitting(goal)[0] for goal in sorted(goals)]
+    return list(dict.fromkeys(best))
+
+
 class _Front:
     """What is known of the schedules of a program while one of them is looked for."""
 
@@ -105,10 +125,10 @@ class _Front:
         """What is predicted to fit, the fastest first."""
         return fastest_first(self.judge, self.known, budget_bytes)
 
-    def propose(self, budget_bytes: int) -> None:
+    def propose(self, budget_bytes: int, most: int = _PROPOSED) -> None:
         """Have the chains propose schedules for a budget, in turn, each while it has new ones."""
         plain = self.judge.timeline(self.judge.program.plain)
-        chains, left = list(self._chains), _PROPOSED
+        chains, left = list(self._chains), most
         while chains and left:
             chain = chains.pop(0)
             best = next(iter(self.fitting(budget_bytes)), None)

@@ -24,6 +24,7 @@ from remat_plan.clock.turns import Ratio, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.strategies.records import Strategy
 from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.front import family
 from remat_plan.search.judge import Judge
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ _SHARES = (0.8, 0.6, 0.4)
 memory traffic costs is what predictions know least about."""
 
 _POINTS = 8
-"""So many points of each of the planner's curves are judged."""
+"""For so many budgets the schedules that are predicted to be best are judged."""
 
 
 def by_compiler(judge: Judge) -> Seconds:
@@ -128,14 +129,8 @@ def find_fastest(judge: Judge, candidates: Candidates, request: Request, seconds
 
 def proposed(judge: Judge, candidates: Candidates, request: Request) -> list[Schedule]:
     """Schedules that may be the fastest, by prediction."""
-    curves = candidates.planner(request.constraints).curves
-    points = [s for curve in curves for s in curve.spread(_POINTS)]
-    known = {
-        (judge.predicted_bytes(s), judge.timeline(s).seconds): s
-        for s in (*points, *candidates.uniform(request))
-        if s != judge.program.plain
-    }
-    ordered = [known[key] for key in sorted(known, key=lambda key: (key[1], key[0]))]
     plain = judge.predicted_bytes(judge.program.plain)
+    known = [s for s in family(judge, candidates, request, _POINTS) if s != judge.program.plain]
+    ordered = sorted(known, key=lambda s: (judge.timeline(s).seconds, judge.predicted_bytes(s)))
     within = [next((s for s in ordered if judge.predicted_bytes(s) <= share * plain), None) for share in _SHARES]
     return list(dict.fromkeys([*ordered[:_FASTEST], *(s for s in within if s is not None)]))
