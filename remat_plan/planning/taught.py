@@ -9,8 +9,8 @@ added to the option's transient bytes, to those of all equal blocks, and the cha
 block that were not seen yet all are taken to be off by as much as the others are. So it takes about ten schedules until
 the chain believes of those near a budget what the evaluator says of them.
 
-Beside it the chain as nobody taught it is searched for the border of what fits: peaks mostly rise along its curve. A
-chain of so many blocks that solving takes longer than evaluating has that search only.
+A chain of so many blocks that solving takes longer than evaluating is not taught but searched for the border of what
+fits: peaks mostly rise along its curve.
 
 Limits: seconds are believed as they are.
 """
@@ -160,13 +160,11 @@ class TaughtChain(SearchedChain):
 
 
 def chains_of(planner: Planner) -> list[SearchedChain]:
-    """Return the chains of a program, which nobody taught yet: those that can be, and those that stay as they are."""
-    first, *others = planner.curves
-    found = [SearchedChain(curve) for curve in (first, *others[len(planner.problems) - 1 :])]
+    """Return the chains of a program, which nobody taught yet."""
     if len(planner.problems[0].block_classes) > WIDE:
-        return found
+        return [SearchedChain(planner.curve)]
     pairs = zip(planner.problems, planner.curves, strict=False)
-    return [*(TaughtChain(planner.graph, planner.cuts, planner.options, *pair) for pair in pairs), *found]
+    return [TaughtChain(planner.graph, planner.cuts, planner.options, *pair) for pair in pairs]
 
 
 def _moved(option: RunOption, off_bytes: int) -> RunOption:

@@ -51,6 +51,9 @@ _SCALAR_SHARE = 1e-3
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
 
+_LOW = 0, 1, 2, 4, 8
+"""The points of a curve that are judged where nothing else fits: which of them needs least, no chain knows."""
+
 _MOST_JUDGED, _MOST_OPS = 800, 15_000
 """So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
 of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
@@ -173,6 +176,12 @@ class Candidates:
         known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
+
+    def low(self, request: Request) -> tuple[Schedule, ...]:
+        """Schedules that may need least of all: by one rule for all blocks, and the first of each chain's curve."""
+        curves = self.planner(request.constraints).curves
+        first = (joined(curve[point]) for curve in curves for point in _LOW if point < len(curve))
+        return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
     def chains(self, request: Request) -> list[SearchedChain]:
         """The planner's chains, which nobody taught yet."""

@@ -4,9 +4,10 @@ In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: the fastest sched
 the one that needs least. What the compiler says of them is asked by ``driver``.
 
 The planner's chains propose schedules for the budget and are taught by what is predicted of them
-(``planning.taught``). Beside these there are schedules by one rule for all blocks, what a local search finds in a small
-program, or those of a strategy that was asked for by name. In the end come the schedules between one that fits and a
-faster one that does not (``planning.blend``), on which memory mostly rises and seconds mostly fall.
+(``planning.taught``). Beside these there are what a local search finds in a small program and, where nothing fits,
+schedules by one rule for all blocks; or those of a strategy that was asked for by name. In the end come the schedules
+between one that fits and a faster one that does not (``planning.blend``), on which memory mostly rises and seconds
+mostly fall.
 
 Limits: of a way that crosses the budget more than once one border is found.
 """
@@ -45,10 +46,6 @@ _WAYS_STEPS = 2000
 """So many steps of the compiled program, over those of one prediction, are how many ways are gone, one at least: some
 ten schedules are predicted along each. Where layers are scanned, neighbours on a curve are far apart: every step saves
 a value, or none does."""
-
-_RULES_STEPS = 20_000
-"""Of a program whose uniform schedules have no more such steps in all they are judged too, which takes less than a
-second: chains miss what is kept by one block for another, above all around loops."""
 
 _PROPOSED = 16
 """So many schedules the chains propose for a budget at most."""
@@ -106,14 +103,12 @@ class _Front:
 
     def __init__(self, judge: Judge, candidates: Candidates, request: Request):
         self.judge, self._is_allowed = judge, partial(candidates.allows, request)
-        plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
+        self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
-        self._steps = len(judge.timeline(judge.program.plain).live_bytes)
-        beside = named.schedules if named is not None else candidates.uniform(request)
-        if named is None:
-            beside = beside if len(beside) * self._steps <= _RULES_STEPS else ()
-            beside = *beside, *candidates.improved(request, judge.cost, judge.identity)
+        self._low = () if named is not None else candidates.low(request)
+        beside = named.schedules if named is not None else candidates.improved(request, judge.cost, judge.identity)
+        plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         self.known = dict.fromkeys([*beside, *plain])
 
     @property
@@ -140,11 +135,12 @@ class _Front:
                 chains.append(chain)
 
     def lower(self) -> None:
-        """Have the chains propose below the least peak that is known, as long as that finds one.
+        """Judge what may need least of all; have the chains propose below it as long as that finds one.
 
         Those with the least are judged without what their segments save too: constants that the reader of a saved value
         needs at full size may be there from the start of the program, which no block knows.
         """
+        self.known |= dict.fromkeys(self._low)
         least = None
         while self._chains and least != self.least_bytes:
             least = self.least_bytes
