@@ -14,6 +14,7 @@ from typing import Final, Literal
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
@@ -176,6 +177,14 @@ class Candidates:
         known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
+
+    def beside(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
+        """Schedules that are judged whatever the budget is: uniform ones of a program with structures, between which
+        there are ways that a chain of few blocks has not, and those of a local search.
+        """
+        holds_structure = any(structure_of(op) is not None for op in self.rules.graph.ops)
+        uniform = self.uniform(request) if holds_structure else ()
+        return *uniform, *self.improved(request, judged, identity)
 
     def low(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules that may need least of all: by one rule for all blocks, and the first of each chain's curve."""

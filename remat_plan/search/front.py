@@ -4,10 +4,10 @@ In: a ``Judge``, ``Candidates``, a budget, a ``Request``. Out: the fastest sched
 the one that needs least. What the compiler says of them is asked by ``driver``.
 
 The planner's chains propose schedules for the budget and are taught by what is predicted of them
-(``planning.taught``). Beside these there are what a local search finds in a small program and, where nothing fits,
-schedules by one rule for all blocks; or those of a strategy that was asked for by name. In the end come the schedules
-between one that fits and a faster one that does not (``planning.blend``), on which memory mostly rises and seconds
-mostly fall.
+(``planning.taught``). Beside these there are what a local search finds in a small program and, around loops or where
+nothing fits, schedules by one rule for all blocks; or those of a strategy that was asked for by name. In the end come
+the schedules between one that fits and a faster one that does not (``planning.blend``), on which memory mostly rises
+and seconds mostly fall.
 
 Limits: of a way that crosses the budget more than once one border is found.
 """
@@ -106,8 +106,8 @@ class _Front:
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
-        self._low = () if named is not None else candidates.low(request)
-        beside = named.schedules if named is not None else candidates.improved(request, judge.cost, judge.identity)
+        self._low = partial(tuple) if named is not None else partial(candidates.low, request)
+        beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
         plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         self.known = dict.fromkeys([*beside, *plain])
 
@@ -140,7 +140,7 @@ class _Front:
         Those with the least are judged without what their segments save too: constants that the reader of a saved value
         needs at full size may be there from the start of the program, which no block knows.
         """
-        self.known |= dict.fromkeys(self._low)
+        self.known |= dict.fromkeys(self._low())
         least = None
         while self._chains and least != self.least_bytes:
             least = self.least_bytes

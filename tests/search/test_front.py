@@ -64,17 +64,18 @@ class Chain:
 class Offers:
     """Schedules by their sources."""
 
-    def __init__(self, *chains, improved=(), named=None):
-        self.proposing, self._improved, self._named = [Chain(c) for c in chains], improved, named
+    def __init__(self, *chains, beside=(), named=None, low=()):
+        self.proposing, self._beside, self._named = [Chain(c) for c in chains], beside, named
+        self._low = low
 
     def chains(self, request):
         return self.proposing
 
-    def uniform(self, request):
-        return ()
+    def low(self, request):
+        return self._low
 
-    def improved(self, request, judged, identity):
-        return self._improved
+    def beside(self, request, judged, identity):
+        return self._beside
 
     def named(self, request):
         return self._named
@@ -112,7 +113,14 @@ def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
 
 def test_what_is_beside_the_chains_counts_for_the_least():
     judge = Table({0: (1000, 9.0), 1: (900, 9.5), 2: (900, 8.0)})
-    assert find(judge, Offers([0], improved=[1, 2]), 0, AUTO) == 2
+    assert find(judge, Offers([0], beside=[1, 2]), 0, AUTO) == 2
+
+
+def test_what_may_need_least_is_judged_only_where_nothing_fits():
+    judge = Table({0: (1000, 9.0), 1: (900, 9.5), 2: (950, 8.0)})
+    assert find(judge, Offers([0], low=[1, 2]), 1000, AUTO) == 0
+    assert judge.asked.isdisjoint({1, 2})
+    assert find(judge, Offers([0], low=[1, 2]), 920, AUTO) == 1
 
 
 def test_within_a_thousandth_of_the_least_the_fastest_is_taken():
