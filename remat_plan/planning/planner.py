@@ -14,7 +14,6 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import all_residuals, free_ops, last_uses
-from remat_plan.planning.baselines import baseline_schedules
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
     Cuts,
@@ -22,7 +21,6 @@ from remat_plan.planning.cuts import (
     cut_everywhere,
     find_cuts,
     frontiers,
-    without_loss,
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
@@ -158,12 +156,6 @@ class Planner:
             found.append(Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve)
         return tuple(found)
 
-    def baselines(self) -> tuple[tuple[Segment, ...], ...]:
-        """Uniform schedules, to be judged beside the curves; with the last layer left as it is, and without."""
-        both = dict.fromkeys((without_loss(self.graph, self.cuts), self.cuts))
-        made = [baseline_schedules(self.graph, cuts) for cuts in both]
-        return tuple(dict.fromkeys(schedule for schedules in made for schedule in schedules))
-
 
 _MAX_HULL = 8
 _SHARE = 1 / 16
@@ -230,8 +222,6 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     planner = Planner(region, rules, limits)
     curve = planner.curve
     chains = curve.spread(_CHAIN_POINTS)
-    if n <= _LONG_REGION:
-        chains += planner.baselines()
     for children in dict.fromkeys(chains):
         if len(children) > 1 or structured_inside:
             yield children

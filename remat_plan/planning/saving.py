@@ -71,10 +71,12 @@ def save_segment(
 ) -> Segment:
     """Return equations ``start .. end-1`` as one segment that saves what is wanted, read and allowed.
 
-    What is used after it is stored anyway, so it is saved too. ``wanted`` may have an action for each value.
+    What is used after it is stored anyway, so it is saved too; not what a region hands on at its end, of which the
+    step of a loop would keep a second copy. ``wanted`` may have an action for each value.
     """
     by = wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted, SAVE)
-    asked, fixed = {*by, *_used_after(cuts, end)}, cuts.limits.fixed
+    after = frozenset() if graph.is_region and end == len(graph.ops) else _used_after(cuts, end)
+    asked, fixed = {*by, *after}, cuts.limits.fixed
     keep = {v for v in saveable(graph, cuts, start, end) if v in asked or graph.values[v].producer in fixed}
     return saving(start, end, {v: by.get(v, SAVE) for v in sorted(keep & read_values(graph, start, end, keep))})
 

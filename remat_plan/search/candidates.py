@@ -174,7 +174,7 @@ class Candidates:
         shorter = cut_before_products(self.rules.graph, task.cuts) if is_small(self.rules.graph) else None
         tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
         by_hand = [find_schedules(lookup(name), each) for each in tasks for name in _BY_HAND]
-        known = [*self.planner(request.constraints).baselines(), *(s for f in by_hand if f for s in f.schedules)]
+        known = [s for f in by_hand if f for s in f.schedules]
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 

@@ -10,7 +10,11 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import saving
 from remat_plan.graph.structure import structure_of
+from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.planner import Planner
+from remat_plan.planning.strategies.find import find_schedules, make_task
+from remat_plan.planning.strategies.records import NO_SETTINGS
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
@@ -47,7 +51,9 @@ evaluated one by one, plain ones too. Of the others the bounds are those above."
 
 
 def schedules(program, planner):
-    found = [program.plain, *planner.baselines()[:2]]
+    task = make_task(program.graph, planner.rules.hardware, NO_CONSTRAINTS, NO_SETTINGS)
+    by_rule = [find_schedules(lookup(name), task).schedules for name in ("dots", "each_block")]
+    found = [program.plain, *(s for schedules in by_rule for s in schedules)]
     for curve in planner.curves:
         last = len(curve.points) - 1
         found += [curve[p] for p in (0, last // 2, last)]

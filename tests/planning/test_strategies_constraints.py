@@ -49,7 +49,7 @@ def schedules(name, constraints, on=None):
     graph = on.program.graph
     planner = Planner(graph, Rules(graph, on.hardware), resolve(graph, constraints))
     curves = [curve[point] for curve in planner.curves for point in range(0, len(curve.points), 3)]
-    return (*curves, *planner.baselines()) if name == "auto" else tuple(curves)
+    return tuple(curves)
 
 
 NAMES = [row.name for row in Strategies()]

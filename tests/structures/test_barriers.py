@@ -7,10 +7,13 @@ import pytest
 from jax import lax
 
 from remat_plan._compat import open_jaxpr, sub_jaxprs
+from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.baselines import structured_schedule
-from remat_plan.planning.saving import is_product
+from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.strategies.find import find_schedules, make_task
+from remat_plan.planning.strategies.records import NO_SETTINGS
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced, under
@@ -94,7 +97,8 @@ def test_steps_that_keep_products_need_no_more_than_by_hand():
     keep = jax.checkpoint_policies.dots_saveable
     by_hand = loss_with(lambda f: jax.checkpoint(f, prevent_cse=False, policy=keep))
     program = traced(loss_with(lambda f: f), *SHAPES)
-    ours = under(program, structured_schedule(program.graph, is_product))
+    task = make_task(program.graph, hardware_for("cpu", "cpu"), NO_CONSTRAINTS, NO_SETTINGS)
+    ours = under(program, find_schedules(lookup("dots"), task).schedules[0])
     target = resolve(None)
     peaks = [compile_memory(jax.value_and_grad(f), SHAPES, target).total_bytes for f in (ours, by_hand)]
     plain = compile_memory(jax.value_and_grad(loss_with(lambda f: f)), SHAPES, target).total_bytes
