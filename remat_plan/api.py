@@ -202,7 +202,7 @@ def tradeoff(
 ) -> Tradeoff:
     """Return the whole curve of peak bytes against overhead, from one solve.
 
-    Args: as in ``plan``; ``points`` is the number of schedules to evaluate.
+    Args: as in ``plan``; ``points`` is the number of budgets to find schedules for, the plain peak among them.
 
     Returns:
         The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.

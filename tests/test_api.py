@@ -241,6 +241,13 @@ def test_a_large_closed_over_array_counts_once():
 
 
 @pytest.mark.full_search
+@pytest.mark.parametrize("options", [{}, {"goal": "time"}])
+def test_a_function_that_computes_nothing_is_left_as_it_is(options):
+    door = rp.plan if options else rp.tradeoff
+    found = door(lambda x: x, jnp.float32(2.0), **options)
+    assert (found.overhead if options else found.points[0].overhead) == 0
+
+
 def test_tradeoff():
     curve = rp.tradeoff(loss, *SHAPES, points=8)
     peaks = [p.peak_bytes for p in curve.points]

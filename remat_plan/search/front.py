@@ -87,15 +87,17 @@ def family(judge: Judge, candidates: Candidates, request: Request, points: int) 
     Each is the fastest known for one of ``points`` budgets, each larger than the one before by the same share. The
     chains are taught by all of them; no ways are gone, and the least peak may be lower than the first.
     """
+    if not judge.program.graph.ops:
+        return [judge.program.plain]
     found = _Front(judge, candidates, request)
     found.propose(0, _PROPOSED_ALONG)
     least, plain = found.least_bytes, judge.predicted_bytes(judge.program.plain)
     goals = [int(least * (plain / least) ** (number / (points - 1))) for number in range(1, points)]
-    for goal in goals:
+    for number, goal in enumerate(goals):
+        judge.progress.say("evaluating schedules", done=number, total=len(goals))
         found.propose(goal, _PROPOSED_ALONG)
-    goals.append(int((1 + SAME_PEAK) * found.least_bytes))
-    best = [found.fitting(goal)[0] for goal in sorted(goals)]
-    return list(dict.fromkeys(best))
+    goals = sorted([*goals, int((1 + SAME_PEAK) * found.least_bytes)])
+    return list(dict.fromkeys(found.fitting(goal)[0] for goal in goals))
 
 
 class _Front:

@@ -13,7 +13,7 @@ from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.front import SAME_PEAK, SAME_PRICE, _faster_neighbours, fastest_first, find
+from remat_plan.search.front import SAME_PEAK, SAME_PRICE, _faster_neighbours, family, fastest_first, find
 from remat_plan.search.front import _segments as count_segments
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import BudgetError
@@ -29,7 +29,7 @@ class Table:
 
     def __init__(self, rows):
         self.rows, self.asked = rows, set()
-        self.identity = None
+        self.identity, self.progress = None, Progress("test", False)
         self.program = SimpleNamespace(graph=SimpleNamespace(ops=[SimpleNamespace(eqn=None)]), plain=None)
 
     def predicted_bytes(self, schedule):
@@ -192,3 +192,20 @@ def test_ways_lead_to_the_least_faster_schedule_to_the_fastest_and_to_what_gains
     assert _faster_neighbours(Table(rows), 0, list(rows), 1000) == [1, 4, 2]
     assert _faster_neighbours(Table(rows), 2, list(rows), 1400) == [3, 4], "the first gains most"
     assert _faster_neighbours(Table(rows), 4, list(rows), 1900) == [], "nothing is above the budget"
+
+
+def test_a_row_of_budgets_has_the_best_that_is_known_of_each():
+    judge = Table({0: (1000, 9.0), 1: (1400, 8.5), 2: (1800, 8.0), None: (2000, 1.0)})
+    assert family(judge, Offers([0, 1, 2], beside=[None]), AUTO, 9) == [0, 1, 2, None]
+
+
+def test_a_row_of_budgets_is_as_good_as_plans_for_them():
+    program = traced(
+        steps, jax.ShapeDtypeStruct((24, 128, 128), "float32"), jax.ShapeDtypeStruct((4096, 128), "float32")
+    )
+    judge = Judge(program, resolve("cpu"), Progress("test", False))
+    candidates = Candidates(judge.rules, judge.progress)
+    for schedule in family(judge, candidates, AUTO, 6):
+        peak, price = judge.cost(schedule)
+        best = judge.price(find(judge, candidates, peak, AUTO))
+        assert best <= price <= 1.03 * best
