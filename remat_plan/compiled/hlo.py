@@ -25,8 +25,6 @@ _ARRAY = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,<=]*)\]")
 _LAYOUT = re.compile(r"\]{([\d,]+)")
 _TYPE_NAMES = {"f": "float", "bf": "bfloat", "s": "int", "u": "uint", "c": "complex"}
 _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
-_KINDS_SEEN = 4096
-"""So many different types are remembered; a module has some hundreds."""
 
 
 class Array(NamedTuple):
@@ -87,6 +85,11 @@ class Instruction(NamedTuple):
         return arrays_of(self.type)
 
     @property
+    def array(self) -> Array | None:
+        """The first of them."""
+        return next(iter(self.arrays), None)
+
+    @property
     def size(self) -> int:
         """Elements of its result."""
         return sum(array.size for array in self.arrays)
@@ -105,8 +108,7 @@ class Instruction(NamedTuple):
         """
         if found := _LAYOUT.search(self.type):
             return tuple(int(n) for n in found.group(1).split(","))
-        arrays = self.arrays
-        return tuple(reversed(range(len(arrays[0].shape)))) if arrays else ()
+        return tuple(reversed(range(len(self.array.shape)))) if self.array is not None else ()
 
     def called(self, key: str) -> tuple[str, ...]:
         """The computations that an attribute names: ``calls``, ``body``, ``branch_computations``, ...
@@ -150,7 +152,7 @@ class Computation:
     def operand_array(self, instruction: Instruction, index: int) -> Array | None:
         """The array of an operand; None where there is none."""
         found = self.operand(instruction, index)
-        return found.arrays[0] if found is not None and found.arrays else None
+        return None if found is None else found.array
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class Module:
         return [self.computations[name] for name in names if name in self.computations]
 
 
-@functools.lru_cache(_KINDS_SEEN)
+@functools.lru_cache(maxsize=4096)  # types: a module has some hundreds
 def arrays_of(text: str) -> tuple[Array, ...]:
     """The arrays of a type; tokens and the like have no bytes.
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from remat_plan.compiled.hlo import Array, Computation, Instruction, Module
-from remat_plan.compiled.operations import library_flops, matrix_flops, vector_flops, work_class
+from remat_plan.compiled.operations import work_of
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.work import is_product
 
@@ -73,14 +73,14 @@ def _fusion(module: Module, body: Computation) -> Traffic:
             for callee in module.called(found, "calls"):
                 work.update(_fusion(module, callee).work)
         else:
-            work.update(_work(body, found, elements))
+            work.update(_work(body, found, elements)[0])
     return Traffic(moved, work)
 
 
-def _work(inside: Computation, found: Instruction, elements: float) -> dict[str, float]:
-    """FLOPs of one operation by its class of work; none of what only moves."""
-    flops = matrix_flops(inside, found) or vector_flops(found, elements, _read_elements(inside, found, elements))
-    return {work_class(inside, found): flops} if flops else {}
+def _work(inside: Computation, found: Instruction, elements: float) -> tuple[dict[str, float], bool]:
+    """FLOPs of one operation by its class of work, none of what only moves; whether nothing is known of them."""
+    kind, flops = work_of(inside, found, elements, _read_elements(inside, found, elements))
+    return ({kind: flops} if flops else {}), flops is None
 
 
 def _single(inside: Computation, found: Instruction) -> Traffic:
@@ -89,8 +89,7 @@ def _single(inside: Computation, found: Instruction) -> Traffic:
     operands = [inside.instructions[name] for name in found.operands if name in inside.instructions]
     reads = [_wanted_of(inside, found, index, elements, True) for index in range(len(operands))]
     read = sum(n * _item_bytes(operand) for n, operand in zip(reads, operands, strict=True))
-    is_opaque = found.opcode == "custom-call" and library_flops(inside, found) is None
-    return Traffic(read + _result_bytes(inside, found), _work(inside, found, elements), is_opaque)
+    return Traffic(read + _result_bytes(inside, found), *_work(inside, found, elements))
 
 
 def _result_bytes(inside: Computation, found: Instruction) -> float:
