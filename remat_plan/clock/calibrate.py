@@ -48,27 +48,11 @@ _PROBE_SECONDS = 0.15
 
 _LEAST_CALLS = 3
 
-Clock = Callable[[], float]
 
-
-def calibrate(
-    target: Target,
-    table: Hardware,
-    say: Callable[[str], None] = lambda stage: None,
-    scale: int | None = None,
-    clock: Clock = time.perf_counter,
-) -> Hardware:
-    """Measure the rates of a device.
-
-    Args:
-        target: the device; attached.
-        table: its data-sheet rates, which stand for classes of work that are not measured.
-        say: told what is being measured.
-        scale: of the sizes of probes; by default 1 for a CPU, 8 for others.
-        clock: what seconds are read from.
-    """
-    scale = scale or (1 if target.platform == "cpu" else 8)
-    bench = _Bench(target, clock)
+def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lambda stage: None) -> Hardware:
+    """Measure the rates of an attached device; those of the ``table`` stand for work that is not measured."""
+    scale = 1 if target.platform == "cpu" else 8
+    bench = _Bench(target)
     say("measuring kernels and loops")
     call, many = bench.seconds(chain(1), (8,)), bench.seconds(chain(_CHAIN), (8,))
     kernel = max(many - call, 0.0) / (_CHAIN - 1)
@@ -111,26 +95,26 @@ def calibrate(
 class _Bench:
     """Times programs on one device."""
 
-    def __init__(self, target: Target, clock: Clock):
-        self.target, self.clock = target, clock
-        self.options = compiler_options(target) or None
+    def __init__(self, target: Target):
+        self.device, self.options = target.device, compiler_options(target) or None
 
     def seconds(
         self, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
     ) -> float:
-        """Seconds of the fastest call of a program on arrays of numbers around one."""
+        """Seconds of the fastest call of a program on numbers around one, for which no function is special."""
         key = jax.random.key(0)
         made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
-        given = [jax.device_put(x, self.target.device) for x in made]
+        given = [jax.device_put(x, self.device) for x in made]
         jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=self.options)
-        given = [jax.block_until_ready(jitted(*given))] if donate else given
-        jax.block_until_ready(jitted(*given)) if not donate else None
+        first = jax.block_until_ready(jitted(*given))
+        given = [first] if donate else given
+        del first
         found: list[float] = []
         until = time.perf_counter() + _PROBE_SECONDS
         while len(found) < _LEAST_CALLS or time.perf_counter() < until:
-            begun = self.clock()
+            begun = time.perf_counter()
             result = jax.block_until_ready(jitted(*given))
-            found.append(self.clock() - begun)
+            found.append(time.perf_counter() - begun)
             if donate:
                 given = [result]
             del result

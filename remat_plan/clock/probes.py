@@ -37,11 +37,6 @@ class Probe:
     shapes: tuple[tuple[int, ...], ...]
     dtype: Any = jnp.float32
 
-    @property
-    def arguments(self) -> tuple[jax.Array, ...]:
-        """Numbers around one, for which no function is special."""
-        return tuple(1 + 0.1 * jax.random.normal(jax.random.key(0), s).astype(self.dtype) for s in self.shapes)
-
     def rate_key(self) -> tuple[str, float]:
         """The class of work that this is of, and its FLOPs."""
         structs = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]

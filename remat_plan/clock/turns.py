@@ -84,7 +84,9 @@ class Samples:
     @property
     def spread_seconds(self) -> float:
         """The distance between the quartiles."""
-        return quartile_distance(self.seconds)
+        ordered = sorted(self.seconds)
+        last = len(ordered) - 1
+        return ordered[round(0.75 * last)] - ordered[round(0.25 * last)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +134,10 @@ def _left_out(count: int) -> int:
     return max(left, 0)
 
 
-def quartile_distance(values: Sequence[float]) -> float:
-    """Return the distance between the lower and the upper quartile.
-
-    >>> quartile_distance([1.0, 2.0, 3.0, 4.0, 5.0])
-    2.0
-    """
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return ordered[round(0.75 * last)] - ordered[round(0.25 * last)]
-
-
 def time_in_turns(
     runs: Sequence[Run], rounds: int, say: Callable[[int], None] = lambda done: None
 ) -> tuple[Samples, ...]:
-    """Time programs in turns, each once before the clock runs.
-
-    Args:
-        runs: what to time.
-        rounds: how often each has its turn.
-        say: told how many rounds are done.
-
-    Returns:
-        The samples of each run, in order.
-    """
+    """Time programs in turns, each once before the clock runs; ``say`` is told how many rounds are done."""
     for run in runs:
         run.seconds()  # compiles, and touches the memory for the first time
     calls = [min(max(math.ceil(LEAST_SECONDS / run.seconds()[0]), 1), MOST_CALLS) for run in runs]
