@@ -13,37 +13,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remat_plan.cost.buffers import Buffers
 from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import Program, Step
 
 
 class Launches:
-    """The launches of a program.
+    """The launches of a program, whose kernels are in the order in which they run."""
 
-    Args:
-        program: as it was lowered.
-        kernels: in the order in which they run.
-        reads: the buffers that each of them reads.
-        rows: by the position of a kernel, the reductions of rows that it makes on its way.
-        hardware: the device.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        kernels: Sequence[Kernel],
-        reads: Sequence[tuple[int, ...]],
-        rows: Mapping[int, Sequence[int]],
-        hardware: Hardware,
-    ):
+    def __init__(self, program: Program, kernels: Sequence[Kernel], buffers: Buffers, hardware: Hardware):
         self._sizes, self._home = program.sizes, program.storage
-        self._kernels, self._reads, self._hardware = kernels, reads, hardware
-        self._joined = _joined(program, kernels, rows)
+        self._kernels, self._reads, self._hardware = kernels, buffers.reads, hardware
+        self._joined = _joined(program, kernels, buffers.rows)
         self._launched = {other for others in self._joined.values() for other in others}
-        self._rows, self._far = program.array_rows(), program.backend.of("far")
+        self._far, self._rows = program.backend.of("far"), set[int]()
+        for step in program.steps:  # no cache holds the arrays that a loop reads rows out of, or writes them into
+            if step.primitive in (READ_ROW, WRITE_ROW):
+                self._rows.update(step.reads if step.primitive == READ_ROW else step.writes)
 
     def seconds(self, position: int) -> float:
         """Seconds of the launch of a kernel; 0 if it is launched with another one."""
@@ -134,10 +123,7 @@ def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> 
 def slow_elements(eqn: Any, kind: Kind, operand_bytes: float, result_bytes: float) -> float:
     """Return the elements that an equation stores in 16 bits or reduces, with those that pad them to tiles.
 
-    Args:
-        eqn: the equation; None for a step of no equation.
-        kind: how it fuses.
-        operand_bytes, result_bytes: sizes of its first operand and first result in memory.
+    Bytes are those of its first operand and its first result in memory.
     """
     if eqn is None:
         return 0.0
