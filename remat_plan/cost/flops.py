@@ -168,8 +168,8 @@ FORMULAS: dict[str, Formula] = {
         lambda eqn: sum([size(v) for v in (*eqn.invars, *eqn.outvars)]),
     ),
     "dynamic_update_slice": _per_result(0.0),
-    "rng_bit_generator": _per_result(60.0),
-    "rng_uniform": _per_result(60.0),
+    **dict.fromkeys(("rng_bit_generator", "rng_uniform", "threefry2x32"), _per_result(60.0)),
+    "gather": _per_result(1.0),
     "random_gamma": _per_result(400.0),
 }
 """What is computed by primitives that never fuse into others, by name."""

@@ -78,7 +78,6 @@ MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
 TRANSCENDENTAL_FLOPS = 8.0
-_THREEFRY_FLOPS = 60.0
 UNKNOWN_TRIP_COUNT = 100
 _warned: set[str] = set()
 
@@ -121,10 +120,6 @@ def kind_of(eqn: Any) -> Kind:
 def called(eqn: Any) -> Any | None:
     """Return the jaxpr that an equation only calls, whatever it is named; None for all other equations."""
     return None if eqn.primitive.name in REGIONS else called_jaxpr(eqn)
-
-
-def _window_flops(eqn: Any) -> float:
-    return size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
 
 
 def region_flops(eqn: Any) -> float:
@@ -201,11 +196,11 @@ def eqn_flops(eqn: Any) -> float:
     if kind == Kind.CHEAP:
         return 0.0 if name in MOVES else out
     if kind == Kind.EXPENSIVE:
-        if name == "gather":
-            return out
-        return (TRANSCENDENTAL_FLOPS if name != "threefry2x32" else _THREEFRY_FLOPS) * out
+        return TRANSCENDENTAL_FLOPS * out
     if kind == Kind.REDUCE:
-        return _window_flops(eqn) if "window" in name else sum(size(v) for v in eqn.invars)
+        if "window" in name:
+            return size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
+        return sum(size(v) for v in eqn.invars)
     inner = called(eqn)
     if inner is None and name not in REGIONS:
         inner = lowered_jaxpr(eqn)
