@@ -25,20 +25,12 @@ _DEPTH = 4
 class Copies:
     """What computing a step again in several kernels reads, against writing it once.
 
-    Args:
-        program: all steps.
-        maker: by value, the position of the step that makes it; -1: none does.
-        readers: by value, the positions of the steps that read it.
-        groups: by step, the positions of the kernels that compute it. It may change between questions: those of steps
-            before the one that is asked for are not used.
+    ``maker`` and ``readers`` are by value the positions of steps, ``groups`` by step those of the kernels that compute
+    it. They may change between questions: those of steps before the one that is asked for are not used.
     """
 
     def __init__(
-        self,
-        program: Program,
-        maker: Sequence[int],
-        readers: Sequence[Sequence[int]],
-        groups: Sequence[frozenset[int]],
+        self, program: Program, maker: Sequence[int], readers: Sequence[Sequence[int]], groups: Sequence[frozenset[int]]
     ):
         self._steps, self._sizes, self._maker = program.steps, program.sizes, maker
         self._readers, self._groups = readers, groups

@@ -25,11 +25,7 @@ def splits_rows(shape: Sequence[int], before: Sequence[int], behind: Sequence[in
 
     A copy that leaves rows whole, as one that puts the heads of attention before its positions, is as fast as any
     kernel on XLA:CPU; one that splits them is several times slower, and so is what is computed on the way. Dimensions
-    of one element do not count.
-
-    Args:
-        shape: of what is copied.
-        before, behind: its dimensions in the order in which they lie in memory, neighbours last.
+    are in the order in which they lie in memory, neighbours last; those of one element do not count.
 
     >>> splits_rows((4, 256, 12, 64), (0, 1, 2, 3), (0, 2, 1, 3))  # heads of attention
     False

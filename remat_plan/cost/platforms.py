@@ -44,12 +44,7 @@ def backend_for(hardware: Hardware) -> Backend:
 
 @contextmanager
 def judged_by(platform: str, backend: Backend) -> Iterator[None]:
-    """Within this context, a platform goes by other rules: what a rule is worth shows in predictions made without it.
-
-    Args:
-        platform: one that has rules.
-        backend: the rules in their place.
-    """
+    """Within this context, a platform goes by other rules: predictions without one show what it is worth."""
     before = _BACKENDS[platform]
     _BACKENDS[platform] = backend
     try:
