@@ -210,11 +210,6 @@ def index_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[in
     return state.emit(number("pool_scatter"), made, (out_bytes,))
 
 
-def zeros_are_late(late: bool) -> bool:
-    """Zeros depend on nothing, so those of all stacks are made at the start, unless nothing is made early."""
-    return late
-
-
 CPU = Backend(
     (
         Rule("library", "library_clusters", "LibraryRewriter", library_role),
@@ -229,7 +224,8 @@ CPU = Backend(
         Rule("beside", "layout_copies", "InstructionFusion", reshaped_for_products),
         Rule("room", "max_emissions", "FusionNodeIndexingEvaluation", Emissions),
         Rule("order", "breadth_first", "BFScheduler", breadth_first),
-        Rule("stacks", "breadth_first", "BFScheduler", zeros_are_late),
+        # Zeros depend on nothing, so those of all stacks are made at the start, unless nothing is made early.
+        Rule("stacks", "breadth_first", "BFScheduler", lambda late: late),
     ),
     runs_early=True,
 )
