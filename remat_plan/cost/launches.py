@@ -55,7 +55,9 @@ class Launches:
         """What a launch reads and writes."""
         kernel, sizes = self._kernels[position], self._sizes
         moved = sum([sizes[b] for b in (*self._reads[position], *kernel.step.writes)])
-        moved += _further_bytes(kernel, others, sizes) if others else 0
+        if others:  # of what is launched with it, what it does not read or write anyway
+            further = {v for other in others for v in (*other.reads, *other.step.writes)}
+            moved += sum([sizes[v] for v in further - {*kernel.reads, *kernel.step.writes}])
         return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
 
     def _far_bytes(self, position: int, moved_bytes: int) -> int:
@@ -91,12 +93,6 @@ def _joined(
         for host, others in rule(kernels, program.sizes).items():
             found.setdefault(host, []).extend([position for position in others if position not in rows])
     return found
-
-
-def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:
-    """Bytes that kernels which are launched with another one read and write beyond what that does."""
-    here = {*kernel.reads, *kernel.step.writes}
-    return sum([sizes[v] for v in {v for other in others for v in (*other.reads, *other.step.writes)} - here])
 
 
 def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:

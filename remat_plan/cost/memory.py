@@ -74,12 +74,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     ordered = fuse(program) if kernels is None else kernels
     for rule in program.backend.of("order"):
         ordered = rule(ordered, program.sizes)
-    return _walk(program, ordered, hardware)
-
-
-def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeline:
-    """``evaluate_program`` of kernels that are in order."""
-    sizes, buffers = program.sizes, Buffers(program, kernels)
+    sizes, buffers = program.sizes, Buffers(program, ordered)
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in buffers.outputs if v not in program.inputs)
     live = argument_bytes + output_bytes + program.around_bytes
@@ -88,8 +83,8 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
     equations: list[Any] = []
     places: list[int] = []
     seconds = 0.0
-    launches = Launches(program, kernels, buffers, hardware)
-    for position, kernel in enumerate(kernels):
+    launches = Launches(program, ordered, buffers, hardware)
+    for position, kernel in enumerate(ordered):
         step = kernel.step
         dying = [b for b in buffers.reads[position] if b in alive and buffers.last[b] == position]
         if step.kind != Kind.BARRIER:

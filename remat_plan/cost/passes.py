@@ -123,14 +123,12 @@ class Roles:
 
     Attributes:
         constant: which inputs are the same each time; their gradients are added up.
-        kept: which inputs are there for the backward pass anyway: constants, and rows of inputs.
         row: which inputs are read out of a larger array each time, and so are their gradients written into one.
         result_row: which outputs are written into a larger array, and their cotangents read out of one.
         carried: (input, output) pairs that are one value: the output is the input of the next run.
     """
 
     constant: tuple[bool, ...]
-    kept: tuple[bool, ...]
     row: tuple[bool, ...]
     result_row: tuple[bool, ...]
     carried: tuple[tuple[int, int], ...] = ()
@@ -187,14 +185,15 @@ class _Apart:
         wanted = [g for g in self.gradients if g is not None]
         given = {c for c in self.arriving if c is not None} | set(self.sums.values())
         read = _read_from_outside(live_steps(self.after, wanted), wanted, state) - given
-        position = {number: i for i, number in enumerate(self.inputs)}
-        reads = tuple(sorted(position[v] for v in read if v in position and roles.kept[position[v]]))
+        going = {i for i, _ in roles.carried}  # other inputs are there for the backward pass anyway
+        there = {number: i for i, number in enumerate(self.inputs) if i not in going}
+        reads = tuple(sorted(there[v] for v in read if v in there))
         fixed = _depends_on(self.before, [v for v, c in zip(self.inputs, roles.constant, strict=True) if c])
-        residuals = sorted(v for v in read if v not in position or not roles.kept[position[v]])
+        residuals = sorted(read - there.keys())
         changing = [v for v in residuals if v not in fixed]
         result = {v: j for j, v in enumerate(self.outputs) if roles.result_row[j]}
         made = [v for v in changing if v not in result]
-        own = [] if roles.looped else [v for v in made if v not in position]
+        own = [] if roles.looped else made
         return Passes(
             forward=self.forward(made if roles.looped else [], own),
             backward=self.backward(reads, changing if roles.looped else [], residuals),

@@ -65,6 +65,8 @@ REDUCES = frozenset(
 REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 """Structures whose jaxprs run in a way of their own; others are known by the jaxprs that they hold."""
 
+_NAMED = ((Kind.CHEAP, CHEAP), (Kind.EXPENSIVE, EXPENSIVE), (Kind.REDUCE, REDUCES), (Kind.REGION, REGIONS))
+
 LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
 """Loops, and the parameter that holds the jaxpr of one step."""
 
@@ -104,14 +106,9 @@ def kind_of(eqn: Any) -> Kind:
         return Kind.ALIAS
     if name == "broadcast_in_dim" and eqn.outvars[0].aval.size == getattr(eqn.invars[0].aval, "size", -1) > 1:
         return Kind.ALIAS
-    if name in CHEAP:
-        return Kind.CHEAP
-    if name in EXPENSIVE:
-        return Kind.EXPENSIVE
-    if name in REDUCES:
-        return Kind.REDUCE
-    if name in REGIONS:
-        return Kind.REGION
+    for kind, names in _NAMED:
+        if name in names:
+            return kind
     if name in FORMULAS or not _compat.sub_jaxprs(eqn.params) or called(eqn) is not None:
         return Kind.OPAQUE
     return Kind.REGION

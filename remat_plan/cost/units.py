@@ -65,7 +65,6 @@ class LoopStep:
         self.inner = inner
         self.roles = Roles(
             constant=tuple([i < n_consts for i in places]),
-            kept=tuple([not n_consts <= i < border for i in places]),
             row=tuple([i >= border for i in places]),
             result_row=tuple([i >= n_carry for i in range(len(self.signature.outputs))]),
             carried=tuple([(n_consts + j, j) for j in range(n_carry)]),
@@ -137,9 +136,8 @@ class BranchUnit:
 
     def __init__(self, branches: Sequence[Unit], facts: FactBook, hardware: Hardware, eqn: Any):
         self.eqn, self.signature = eqn, branches[0].signature
-        n, m = len(self.signature.inputs), len(self.signature.outputs)
-        no, yes = (False,) * n, (True,) * n
-        roles = Roles(no, yes, no, (False,) * m)  # operands are there for the backward pass anyway
+        no = (False,) * len(self.signature.inputs)
+        roles = Roles(no, no, (False,) * len(self.signature.outputs))
         self.branches = [find_passes(unit, roles, facts, hardware) for unit in branches]
         self.reads = tuple(sorted({i for passes in self.branches for i in passes.reads}))
         counts: Counter[int] = Counter()

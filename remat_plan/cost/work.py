@@ -58,13 +58,9 @@ def product_class(batch: int, rows: int, columns: int, depth: int) -> str:
 
 
 def convolution_class(window: Sequence[int], image: Sequence[int], is_spread: bool, is_dilated: bool) -> str:
-    """Return the class of a convolution.
+    """Return the class of a convolution, by the sizes of its kernel and of its result in the image's dimensions.
 
-    Args:
-        window: sizes of the kernel, by dimension of the image.
-        image: sizes of the result.
-        is_spread: whether the elements of the kernel are set apart (``rhs_dilation``).
-        is_dilated: whether those of the input are (``lhs_dilation``).
+    The elements of the kernel may be spread (``rhs_dilation``), those of the input dilated (``lhs_dilation``).
 
     >>> convolution_class((3, 3), (32, 32), False, False)
     'convolution window'
@@ -110,7 +106,8 @@ def work_class(eqn: Any) -> str:
     elif name == "conv_general_dilated":
         kind = _convolution(eqn)
     elif name in REDUCES:
-        kind = _reduction(eqn)
+        axes, rank = _reduced(eqn)
+        kind = WINDOW_SUM if eqn.params.get("axes") is None else reduction_class(rank - 1 in axes)
     else:
         kind = name if name in EXPENSIVE or name.startswith("scatter") else ELEMENTWISE
     return with_type(kind, getattr(aval, "dtype", ""))
@@ -162,10 +159,3 @@ def _convolution(eqn: Any) -> str:
     image = [eqn.outvars[0].aval.shape[d] for d in spec.out_spec[2:]]
     spread, dilated = (max(eqn.params[key], default=1) > 1 for key in ("rhs_dilation", "lhs_dilation"))
     return convolution_class(window, image, spread, dilated)
-
-
-def _reduction(eqn: Any) -> str:
-    if eqn.params.get("axes") is None:
-        return WINDOW_SUM
-    axes, rank = _reduced(eqn)
-    return reduction_class(rank - 1 in axes)
