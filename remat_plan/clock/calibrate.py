@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -52,18 +53,18 @@ _LEAST_CALLS = 3
 def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lambda stage: None) -> Hardware:
     """Measure the rates of an attached device; those of the ``table`` stand for work that is not measured."""
     scale = 1 if target.platform == "cpu" else 8
-    bench = _Bench(target)
+    seconds = partial(_fastest, target)
     say("measuring kernels and loops")
-    call, many = bench.seconds(chain(1), (8,)), bench.seconds(chain(_CHAIN), (8,))
+    call, many = seconds(chain(1), (8,)), seconds(chain(_CHAIN), (8,))
     kernel = max(many - call, 0.0) / (_CHAIN - 1)
-    step = max(bench.seconds(loop(_LOOP), (8,)) - call, 0.0) / _LOOP
+    step = max(seconds(loop(_LOOP), (8,)) - call, 0.0) / _LOOP
     say("measuring memory")
     large, small = LARGE_BYTES * min(scale, 4) // 4, CACHED_BYTES // 4
-    over = bench.seconds(add_one, (large,), donate=True)
-    fresh = bench.seconds(add_one, (large,))
-    cached = bench.seconds(add_one, (small,), donate=True)
+    over = seconds(add_one, (large,), donate=True)
+    fresh = seconds(add_one, (large,))
+    cached = seconds(add_one, (small,), donate=True)
     shape = 1024 * scale, 768
-    alone, among = bench.seconds(turned, shape), bench.seconds(turned, *[shape] * (1 + _OPERANDS))
+    alone, among = seconds(turned, shape), seconds(turned, *[shape] * (1 + _OPERANDS))
     one = 4 * shape[0] * shape[1]
     hardware = replace(
         table,
@@ -82,8 +83,7 @@ def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lamb
     for probe in probes(scale):
         work, flops = probe.rate_key()
         say(f"measuring {work}")
-        seconds = bench.seconds(probe.fn, *probe.shapes, dtype=probe.dtype)
-        rates[work] = flops / max(seconds - call, 1e-9)
+        rates[work] = flops / max(seconds(probe.fn, *probe.shapes, dtype=probe.dtype) - call, 1e-9)
     return replace(
         hardware,
         rates=rates,
@@ -92,30 +92,24 @@ def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lamb
     )
 
 
-class _Bench:
-    """Times programs on one device."""
-
-    def __init__(self, target: Target):
-        self.device, self.options = target.device, compiler_options(target) or None
-
-    def seconds(
-        self, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
-    ) -> float:
-        """Seconds of the fastest call of a program on numbers around one, for which no function is special."""
-        key = jax.random.key(0)
-        made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
-        given = [jax.device_put(x, self.device) for x in made]
-        jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=self.options)
-        first = jax.block_until_ready(jitted(*given))
-        given = [first] if donate else given
-        del first
-        found: list[float] = []
-        until = time.perf_counter() + _PROBE_SECONDS
-        while len(found) < _LEAST_CALLS or time.perf_counter() < until:
-            begun = time.perf_counter()
-            result = jax.block_until_ready(jitted(*given))
-            found.append(time.perf_counter() - begun)
-            if donate:
-                given = [result]
-            del result
-        return min(found)
+def _fastest(
+    target: Target, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
+) -> float:
+    """Seconds of the fastest call of a program on numbers around one, for which no function is special."""
+    key = jax.random.key(0)
+    made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
+    given = [jax.device_put(x, target.device) for x in made]
+    jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=compiler_options(target) or None)
+    first = jax.block_until_ready(jitted(*given))
+    given = [first] if donate else given
+    del first
+    found: list[float] = []
+    until = time.perf_counter() + _PROBE_SECONDS
+    while len(found) < _LEAST_CALLS or time.perf_counter() < until:
+        begun = time.perf_counter()
+        result = jax.block_until_ready(jitted(*given))
+        found.append(time.perf_counter() - begun)
+        if donate:
+            given = [result]
+        del result
+    return min(found)

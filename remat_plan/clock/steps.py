@@ -24,15 +24,7 @@ from remat_plan.verify.targets import Device, Target, resolve
 
 
 def attached(name: str, what: str) -> Target:
-    """Return the target of a name, on which things are to be run.
-
-    Args:
-        name: of a target.
-        what: what is to be run there, in words.
-
-    Raises:
-        ValueError: it is not attached; the message says so.
-    """
+    """Return the target of a name, on which ``what`` is to be run; ``ValueError`` says if it is not attached."""
     cause: ValueError | None = None
     if ":" not in name:
         try:
@@ -46,23 +38,13 @@ def attached(name: str, what: str) -> Target:
 
 
 def run_of(step: Callable[..., Any], values: Sequence[Any], target: Target) -> Run:
-    """Return a flat step on values as a ``Run``.
-
-    Raises:
-        TypeError: a value is a shape only.
-    """
+    """Return a flat step on values as a ``Run``."""
     given = tuple([_on_device(value, target) for value in values])
-    options = compiler_options(target)
-    return Run(jax.jit(step, compiler_options=options or None), lambda: given)
+    return Run(jax.jit(step, compiler_options=compiler_options(target) or None), lambda: given)
 
 
 def check_arrays(leaves: Sequence[Any], door: str) -> None:
-    """Raise ``TypeError`` where arguments are shapes only.
-
-    Args:
-        leaves: the arguments.
-        door: what they were given to.
-    """
+    """Raise ``TypeError`` where arguments that were given to a door are shapes only."""
     shapes = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct)]
     if shapes:
         first = f"{shapes[0].dtype}[{','.join(map(str, shapes[0].shape))}]"

@@ -41,15 +41,10 @@ COSTS = get_args(Cost)
 
 
 def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] = lambda stage: None) -> Hardware:
-    """Return what a target's work costs.
+    """Return what a target's work costs: by data-sheet rates, or by those measured on the device, now or before.
 
-    Args:
-        target: the device.
-        cost: ``"table"``: data-sheet rates. ``"measured"``: rates measured on the device, now or before.
-        say: told what is being measured, if it is.
-
-    Raises:
-        ValueError: another word, or rates are to be measured on a device that is not attached.
+    ``say`` is told what is being measured. Another word than these two, or a device that is to be measured and is not
+    attached, is a ``ValueError``.
     """
     table = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
     if check_cost(cost) == "table":

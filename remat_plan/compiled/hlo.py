@@ -28,13 +28,7 @@ _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
 
 
 class Array(NamedTuple):
-    """An array as a compiled module has it.
-
-    Attributes:
-        kind: ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``.
-        item_bytes: of one element; half a byte for ``s4``.
-        shape: its dimensions.
-    """
+    """An array as a compiled module has it, of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``."""
 
     kind: str
     item_bytes: float
@@ -61,15 +55,9 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One line of a computation.
+    """One line of a computation: ``inside`` stands between its parentheses, ``attributes`` behind them.
 
-    Attributes:
-        name: its name, without ``%``.
-        opcode: such as ``"fusion"``.
-        type: of its result, as text.
-        operands: names.
-        inside: what stands between its parentheses.
-        attributes: what stands behind them.
+    Names are without ``%``; the type is that of its result, as text.
     """
 
     name: str
@@ -132,13 +120,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions in the order in which they run.
-
-    Attributes:
-        name: its name.
-        instructions: by name.
-        root: the one whose result is returned.
-    """
+    """Instructions by name in the order in which they run; the result of the root is returned."""
 
     name: str
     instructions: dict[str, Instruction]
@@ -157,12 +139,7 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A compiled module.
-
-    Attributes:
-        computations: by name.
-        entry: the one that is run.
-    """
+    """A compiled module: its computations by name, and the one that is run."""
 
     computations: dict[str, Computation]
     entry: Computation

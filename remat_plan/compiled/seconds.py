@@ -95,12 +95,9 @@ def _total(parts: Iterable[ModuleSeconds]) -> ModuleSeconds:
 
 
 def compiled_seconds(text: str, platform: str, hardware: Hardware) -> ModuleSeconds | None:
-    """Read how long a compiled module takes.
+    """Read how long a compiled module takes by the rates of a device from ``compiled.as_text()``.
 
-    Args:
-        text: ``compiled.as_text()``. For a TPU of a compile with default effort; of others the estimates are not true.
-        platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-        hardware: rates of the device.
+    For a TPU that has to be of a compile with default effort; of others the estimates are not true.
 
     Example:
         >>> import jax, jax.numpy as jnp

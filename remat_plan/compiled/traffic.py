@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from remat_plan.compiled.hlo import Array, Computation, Instruction, Module
+from remat_plan.compiled.hlo import Computation, Instruction, Module
 from remat_plan.compiled.operations import work_of
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.work import is_product
@@ -36,12 +36,9 @@ _COPIES = frozenset({"copy", "transpose"})
 
 
 class Traffic(NamedTuple):
-    """What one run of one kernel does.
+    """What one run of one kernel reads and writes, its FLOPs by class of work (``cost.work``).
 
-    Attributes:
-        moved_bytes: read and written.
-        work: FLOPs by class of work (``cost.work``).
-        is_opaque: whether it is a library call of which no more than its bytes is known.
+    Of a library call that is opaque no more than its bytes is known.
     """
 
     moved_bytes: float
@@ -99,14 +96,11 @@ def _result_bytes(inside: Computation, found: Instruction) -> float:
         return _updated(inside, found) * _item_bytes(found)
     if found.opcode.endswith("-start") and found.opcode != "all-reduce-start":
         arrays = arrays[len(found.operands) :]  # the operands come first; of a copy, what is as large
-    elif found.opcode == "custom-call" and len(arrays) > 1 and _is_workspace(arrays[-1]):
-        arrays = arrays[:-1]
+    elif found.opcode == "custom-call" and len(arrays) > 1:
+        last = arrays[-1]  # of single bytes in a row is the memory that a library call works in
+        is_workspace = last.kind in ("u", "s") and last.item_bytes == 1 and len(last.shape) == 1
+        arrays = arrays[:-1] if is_workspace else arrays
     return sum(array.bytes for array in arrays)
-
-
-def _is_workspace(array: Array) -> bool:
-    """Whether a result of a library call is the memory it works in: single bytes in a row, the last result."""
-    return array.kind in ("u", "s") and array.item_bytes == 1 and len(array.shape) == 1
 
 
 def _outputs(body: Computation) -> list[Instruction]:

@@ -40,11 +40,7 @@ _Parameter = Callable[[int], "_Number | None"]
 def steps_of(module: Module, inside: Computation, loop: Instruction, around: Constants) -> tuple[int | None, Constants]:
     """Return how many steps a loop has, None where that is not known, and what is known of the values it carries.
 
-    Args:
-        module: that it is in.
-        inside: the computation that it is in.
-        loop: the ``while`` instruction.
-        around: what is known of the values that the loop around carries.
+    ``around`` is what is known of those that the loop around carries.
     """
     bodies, conditions = module.called(loop, "body"), module.called(loop, "condition")
     known = _KNOWN.search(loop.attributes)

@@ -42,7 +42,6 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.verify.place import device_bytes, place, platforms_of
 from remat_plan.verify.targets import Target, resolve
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OUT_OF_MEMORY = (
     re.compile(r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\)"),  # found before allocation
     re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"),  # found by it
@@ -187,7 +186,7 @@ def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict
         options["xla_backend_optimization_level"] = 0  # of machine code, which is made after memory was assigned
     if fast and target.platform == "tpu":
         options["optimization_level"] = 9  # an enumeration in XLA: 9 is O0, the least effort
-    return {**options, **(more or {})}
+    return options | dict(more or {})
 
 
 def _compile(
@@ -232,10 +231,7 @@ def _compile(
 
 
 def _seconds(compiled: Any, temp_bytes: int, target: Target, hardware: Hardware) -> float | None:
-    """What one run takes, by the text of the compiled module and by its temporaries; backends need not have a text.
-
-    With a loop of unknown length it may be anything.
-    """
+    """What one run takes, by the compiled module, which need not have a text, and its temporaries; None if unknown."""
     text = compiled.as_text()
     found = compiled_seconds(text, target.platform, hardware) if text else None
     return None if found is None or found.unknown_loops else found.seconds + hardware.fresh_seconds(temp_bytes)
@@ -273,7 +269,7 @@ def _refused(err: RuntimeError, avals: Any, outputs: Any, target: Target, second
     found = next((match for pattern in _OUT_OF_MEMORY if (match := pattern.search(text))), None)
     if found is None:
         raise MemoryError(f"Target {target.name!r}: the compiler ran out of device memory: {text}") from err
-    total = math.ceil(float(found.group(1)) * _UNITS[found.group(2)])
+    total = math.ceil(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2) or " "))
     arguments, returned = device_bytes(avals), device_bytes(outputs)
     return CompiledMemory(
         total_bytes=total,

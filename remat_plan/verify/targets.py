@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -197,11 +198,9 @@ def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
         # One device a chip, as JAX runs on real v4; without this libtpu describes two of half the memory.
         options["chip_config_name"] = "megacore"
     layout = [int(n) for n in re.findall(r"\d+", topology.partition(":")[2])]
-    one_host = (*layout, 1, 1, 1)[:3]
-    # Older libtpu (jax 0.10) takes 2x2x1 chips a host for granted and refuses 1x1 unless told otherwise.
-    attempts = ({}, {"chips_per_host_bounds": one_host})
     failure: Exception | None = None
-    for extra in attempts:
+    # Older libtpu (jax 0.10) takes 2x2x1 chips a host for granted and refuses 1x1 unless told otherwise.
+    for extra in ({}, {"chips_per_host_bounds": (*layout, 1, 1, 1)[:3]}):
         try:
             found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options, **extra)
             return tuple(found.devices)
@@ -289,9 +288,7 @@ def _has_module(name: str) -> bool:
 
 
 def _version(distribution: str) -> str:
-    from importlib import metadata
-
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # found as a module, not as an installed distribution
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # found as a module, not as an installed distribution
         return "(version unknown)"
