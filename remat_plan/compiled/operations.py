@@ -18,6 +18,7 @@ import re
 
 from remat_plan.compiled.hlo import Array, Computation, Instruction
 from remat_plan.cost import work
+from remat_plan.cost.flops import product_shape
 from remat_plan.cost.rules import TRANSCENDENTAL_FLOPS
 
 _SIMPLE = frozenset(
@@ -101,13 +102,11 @@ def _window_elements(found: Instruction) -> int:
 
 def _dot(inside: Computation, found: Instruction) -> tuple[str, float]:
     left, right = inside.operand_array(found, 0), inside.operand_array(found, 1)
-    depth = 1 if left is None else math.prod(left.shape[d] for d in found.numbers("lhs_contracting_dims"))
-    flops = 2.0 * found.size * depth
     if left is None or right is None:
-        return work.product_class(1, found.size, found.size, found.size), flops
-    batch = math.prod(left.shape[d] for d in found.numbers("lhs_batch_dims"))
-    each = max(batch * depth, 1)
-    return work.product_class(batch, left.size // each, right.size // each, depth), flops
+        return work.product_class(1, found.size, found.size, found.size), 2.0 * found.size
+    dims = [tuple(found.numbers(f"{side}_{kind}_dims") for side in ("lhs", "rhs")) for kind in ("contracting", "batch")]
+    batch, rows, columns, depth = product_shape(left.shape, right.shape, tuple(dims))
+    return work.product_class(batch, rows, columns, depth), 2.0 * found.size * depth
 
 
 def _library_call(inside: Computation, found: Instruction) -> tuple[str, float | None]:

@@ -11,6 +11,7 @@ Limits: iterations of ``eigh``, ``eig``, ``svd`` and ``schur`` depend on the dat
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,29 @@ Formula = Callable[[Any], float]
 def size(atom: Any) -> float:
     """Elements of an operand or a result; one where it is no array."""
     return float(math.prod(getattr(atom.aval, "shape", ()) or (1,)))
+
+
+def dot_shape(eqn: Any) -> tuple[int, int, int, int]:
+    """Return (batch, rows, columns, depth) of a ``dot_general``, a batch of products (rows x depth) (depth x columns).
+
+    >>> import jax, jax.numpy as jnp
+    >>> x, w = jnp.ones((8, 512, 768)), jnp.ones((768, 64))
+    >>> dot_shape(jax.make_jaxpr(jnp.matmul)(x, w).eqns[-1])
+    (1, 4096, 64, 768)
+    """
+    left, right = eqn.invars
+    return product_shape(left.aval.shape, right.aval.shape, eqn.params["dimension_numbers"])
+
+
+@functools.lru_cache(maxsize=4096)  # every timeline asks again
+def product_shape(left: tuple[int, ...], right: tuple[int, ...], numbers: Any) -> tuple[int, int, int, int]:
+    """``dot_shape`` by the shapes of the operands, and the dimensions ((contracted, contracted), (batch, batch))."""
+    contract, batch = numbers
+    rows, columns = [
+        math.prod([shape[d] for d in range(len(shape)) if d not in (*contract[side], *batch[side])])
+        for side, shape in enumerate((left, right))
+    ]
+    return math.prod([left[d] for d in batch[0]]), rows, columns, math.prod([left[d] for d in contract[0]])
 
 
 def _contraction(eqn: Any, numbers: Any) -> float:

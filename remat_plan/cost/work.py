@@ -15,10 +15,11 @@ Limits: the shapes that rates are measured on stand for all of their class.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from remat_plan.cost.flops import dot_shape
+from remat_plan.cost.layout import window_and_image
 from remat_plan.cost.rules import EXPENSIVE, REDUCES
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -100,7 +101,7 @@ def work_class(eqn: Any) -> str:
     name = eqn.primitive.name
     aval = eqn.invars[0].aval if eqn.invars else eqn.outvars[0].aval
     if name == "dot_general":
-        kind = _product(eqn)
+        kind = product_class(*dot_shape(eqn))
     elif name in MATRIX_PRIMITIVES - {"conv_general_dilated"}:
         kind = BATCHED
     elif name == "conv_general_dilated":
@@ -143,19 +144,6 @@ def _reduced(eqn: Any) -> tuple[tuple[int, ...], int]:
     return tuple(eqn.params.get("axes") or ()), rank
 
 
-def _product(eqn: Any) -> str:
-    (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
-    left, right = (atom.aval.shape for atom in eqn.invars[:2])
-    batched = math.prod([left[d] for d in batch])
-    depth = math.prod([left[d] for d in contracted])
-    rows = math.prod(left) // max(batched * depth, 1)
-    columns = math.prod(right) // max(batched * depth, 1)
-    return product_class(batched, rows, columns, depth)
-
-
 def _convolution(eqn: Any) -> str:
-    spec = eqn.params["dimension_numbers"]
-    window = [eqn.invars[1].aval.shape[d] for d in spec.rhs_spec[2:]]
-    image = [eqn.outvars[0].aval.shape[d] for d in spec.out_spec[2:]]
     spread, dilated = (max(eqn.params[key], default=1) > 1 for key in ("rhs_dilation", "lhs_dilation"))
-    return convolution_class(window, image, spread, dilated)
+    return convolution_class(*window_and_image(eqn), spread, dilated)
