@@ -9,7 +9,7 @@ No tracing happens here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
@@ -33,33 +33,6 @@ from remat_plan.graph.structure import Structure, structure_of
 Made = TypeVar("Made")
 
 
-class Backward:
-    """The backward equations of one class of operations, ready to be lowered many times.
-
-    They are of the VJP of one of them (see ``Need.vjp``), whose backward pass reads some of its ``outputs``.
-
-    Attributes:
-        eqns: the backward equations where outputs are there already.
-        linearized, transposed: where they are not: those that make them and the residuals, those that follow.
-        loose: numbers that no equation makes, with their types: constants.
-    """
-
-    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
-        self.primal_inputs = flat.inputs[:n_operands]
-        self.cotangents = flat.inputs[n_operands:]
-        self.primal_outputs = flat.outputs[:n_outputs]
-        self.gradients = flat.outputs[n_outputs:]
-        self.outputs = outputs
-        available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
-        linearized, transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
-        missing = [e for e in flat.eqns if available.isdisjoint(e.outputs)]
-        self.eqns = _with_facts(live_eqns(missing, self.gradients), book)
-        self.linearized, self.transposed = _with_facts(linearized, book), _with_facts(transposed, book)
-        made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
-        read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
-        self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
-
-
 class FactEqn(NamedTuple):
     """An equation of a flattened VJP: its facts, the numbers of its operands (negative: literals) and outputs."""
 
@@ -68,18 +41,10 @@ class FactEqn(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def _with_facts(eqns: list[FlatEqn], book: FactBook) -> list[FactEqn]:
-    return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
-
-
 class Wiring(NamedTuple):
     """How the backward equations of one operation are connected: (number in the rule, value) each.
 
-    Attributes:
-        reads: its operands.
-        cotangents: its outputs that are given one.
-        outputs: those of its outputs that the backward pass reads.
-        gradients: its operands that a cotangent reaches.
+    ``outputs`` are those that the backward pass reads, ``gradients`` the operands that a cotangent reaches.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -88,28 +53,47 @@ class Wiring(NamedTuple):
     gradients: tuple[tuple[int, int], ...]
 
 
-def _wire(rule: Backward, op: Op, need: Need) -> Wiring:
-    arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
-    moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
-    return Wiring(
-        tuple(zip(rule.primal_inputs, op.reads, strict=True)),
-        tuple(zip(rule.cotangents, arriving, strict=True)),
-        tuple([(rule.primal_outputs[j], op.outputs[j]) for j in rule.outputs if rule.primal_outputs[j] >= 0]),
-        tuple([(number, v) for number, (v, reached) in zip(rule.gradients, moving, strict=True) if reached]),
-    )
+class Backward:
+    """The backward equations of one class of operations, ready to be lowered many times; ``op`` is one of them.
 
+    Attributes:
+        eqns: the backward equations where outputs are there already.
+        linearized, transposed: where they are not: those that make them and the residuals, those that follow.
+        loose: numbers that no equation makes, with their types: constants.
+    """
 
-def _split(
-    eqns: list[FlatEqn], cotangents: tuple[int, ...], outputs: tuple[int, ...], gradients: tuple[int, ...]
-) -> tuple[list[FlatEqn], list[FlatEqn]]:
-    """Return the equations that make outputs and residuals, and those that wait for cotangents."""
-    waiting = set(cotangents)
-    for eqn in eqns:
-        if not waiting.isdisjoint(eqn.operands):
-            waiting.update(eqn.outputs)
-    live = live_eqns(eqns, (*outputs, *gradients))
-    early, late = ([e for e in live if waiting.isdisjoint(e.outputs) == is_early] for is_early in (True, False))
-    return early, late
+    def __init__(self, op: Op, need: Need, flat: Flat, book: FactBook):
+        def known(eqns: Iterable[FlatEqn]) -> list[FactEqn]:
+            return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
+
+        self.need = need
+        self.primal_inputs, self.cotangents = flat.inputs[: len(op.reads)], flat.inputs[len(op.reads) :]
+        self.primal_outputs, self.gradients = flat.outputs[: len(op.outputs)], flat.outputs[len(op.outputs) :]
+        available = {self.primal_outputs[j] for j in need.outputs if self.primal_outputs[j] >= 0}
+        missing = [e for e in flat.eqns if available.isdisjoint(e.outputs)]
+        self.eqns = known(live_eqns(missing, self.gradients))
+        waiting = set(self.cotangents)
+        for eqn in flat.eqns:
+            if not waiting.isdisjoint(eqn.operands):
+                waiting.update(eqn.outputs)
+        live = live_eqns(flat.eqns, flat.outputs)
+        self.linearized = known(e for e in live if waiting.isdisjoint(e.outputs))
+        self.transposed = known(e for e in live if not waiting.isdisjoint(e.outputs))
+        made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
+        read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
+        self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
+
+    def wiring(self, op: Op) -> Wiring:
+        """How they are connected to the values around one of the operations."""
+        need, primal = self.need, self.primal_outputs
+        arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
+        moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
+        return Wiring(
+            tuple(zip(self.primal_inputs, op.reads, strict=True)),
+            tuple(zip(self.cotangents, arriving, strict=True)),
+            tuple([(primal[j], op.outputs[j]) for j in need.outputs if primal[j] >= 0]),
+            tuple([(number, v) for number, (v, reached) in zip(self.gradients, moving, strict=True) if reached]),
+        )
 
 
 class Rules:
@@ -154,15 +138,11 @@ class Rules:
     def backward(self, op: Op) -> Backward:
         """The backward equations of an operation."""
         need = self.graph.needs[op.kind]
-
-        def make() -> Backward:
-            return Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
-
-        return self.once(("backward", op.kind), make)
+        return self.once(("backward", op.kind), lambda: Backward(op, need, need.vjp, self.facts))
 
     def wiring(self, op: Op) -> Wiring:
         """How its backward equations are connected to the values around an operation."""
-        return self.once(("wiring", op.index), lambda: _wire(self.backward(op), op, self.graph.needs[op.kind]))
+        return self.once(("wiring", op.index), lambda: self.backward(op).wiring(op))
 
 
 def as_it_is(structure: Structure, graph: Graph, op: Op) -> Choice:
@@ -218,18 +198,15 @@ class ProgramBuilder:
             for v, number in zip(op.outputs, outputs, strict=True):
                 self.buffers.setdefault(v, number)
         elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION):
-            self.linearize_by(self.rules.backward(op), op)
+            rule = self.rules.backward(op)
+            env = {number: self.buffer(v) for number, v in self.rules.wiring(op).reads}
+            self.lower(rule, rule.linearized, env)
+            for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
+                if v not in self.buffers:
+                    self.buffers[v] = env[number] if number >= 0 else self.constant(self.graph.values[v].aval)
+            self.residuals[op.index] = env
         else:
             self.forward(op)
-
-    def linearize_by(self, rule: Backward, op: Op) -> None:
-        """Run the forward equations of a rule and keep what its backward equations read."""
-        env = {number: self.buffer(v) for number, v in self.rules.wiring(op).reads}
-        self.lower(rule, rule.linearized, env)
-        for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
-            if v not in self.buffers:
-                self.buffers[v] = env[number] if number >= 0 else self.constant(self.graph.values[v].aval)
-        self.residuals[op.index] = env
 
     def forward(self, op: Op) -> None:
         """Run one operation; outputs that have a number already (they are saved) keep it."""

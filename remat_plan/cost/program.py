@@ -56,7 +56,7 @@ class Lowering(Emitter):
         if kind == Kind.BARRIER:
             behind = self.barrier(eqn, reads)
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
-        if facts.by_name and (found := self.by_name(facts, reads)) is not None:
+        if (found := self.by_name(facts, reads)) is not None:
             return found
         for rule in self.backend.of("lower", facts.name):
             if (found := rule(self, facts, reads)) is not None:
@@ -184,13 +184,10 @@ class Lowering(Emitter):
 
 
 def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
-    """Lower a jaxpr to a ``Program``.
+    """Lower a jaxpr, open or closed, to a ``Program``.
 
-    Args:
-        jaxpr: open or closed.
-        facts: of the backend.
-        loop: the loop that it is the body of. Rows of what is scanned over are slices then, which fuse like any other
-            step; rows that are stacked are written into the stack; a carry is written over the one before.
+    Where it is the body of a loop, rows of what is scanned over are slices, which fuse like any other step; rows that
+    are stacked are written into the stack; a carry is written over the one before.
     """
     inner, _ = _compat.open_jaxpr(jaxpr)
     state = Lowering(facts)
