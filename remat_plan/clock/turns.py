@@ -39,11 +39,9 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A program that can be run again and again.
+    """A program that can be run again and again: a compiled function, and what makes its arguments.
 
-    Attributes:
-        call: a compiled function.
-        arguments: makes what it is called with; new ones each time where the call takes their memory (donation).
+    These are new ones each time where the call takes their memory (donation).
     """
 
     call: Callable[..., Any]
@@ -64,12 +62,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds of one run, a number for each round.
+    """Seconds of one run, a number for each round: by the clock, and of all processors in this process.
 
-    Attributes:
-        seconds: by the clock.
-        processor_seconds: of all processors in this process, so that other processes count less.
-        calls: of each round; the seconds are of one.
+    On the latter other processes count less. Each round has so many calls; the seconds are of one.
     """
 
     seconds: tuple[float, ...]

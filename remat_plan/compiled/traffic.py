@@ -58,8 +58,7 @@ def traffic(module: Module, inside: Computation, found: Instruction) -> Traffic:
 
 
 def _fusion(module: Module, body: Computation) -> Traffic:
-    wanted = _wanted(body)
-    moved = sum(_written_bytes(body, output) for output in _outputs(body))
+    wanted, moved = _wanted(body)
     work: Counter[str] = Counter()
     for found in body.instructions.values():
         if not (elements := wanted.get(found.name, 0.0)):
@@ -110,14 +109,22 @@ def _outputs(body: Computation) -> list[Instruction]:
     return [body.instructions[name] for name in body.root.operands if name in body.instructions]
 
 
-def _wanted(body: Computation) -> dict[str, float]:
-    """So many elements of each instruction are needed for the results of a fusion."""
+def _wanted(body: Computation) -> tuple[dict[str, float], float]:
+    """So many elements of each instruction are needed for the results of a fusion, of which so many bytes are written.
+
+    None of a parameter that is handed on is.
+    """
     wanted: dict[str, float] = {}
     updates: set[str] = set()
+    written = 0.0
     for output in _outputs(body):
-        updated = _in_place(body, output)
-        wanted[output.name] = float(output.size if updated is None else _updated(body, updated))
-        updates |= {updated.name} if updated is not None else set()
+        elements, size = output.size, output.bytes
+        if (updated := _in_place(body, output)) is not None:
+            updates.add(updated.name)
+            elements = _updated(body, updated)
+            size = elements * _item_bytes(output)
+        wanted[output.name] = float(elements)
+        written += size if output.opcode != "parameter" else 0.0
     for found in reversed(body.instructions.values()):
         elements = wanted.get(found.name, 0.0)
         if not elements or (found is body.root and found.opcode == "tuple"):
@@ -126,7 +133,7 @@ def _wanted(body: Computation) -> dict[str, float]:
             if (operand := body.instructions.get(name)) is not None:
                 more = _wanted_of(body, found, index, elements, found.name in updates)
                 wanted[name] = min(float(operand.size), wanted.get(name, 0.0) + more)
-    return wanted
+    return wanted, written
 
 
 def _wanted_of(inside: Computation, found: Instruction, index: int, elements: float, in_place: bool) -> float:
@@ -162,14 +169,6 @@ def _updated(inside: Computation, found: Instruction) -> int:
     """Elements that an update writes."""
     part = inside.operand(found, _UPDATED_WITH[found.opcode])
     return found.size if part is None else part.size
-
-
-def _written_bytes(body: Computation, output: Instruction) -> float:
-    """Bytes of a result of a fusion that are written; none of a parameter that is handed on."""
-    if output.opcode == "parameter":
-        return 0.0
-    updated = _in_place(body, output)
-    return output.bytes if updated is None else _updated(body, updated) * _item_bytes(output)
 
 
 def _read_elements(inside: Computation, found: Instruction, elements: float) -> float:

@@ -213,10 +213,9 @@ def _pull(
 class SlottedUnit:
     """A loop whose steps are run again from a few kept carries (binomial checkpointing).
 
-    Args:
-        loop: the loop whose steps are segments: each is run again where its backward pass follows.
-        kept_bytes: what is kept between the passes, beside constants and rows of inputs.
-        advanced: how many steps are run to reach others, those of the first pass among them.
+    The steps of the loop are segments: each is run again where its backward pass follows. ``kept_bytes`` are kept
+    between the passes, beside constants and rows of inputs. So many steps are ``advanced`` to reach others, those of
+    the first pass among them.
     """
 
     def __init__(self, loop: LoopUnit, kept_bytes: int, advanced: int):

@@ -16,12 +16,7 @@ from remat_plan import _compat
 
 
 class _Step:
-    """A flat program on flat values.
-
-    Args:
-        run: values to a flat sequence of outputs.
-        differentiated: which values gradients are taken of.
-    """
+    """A flat program, values to a flat sequence of outputs; which of the values gradients are taken of."""
 
     def __init__(self, run: Callable[..., Sequence[Any]], differentiated: Sequence[bool]):
         self.run, self.differentiated = run, tuple(differentiated)
@@ -55,8 +50,7 @@ class PullbackStep(_Step):
     def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
         """Return ``(outputs of floating point, other outputs, gradients)``.
 
-        Args:
-            *values: those of the program, then one cotangent per output of floating point (shape and dtype as it).
+        Values are those of the program, then one cotangent per output of floating point (shape and dtype as it).
         """
         n = len(self.differentiated)
         moving, fixed = _split(values[:n], self.differentiated)

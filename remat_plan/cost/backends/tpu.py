@@ -42,9 +42,7 @@ def is_product(primitive: str) -> bool:
 def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
     """Return the bytes of an array in tiles.
 
-    Args:
-        aval: its type.
-        inner: its two innermost dimensions, in any order; None where the compiler may choose.
+    Its two innermost dimensions are in any order; None where the compiler may choose.
 
     >>> import jax
     >>> tiled_bytes(jax.ShapeDtypeStruct((16, 56, 56, 64), "bfloat16"), (0, 3)) / 2 / (16 * 56 * 56 * 64)
