@@ -54,7 +54,9 @@ class Wiring(NamedTuple):
 
 
 class Backward:
-    """The backward equations of one class of operations, ready to be lowered many times; ``op`` is one of them.
+    """The backward equations of one class of operations, ready to be lowered many times.
+
+    They are of the VJP of one of them (see ``Need.vjp``), whose backward pass reads some of its ``outputs``.
 
     Attributes:
         eqns: the backward equations where outputs are there already.
@@ -62,14 +64,14 @@ class Backward:
         loose: numbers that no equation makes, with their types: constants.
     """
 
-    def __init__(self, op: Op, need: Need, flat: Flat, book: FactBook):
+    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
         def known(eqns: Iterable[FlatEqn]) -> list[FactEqn]:
             return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
 
-        self.need = need
-        self.primal_inputs, self.cotangents = flat.inputs[: len(op.reads)], flat.inputs[len(op.reads) :]
-        self.primal_outputs, self.gradients = flat.outputs[: len(op.outputs)], flat.outputs[len(op.outputs) :]
-        available = {self.primal_outputs[j] for j in need.outputs if self.primal_outputs[j] >= 0}
+        self.outputs = outputs
+        self.primal_inputs, self.cotangents = flat.inputs[:n_operands], flat.inputs[n_operands:]
+        self.primal_outputs, self.gradients = flat.outputs[:n_outputs], flat.outputs[n_outputs:]
+        available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
         missing = [e for e in flat.eqns if available.isdisjoint(e.outputs)]
         self.eqns = known(live_eqns(missing, self.gradients))
         waiting = set(self.cotangents)
@@ -83,15 +85,15 @@ class Backward:
         read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
         self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
 
-    def wiring(self, op: Op) -> Wiring:
+    def wiring(self, op: Op, need: Need) -> Wiring:
         """How they are connected to the values around one of the operations."""
-        need, primal = self.need, self.primal_outputs
+        primal = self.primal_outputs
         arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
         moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
         return Wiring(
             tuple(zip(self.primal_inputs, op.reads, strict=True)),
             tuple(zip(self.cotangents, arriving, strict=True)),
-            tuple([(primal[j], op.outputs[j]) for j in need.outputs if primal[j] >= 0]),
+            tuple([(primal[j], op.outputs[j]) for j in self.outputs if primal[j] >= 0]),
             tuple([(number, v) for number, (v, reached) in zip(self.gradients, moving, strict=True) if reached]),
         )
 
@@ -138,11 +140,15 @@ class Rules:
     def backward(self, op: Op) -> Backward:
         """The backward equations of an operation."""
         need = self.graph.needs[op.kind]
-        return self.once(("backward", op.kind), lambda: Backward(op, need, need.vjp, self.facts))
+
+        def make() -> Backward:
+            return Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
+
+        return self.once(("backward", op.kind), make)
 
     def wiring(self, op: Op) -> Wiring:
         """How its backward equations are connected to the values around an operation."""
-        return self.once(("wiring", op.index), lambda: self.backward(op).wiring(op))
+        return self.once(("wiring", op.index), lambda: self.backward(op).wiring(op, self.graph.needs[op.kind]))
 
 
 def as_it_is(structure: Structure, graph: Graph, op: Op) -> Choice:

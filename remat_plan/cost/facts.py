@@ -41,6 +41,7 @@ class Facts:
         library: whether a library call may take it in (1) or starts with it (2).
         key: the number of what tells equations on equal inputs apart; None where it equals no other one.
         work: the class of its FLOPs.
+        by_name: whether lowering treats its primitive in a way of its own.
         splits_rows: of a transpose, whether neighbours in memory are none behind it.
     """
 
@@ -56,6 +57,7 @@ class Facts:
     region: RegionCost = NO_REGION
     key: int | None = None
     work: str = ELEMENTWISE
+    by_name: bool = False
     splits_rows: bool = False
 
 
@@ -124,6 +126,7 @@ class FactBook:
             library=library,
             region=self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
+            by_name=name in _BY_NAME,
             splits_rows=name == "transpose" and splits_rows(shape, range(len(shape)), eqn.params["permutation"]),
         )
 

@@ -56,7 +56,7 @@ class Lowering(Emitter):
         if kind == Kind.BARRIER:
             behind = self.barrier(eqn, reads)
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
-        if (found := self.by_name(facts, reads)) is not None:
+        if facts.by_name and (found := self.by_name(facts, reads)) is not None:
             return found
         for rule in self.backend.of("lower", facts.name):
             if (found := rule(self, facts, reads)) is not None:
