@@ -35,7 +35,7 @@ class Timeline:
 
     Attributes:
         live_bytes: bytes needed during each materialised step, arguments and outputs included.
-        labels: the equation of each step (primitive and position are read from it).
+        equations: that of each step (primitive and position are read from it).
         argument_bytes, output_bytes: what the caller owns.
         flops, matrix_flops, seconds: of the whole program.
         places: per step the operation of the planned program that it is of, below zero where it is of none.

@@ -184,7 +184,9 @@ class _Apart:
         state, roles = self.state, self.roles
         wanted = [g for g in self.gradients if g is not None]
         given = {c for c in self.arriving if c is not None} | set(self.sums.values())
-        read = _read_from_outside(live_steps(self.after, wanted), wanted, state) - given
+        after = live_steps(self.after, wanted)
+        read = {r for step in after for r in step.reads}.union(wanted) - {w for step in after for w in step.writes}
+        read = {v for v in read - given if state.sizes[v] > 0}  # values behind a barrier are where they came from
         going = {i for i, _ in roles.carried}  # other inputs are there for the backward pass anyway
         there = {number: i for i, number in enumerate(self.inputs) if i not in going}
         reads = tuple(sorted(there[v] for v in read if v in there))
@@ -240,13 +242,6 @@ class _Apart:
         timeline = evaluate_program(self.state.program(given, wanted, carried, around), self.hardware)
         made = Pass(RegionCost(timeline.inside_bytes, timeline.seconds, timeline.matrix_flops), timeline.flops)
         return made.longer(self.hardware.loop_seconds) if looped else made
-
-
-def _read_from_outside(steps: Sequence[Step], results: Sequence[int], state: Lowering) -> set[int]:
-    """Return the values that steps read and do not make; values behind a barrier are where they came from."""
-    made = {w for step in steps for w in step.writes}
-    read = {r for step in steps for r in step.reads} | set(results)
-    return {v for v in read - made if state.sizes[v] > 0}
 
 
 def _depends_on(steps: Sequence[Step], constants: Sequence[int]) -> set[int]:

@@ -124,21 +124,19 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]
 
 
 def reshaped_for_products(step: Step, readers: Sequence[Step]) -> bool:
-    """A step is computed again beside its result where that is read through reshapes to matrices, which fuse."""
-    return all(_reshapes(reader, step) for reader in readers)
+    """A step is computed again beside its result where that is read through reshapes to matrices, which fuse.
 
-
-def _reshapes(step: Step, made: Step) -> bool:
-    """Tell whether a product reads what a step made through a reshape to a matrix, a reader that fuses.
-
-    What counts is the shape that was made: of reshapes between it and the matrix, XLA leaves one, or none.
+    What counts is the shape that was made: of reshapes between it and the matrix of a product, XLA leaves one, or none.
     """
-    sizes = layout.dot_sizes(step.eqn) if step.primitive == "dot_general" else None
-    if sizes is None:
-        return False
-    shape, places = made.eqn.outvars[0].aval.shape, [i for i, v in enumerate(step.reads) if v in made.writes]
-    matrices = [sizes[i : i + 2] for i in places]
-    return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
+    for reader in readers:
+        sizes = layout.dot_sizes(reader.eqn) if reader.primitive == "dot_general" else None
+        if sizes is None:
+            return False
+        shape, places = step.eqn.outvars[0].aval.shape, [i for i, v in enumerate(reader.reads) if v in step.writes]
+        matrices = [sizes[i : i + 2] for i in places]
+        if not matrices or any(shape in (matrix, matrix[::-1]) for matrix in matrices):
+            return False
+    return True
 
 
 def random_bits(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:

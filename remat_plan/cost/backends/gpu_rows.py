@@ -85,7 +85,8 @@ def _reductions(program: Program) -> _Derived:
                 reduction.is_kept = True
             continue
         made = step.writes[0]
-        if of and _is_of_rows(step, of[0], sizes):
+        moved = step.primitive in MOVES and len(step.reads) == 1
+        if of and (moved or max([sizes[value] for value in step.reads]) <= of[0].bytes):  # one number a row, or moved
             derived[made] = of
             continue
         for reduction in of:
@@ -98,12 +99,6 @@ def _reductions(program: Program) -> _Derived:
         for reduction in derived.get(value, ()):
             reduction.is_kept = True
     return derived
-
-
-def _is_of_rows(step: Step, reduction: _Reduction, sizes: Sequence[int]) -> bool:
-    """Tell whether a step that reads a result makes one number a row again, or broadcasts it."""
-    moved = step.primitive in MOVES and len(step.reads) == 1
-    return moved or max([sizes[value] for value in step.reads]) <= reduction.bytes
 
 
 def _sources(value: int, single: dict[int, int]) -> frozenset[int]:
