@@ -22,8 +22,7 @@ import jax
 from benchmarks.common import Options, Report, Session, mb, raw_step, versions
 from benchmarks.models import concrete
 from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
-from remat_plan.clock.device import device_name
-from remat_plan.clock.steps import run_of, with_values
+from remat_plan.clock.steps import device_name, run_of, with_values
 from remat_plan.clock.store import hardware_of
 from remat_plan.clock.turns import Ratio, Run, time_in_turns
 from remat_plan.cost.hardware import Hardware, hardware_for

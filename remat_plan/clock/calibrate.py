@@ -2,29 +2,33 @@
 
 In: a ``Target`` that is attached, its ``Hardware`` of the table. Out: ``Hardware`` with rates by class of work.
 
-Each rate is that of the fastest of several calls: what else the machine does only makes calls slower. On an idle
-machine of two cores it takes about 20 seconds.
+Each rate is that of the fastest of several calls of a small program: what else the machine does only makes calls
+slower. On an idle machine of two cores it takes about 20 seconds. A program is one equation that matters, and its class
+is that of its equation with the most FLOPs, as the evaluator will ask for it, so a class and its rate cannot drift
+apart.
 
 Fresh memory is the difference between writing an array over itself and writing it to memory that the program is
 given anew. XLA:CPU takes the memory of a program's temporaries from the system in each run and gives it back, so that
 every page is mapped and zeroed again, on first touch. Below 32 MiB the C library keeps it.
 
-Limits: rates are of the shapes of ``probes``; a machine that is busy while it is measured is measured as a slow one.
+Limits: rates are of the shapes of the programs; a machine that is busy while it is measured is measured as a slow one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from remat_plan.clock.probes import add_one, chain, loop, probes, turned
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.work import ELEMENTWISE
+from remat_plan.cost.rules import eqn_flops, jaxpr_flops
+from remat_plan.cost.work import ELEMENTWISE, work_class
 from remat_plan.verify.compile import compiler_options
 from remat_plan.verify.targets import Target
 
@@ -48,38 +52,30 @@ _PROBE_SECONDS = 0.15
 
 _LEAST_CALLS = 3
 
-Clock = Callable[[], float]
+FUNCTIONS: tuple[Callable[[Any], Any], ...] = (
+    *(jnp.exp, jnp.log, jnp.tanh, lax.logistic, lax.erf, lax.rsqrt, jnp.sqrt, jnp.sin),
+    *(lambda x: 1 / x, lambda x: x**1.7),
+)
+"""Functions of one element, each a class of its own."""
+
+CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 
-def calibrate(
-    target: Target,
-    table: Hardware,
-    say: Callable[[str], None] = lambda stage: None,
-    scale: int | None = None,
-    clock: Clock = time.perf_counter,
-) -> Hardware:
-    """Measure the rates of a device.
-
-    Args:
-        target: the device; attached.
-        table: its data-sheet rates, which stand for classes of work that are not measured.
-        say: told what is being measured.
-        scale: of the sizes of probes; by default 1 for a CPU, 8 for others.
-        clock: what seconds are read from.
-    """
-    scale = scale or (1 if target.platform == "cpu" else 8)
-    bench = _Bench(target, clock)
+def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lambda stage: None) -> Hardware:
+    """Measure the rates of an attached device; those of the ``table`` stand for work that is not measured."""
+    scale = 1 if target.platform == "cpu" else 8
+    seconds = partial(_fastest, target)
     say("measuring kernels and loops")
-    call, many = bench.seconds(chain(1), (8,)), bench.seconds(chain(_CHAIN), (8,))
+    call, many = seconds(chain(1), (8,)), seconds(chain(_CHAIN), (8,))
     kernel = max(many - call, 0.0) / (_CHAIN - 1)
-    step = max(bench.seconds(loop(_LOOP), (8,)) - call, 0.0) / _LOOP
+    step = max(seconds(loop(_LOOP), (8,)) - call, 0.0) / _LOOP
     say("measuring memory")
     large, small = LARGE_BYTES * min(scale, 4) // 4, CACHED_BYTES // 4
-    over = bench.seconds(add_one, (large,), donate=True)
-    fresh = bench.seconds(add_one, (large,))
-    cached = bench.seconds(add_one, (small,), donate=True)
+    over = seconds(add_one, (large,), donate=True)
+    fresh = seconds(add_one, (large,))
+    cached = seconds(add_one, (small,), donate=True)
     shape = 1024 * scale, 768
-    alone, among = bench.seconds(turned, shape), bench.seconds(turned, *[shape] * (1 + _OPERANDS))
+    alone, among = seconds(turned, shape), seconds(turned, *[shape] * (1 + _OPERANDS))
     one = 4 * shape[0] * shape[1]
     hardware = replace(
         table,
@@ -98,8 +94,7 @@ def calibrate(
     for probe in probes(scale):
         work, flops = probe.rate_key()
         say(f"measuring {work}")
-        seconds = bench.seconds(probe.fn, *probe.shapes, dtype=probe.dtype)
-        rates[work] = flops / max(seconds - call, 1e-9)
+        rates[work] = flops / max(seconds(probe.fn, *probe.shapes, dtype=probe.dtype) - call, 1e-9)
     return replace(
         hardware,
         rates=rates,
@@ -108,30 +103,118 @@ def calibrate(
     )
 
 
-class _Bench:
-    """Times programs on one device."""
+def _fastest(
+    target: Target, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
+) -> float:
+    """Seconds of the fastest call of a program on numbers around one, for which no function is special."""
+    key = jax.random.key(0)
+    made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
+    given = [jax.device_put(x, target.device) for x in made]
+    jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=compiler_options(target) or None)
+    first = jax.block_until_ready(jitted(*given))
+    given = [first] if donate else given
+    del first
+    found: list[float] = []
+    until = time.perf_counter() + _PROBE_SECONDS
+    while len(found) < _LEAST_CALLS or time.perf_counter() < until:
+        begun = time.perf_counter()
+        result = jax.block_until_ready(jitted(*given))
+        found.append(time.perf_counter() - begun)
+        if donate:
+            given = [result]
+        del result
+    return min(found)
 
-    def __init__(self, target: Target, clock: Clock):
-        self.target, self.clock = target, clock
-        self.options = compiler_options(target) or None
 
-    def seconds(
-        self, fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: Any = jnp.float32, donate: bool = False
-    ) -> float:
-        """Seconds of the fastest call of a program on arrays of numbers around one."""
-        key = jax.random.key(0)
-        made = [1 + 0.1 * jax.random.normal(key, shape).astype(dtype) for shape in shapes]
-        given = [jax.device_put(x, self.target.device) for x in made]
-        jitted = jax.jit(fn, donate_argnums=0 if donate else (), compiler_options=self.options)
-        given = [jax.block_until_ready(jitted(*given))] if donate else given
-        jax.block_until_ready(jitted(*given)) if not donate else None
-        found: list[float] = []
-        until = time.perf_counter() + _PROBE_SECONDS
-        while len(found) < _LEAST_CALLS or time.perf_counter() < until:
-            begun = self.clock()
-            result = jax.block_until_ready(jitted(*given))
-            found.append(self.clock() - begun)
-            if donate:
-                given = [result]
-            del result
-        return min(found)
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A program and the shapes and types of its arguments."""
+
+    fn: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: Any = jnp.float32
+
+    def rate_key(self) -> tuple[str, float]:
+        """The class of work that this is of, and its FLOPs."""
+        structs = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
+        jaxpr = jax.make_jaxpr(self.fn)(*structs)
+        eqn = max(jaxpr.jaxpr.eqns, key=eqn_flops)
+        return work_class(eqn), jaxpr_flops(jaxpr)
+
+
+def probes(scale: int) -> Iterator[Probe]:
+    """All probes of work; ``scale`` multiplies the sizes that a CPU takes about ten milliseconds for."""
+    n = 512 * scale
+    for dtype in (jnp.float32, jnp.bfloat16):
+        yield Probe(jnp.matmul, ((2 * n, n), (n, n)), dtype)
+        yield Probe(jnp.matmul, ((16 * n, 64), (64, n)), dtype)
+        yield Probe(jnp.matmul, ((16 * scale, 256, 64), (16 * scale, 64, 256)), dtype)
+        yield from convolutions(scale, dtype)
+    yield from elements(scale)
+
+
+def convolutions(scale: int, dtype: Any) -> Iterator[Probe]:
+    """Convolutions of a residual network: forward, of one element, strided gradient, gradient of the kernel."""
+    image, kernel = (8 * scale, 32, 32, 64), (3, 3, 64, 64)
+    half = (8 * scale, 16, 16, 64)
+
+    convolution = partial(lax.conv_general_dilated, window_strides=(1, 1))
+    window = partial(convolution, padding="SAME", dimension_numbers=CONVOLUTION)
+    dilated = partial(window, padding=((1, 2), (1, 2)), lhs_dilation=(2, 2))
+    gradient = partial(convolution, dimension_numbers=("CHWN", "IHWO", "HWNC"))
+    yield Probe(window, (image, kernel), dtype)
+    yield Probe(window, ((8 * scale, 32, 32, 256), (1, 1, 256, 64)), dtype)
+    yield Probe(dilated, (half, kernel), dtype)
+    yield Probe(partial(gradient, padding=((1, 1), (1, 1))), (image, image), dtype)
+    yield Probe(partial(gradient, padding="VALID"), (image, image), dtype)
+    yield Probe(window, ((8 * scale, 2, 2, 256), (3, 3, 256, 256)), dtype)
+
+
+def elements(scale: int) -> Iterator[Probe]:
+    """Functions of one element, and sums: of arrays that the cache of a CPU holds."""
+    shape = (256 * scale, 1024)
+    for fn in FUNCTIONS:
+        yield Probe(fn, (shape,))
+    yield Probe(many_additions, (shape,))
+    yield Probe(lambda x: jnp.sum(x, axis=1), (shape,))
+    yield Probe(lambda x: jnp.sum(x, axis=0), (shape,))
+
+
+def many_additions(x: Any) -> Any:
+    """A kernel that computes much more than it reads."""
+    for i in range(16):
+        x = x * (1 + 1e-3 * i) + x
+    return x
+
+
+def turned(x: Any, *others: Any) -> Any:
+    """Compute with operands, and write the result in another order."""
+    x = 1.01 * x
+    for other in others:
+        x = 1.01 * x + other
+    return x.T
+
+
+def chain(count: int) -> Callable[[Any], Any]:
+    """So many kernels that do next to nothing, one after another: barriers keep them apart."""
+
+    def run(x: Any) -> Any:
+        for _ in range(count):
+            x = lax.optimization_barrier(x + 1)
+        return x
+
+    return run
+
+
+def loop(count: int) -> Callable[[Any], Any]:
+    """A loop of so many steps that do next to nothing."""
+
+    def run(x: Any) -> Any:
+        return lax.fori_loop(0, count, lambda _, x: x + 1, x)
+
+    return run
+
+
+def add_one(x: Any) -> Any:
+    """Read and write all of an array."""
+    return x + 1

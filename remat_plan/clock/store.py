@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import jax
 
 from remat_plan.clock.calibrate import calibrate
-from remat_plan.clock.device import device_name
+from remat_plan.clock.steps import device_name
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
 
@@ -41,15 +41,10 @@ COSTS = get_args(Cost)
 
 
 def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] = lambda stage: None) -> Hardware:
-    """Return what a target's work costs.
+    """Return what a target's work costs: by data-sheet rates, or by those measured on the device, now or before.
 
-    Args:
-        target: the device.
-        cost: ``"table"``: data-sheet rates. ``"measured"``: rates measured on the device, now or before.
-        say: told what is being measured, if it is.
-
-    Raises:
-        ValueError: another word, or rates are to be measured on a device that is not attached.
+    ``say`` is told what is being measured. Another word than these two, or a device that is to be measured and is not
+    attached, is a ``ValueError``.
     """
     table = hardware_for(target.name, target.platform, getattr(target.device, "device_kind", ""))
     if check_cost(cost) == "table":
@@ -59,7 +54,8 @@ def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] 
             f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. "
             "Omit cost to use the rates of data sheets, or plan for the attached device (target=None)."
         )
-    path = cache_folder() / f"rates-{_key(target)}.json"
+    key = hashlib.sha256(json.dumps(_identity(target), sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_folder() / f"rates-{key}.json"
     found = _read(path, table)
     if found is None:
         with jax.ensure_compile_time_eval():  # a function under rp.remat is planned while jax.jit traces it
@@ -91,30 +87,26 @@ def cache_folder() -> Path:
 
 def _identity(target: Target) -> dict[str, str | int]:
     """What rates depend on."""
-    host = device_name(resolve("cpu").device)
     return {
         "format": FORMAT,
         "device": device_name(target.device),
-        "host": host,
+        "host": device_name(resolve("cpu").device),
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
     }
 
 
-def _key(target: Target) -> str:
-    text = json.dumps(_identity(target), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-_STORED = tuple(f.name for f in fields(Hardware) if f.name not in ("name", "measured"))
+_FIGURES = tuple(f.name for f in fields(Hardware) if f.name not in ("name", "measured", "rates"))
 
 
 def _read(path: Path, table: Hardware) -> Hardware | None:
     """Read rates back; None where there are none, or what is there is not what this module wrote."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))["hardware"]
-        rates = {_text(work): _positive(rate) for work, rate in data.pop("rates").items()}
-        figures = {name: _number(data.pop(name)) for name in _STORED if name != "rates"}
+        rates = dict(data.pop("rates").items())
+        figures = {name: data.pop(name) for name in _FIGURES}
+        if not all(map(_is_number, (*rates.values(), *figures.values()))) or not all(rates.values()):
+            raise ValueError
     except FileNotFoundError:  # measured for the first time
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON of any shape
@@ -125,27 +117,13 @@ def _read(path: Path, table: Hardware) -> Hardware | None:
     return Hardware(table.name, rates=rates, measured=True, **figures)
 
 
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError
-    return found
-
-
-def _number(found: Any) -> Any:
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
-        raise ValueError
-    return found
-
-
-def _positive(found: Any) -> float:
-    if not _number(found):
-        raise ValueError
-    return found
+def _is_number(found: Any) -> bool:
+    return type(found) in (int, float) and math.isfinite(found) and found >= 0
 
 
 def _write(path: Path, hardware: Hardware, target: Target) -> None:
     """Write rates; where that is not possible, a warning in the log says that they will be measured again."""
-    figures = {name: getattr(hardware, name) for name in _STORED if name != "rates"}
+    figures = {name: getattr(hardware, name) for name in _FIGURES}
     data = {**_identity(target), "hardware": {**figures, "rates": dict(hardware.rates)}}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,18 +25,10 @@ _ARRAY = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,<=]*)\]")
 _LAYOUT = re.compile(r"\]{([\d,]+)")
 _TYPE_NAMES = {"f": "float", "bf": "bfloat", "s": "int", "u": "uint", "c": "complex"}
 _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
-_KINDS_SEEN = 4096
-"""So many different types are remembered; a module has some hundreds."""
 
 
 class Array(NamedTuple):
-    """An array as a compiled module has it.
-
-    Attributes:
-        kind: ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``.
-        item_bytes: of one element; half a byte for ``s4``.
-        shape: its dimensions.
-    """
+    """An array as a compiled module has it, of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``."""
 
     kind: str
     item_bytes: float
@@ -63,15 +55,9 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One line of a computation.
+    """One line of a computation: ``inside`` stands between its parentheses, ``attributes`` behind them.
 
-    Attributes:
-        name: its name, without ``%``.
-        opcode: such as ``"fusion"``.
-        type: of its result, as text.
-        operands: names.
-        inside: what stands between its parentheses.
-        attributes: what stands behind them.
+    Names are without ``%``; the type is that of its result, as text.
     """
 
     name: str
@@ -85,6 +71,11 @@ class Instruction(NamedTuple):
     def arrays(self) -> tuple[Array, ...]:
         """The arrays of its result: one, or those of a tuple, those of tuples inside it in order."""
         return arrays_of(self.type)
+
+    @property
+    def array(self) -> Array | None:
+        """The first of them."""
+        return next(iter(self.arrays), None)
 
     @property
     def size(self) -> int:
@@ -105,8 +96,7 @@ class Instruction(NamedTuple):
         """
         if found := _LAYOUT.search(self.type):
             return tuple(int(n) for n in found.group(1).split(","))
-        arrays = self.arrays
-        return tuple(reversed(range(len(arrays[0].shape)))) if arrays else ()
+        return tuple(reversed(range(len(self.array.shape)))) if self.array is not None else ()
 
     def called(self, key: str) -> tuple[str, ...]:
         """The computations that an attribute names: ``calls``, ``body``, ``branch_computations``, ...
@@ -130,13 +120,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions in the order in which they run.
-
-    Attributes:
-        name: its name.
-        instructions: by name.
-        root: the one whose result is returned.
-    """
+    """Instructions by name in the order in which they run; the result of the root is returned."""
 
     name: str
     instructions: dict[str, Instruction]
@@ -150,17 +134,12 @@ class Computation:
     def operand_array(self, instruction: Instruction, index: int) -> Array | None:
         """The array of an operand; None where there is none."""
         found = self.operand(instruction, index)
-        return found.arrays[0] if found is not None and found.arrays else None
+        return None if found is None else found.array
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A compiled module.
-
-    Attributes:
-        computations: by name.
-        entry: the one that is run.
-    """
+    """A compiled module: its computations by name, and the one that is run."""
 
     computations: dict[str, Computation]
     entry: Computation
@@ -171,7 +150,7 @@ class Module:
         return [self.computations[name] for name in names if name in self.computations]
 
 
-@functools.lru_cache(_KINDS_SEEN)
+@functools.lru_cache(maxsize=4096)  # types: a module has some hundreds
 def arrays_of(text: str) -> tuple[Array, ...]:
     """The arrays of a type; tokens and the like have no bytes.
 

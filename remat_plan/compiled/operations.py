@@ -18,6 +18,7 @@ import re
 
 from remat_plan.compiled.hlo import Array, Computation, Instruction
 from remat_plan.cost import work
+from remat_plan.cost.flops import product_shape
 from remat_plan.cost.rules import TRANSCENDENTAL_FLOPS
 
 _SIMPLE = frozenset(
@@ -41,62 +42,50 @@ _FUNCTIONS = {
 
 _TOLD = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _SCORES = re.compile(r'"intermediate_tensor_shape":\{[^}]*"dimensions":\[([^\]]*)\]')
-_ATTENTION_PRODUCTS = {"Backward": 5, "": 2}
-"""Products of (queries x keys x head size) in a call of attention: of its backward pass, of its forward pass."""
 
 
-def matrix_flops(inside: Computation, found: Instruction) -> float:
-    """FLOPs of a product or a convolution, a library's too; 0 of all else."""
-    if found.opcode == "dot":
-        left = inside.operand(found, 0)
-        shape = left.arrays[0].shape if left is not None and left.arrays else ()
-        depth = math.prod(shape[d] for d in found.numbers("lhs_contracting_dims") if d < len(shape))
-        return 2.0 * found.size * depth
-    if found.opcode == "convolution":
-        return _convolution(inside.operand_array(found, 1), found.size, _kernel_labels(found)) / _dilation(found)
-    return library_flops(inside, found) or 0.0
+def work_of(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float | None]:
+    """Return the class of work of an operation, with the type that it computes in, and its FLOPs.
 
+    Of products and convolutions these are all; of other operations, of so many ``elements`` of the result, for which so
+    many of the operands are ``read``. None of a library call that is not known.
 
-def library_flops(inside: Computation, found: Instruction) -> float | None:
-    """FLOPs of a library call; None of what is none, and of one that is not known."""
-    if found.opcode != "custom-call":
-        return None
-    if told := _TOLD.search(found.attributes):
-        return float(told.group(1))
-    target = found.word("custom_call_target")
-    if "matmul" in target or "gemm" in target:
-        return _product(inside.operand_array(found, 0), inside.operand_array(found, 1), found.arrays)
-    if "$conv" in target:
-        return _library_convolution(inside, found, target)
-    if "fmha" in target and (scores := _SCORES.search(found.attributes)):
-        sizes = [int(n) for n in re.findall(r"\d+", scores.group(1))]
-        queries = inside.operand_array(found, 0)
-        products = next(n for word, n in _ATTENTION_PRODUCTS.items() if word in target)
-        return 2.0 * products * math.prod(sizes) * (queries.shape[-1] if queries and queries.shape else 1)
-    return None
-
-
-def vector_flops(found: Instruction, elements: float, operand_elements: float) -> float:
-    """FLOPs of element-wise work and reductions.
-
-    Args:
-        found: the operation.
-        elements: of its result that are wanted.
-        operand_elements: of its operands that are read for them.
+    >>> from remat_plan.compiled.hlo import parse
+    >>> module = parse('''ENTRY %main (x: f32[4]) -> f32[4] {
+    ...   %x = f32[4]{0} parameter(0)
+    ...   ROOT %y = f32[4]{0} exponential(%x)
+    ... }''')
+    >>> work_of(module.entry, module.entry.root, 4, 4)
+    ('exp float32', 32.0)
     """
+    kind, flops = _work(inside, found, elements, read)
+    computed = inside.operand_array(found, 0) or found.array
+    return work.with_type(kind, computed.dtype if computed is not None else ""), flops
+
+
+def _work(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float | None]:
     opcode = found.opcode
-    if opcode in _SIMPLE:
-        return elements
-    if opcode in _FUNCTIONS:
-        return TRANSCENDENTAL_FLOPS * elements
-    if opcode in ("reduce", "scatter"):
-        return operand_elements
+    if opcode == "dot":
+        return _dot(inside, found)
+    if opcode == "convolution":
+        return _convolution(inside, found)
+    if opcode == "custom-call":
+        return _library_call(inside, found)
+    if opcode == "reduce":
+        operand = inside.operand(found, 0)
+        order = operand.minor_first if operand is not None else ()
+        return work.reduction_class(bool(order) and order[0] in found.numbers("dimensions")), read
     if opcode in ("reduce-window", "select-and-scatter"):
-        return elements * _window_elements(found)
+        return work.WINDOW_SUM, elements * _window_elements(found)
+    if opcode == "scatter":
+        return work.ELEMENTWISE, read
     if opcode == "sort":
-        length = found.arrays[0].shape[dimension] if (dimension := _dimension(found)) is not None else found.size
-        return operand_elements * math.log2(max(length, 2))
-    return 0.0
+        shape, along = found.arrays[0].shape, found.numbers("dimensions")[:1]
+        length = shape[along[0]] if along and along[0] < len(shape) else found.size
+        return work.ELEMENTWISE, read * math.log2(max(length, 2))
+    if opcode in _FUNCTIONS:
+        return _FUNCTIONS[opcode], TRANSCENDENTAL_FLOPS * elements
+    return work.ELEMENTWISE, elements if opcode in _SIMPLE else 0.0
 
 
 def _window_elements(found: Instruction) -> int:
@@ -111,112 +100,74 @@ def _window_elements(found: Instruction) -> int:
     return math.prod(size for size, n in zip(sizes, shape, strict=True) if size < 2 * n - 1 or n == 1)
 
 
-def _dimension(found: Instruction) -> int | None:
-    numbers = found.numbers("dimensions")
-    return numbers[0] if numbers and numbers[0] < len(found.arrays[0].shape) else None
+def _dot(inside: Computation, found: Instruction) -> tuple[str, float]:
+    left, right = inside.operand_array(found, 0), inside.operand_array(found, 1)
+    if left is None or right is None:
+        return work.product_class(1, found.size, found.size, found.size), 2.0 * found.size
+    dims = [tuple(found.numbers(f"{side}_{kind}_dims") for side in ("lhs", "rhs")) for kind in ("contracting", "batch")]
+    batch, rows, columns, depth = product_shape(left.shape, right.shape, tuple(dims))
+    return work.product_class(batch, rows, columns, depth), 2.0 * found.size * depth
 
 
-def _product(left: Array | None, right: Array | None, results: tuple[Array, ...]) -> float | None:
-    """Of a batch of products (M x K) (K x N): BMK * BKN * BMN = B (B M N K)^2 / 1, so the sizes tell all."""
-    if left is None or right is None or not results:
-        return None
-    batch = math.prod(results[0].shape[:-2])
-    return 2.0 * math.sqrt(left.size * right.size * results[0].size / max(batch, 1))
+def _library_call(inside: Computation, found: Instruction) -> tuple[str, float | None]:
+    """By the sizes of a call, products (M x K) (K x N); attention is a batch of them."""
+    target, flops = found.word("custom_call_target"), _library_flops(inside, found)
+    shape = found.array.shape if found.array is not None else ()
+    if "$conv" in target:
+        return work.convolution_class((), shape, False, False), flops
+    if "fmha" in target or len(shape) < 2:
+        return work.BATCHED, flops
+    depth = (flops or 0.0) / (2 * max(math.prod(shape), 1))
+    return work.product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth)), flops
 
 
-def _kernel_labels(found: Instruction) -> str:
-    """The letters of a kernel's dimensions, such as ``01io``."""
-    return found.word("dim_labels").partition("_")[2].partition("-")[0]
+def _library_flops(inside: Computation, found: Instruction) -> float | None:
+    target = found.word("custom_call_target")
+    left, right, result = inside.operand_array(found, 0), inside.operand_array(found, 1), found.array
+    if told := _TOLD.search(found.attributes):
+        return float(told.group(1))
+    if "matmul" in target or "gemm" in target:
+        if left is None or right is None or result is None:
+            return None
+        # Of a batch of products (M x K) (K x N), BMK * BKN * BMN = B (B M N K)^2 / 1: the sizes tell all.
+        batch = math.prod(result.shape[:-2])
+        return 2.0 * math.sqrt(left.size * right.size * result.size / max(batch, 1))
+    if "$conv" in target:  # a gradient too pairs the outputs of the forward pass with the kernel
+        kernel, output = right, result
+        if "BackwardInput" in target:
+            output = left
+        elif "BackwardFilter" in target:
+            kernel, output = result, right
+        return None if output is None else _convolution_flops(kernel, output.size, found)
+    if "fmha" in target and (scores := _SCORES.search(found.attributes)):
+        sizes = [int(n) for n in re.findall(r"\d+", scores.group(1))]
+        products = 5 if "Backward" in target else 2  # of (queries x keys x head size)
+        return 2.0 * products * math.prod(sizes) * (left.shape[-1] if left is not None and left.shape else 1)
+    return None
 
 
-def _convolution(kernel: Array | None, output_elements: int, labels: str) -> float:
-    """Each output element sums over the kernel of its feature."""
+def _convolution_flops(kernel: Array | None, output_elements: int, found: Instruction) -> float:
+    """Each output element sums over the kernel of its feature; ``01io`` are the labels of a kernel's dimensions."""
+    labels = found.word("dim_labels").partition("_")[2].partition("-")[0]
     if kernel is None or len(labels) != len(kernel.shape):
         return 0.0
     return 2.0 * output_elements * math.prod(n for n, letter in zip(kernel.shape, labels, strict=True) if letter != "o")
 
 
-def _dilation(found: Instruction) -> int:
-    """How much the input is dilated: zeros between its elements, which no kernel multiplies."""
-    return math.prod(_sizes(found.attributes, "lhs_dilate"))
-
-
-def _library_convolution(inside: Computation, found: Instruction, target: str) -> float | None:
-    """A convolution or one of its gradients: all three pair the outputs of the forward pass with the kernel."""
-    operands = inside.operand_array(found, 0), inside.operand_array(found, 1)
-    result = found.arrays[0] if found.arrays else None
-    kernel, output = operands[1], result
-    if "BackwardInput" in target:
-        output = operands[0]
-    elif "BackwardFilter" in target:
-        kernel, output = result, operands[1]
-    return None if output is None else _convolution(kernel, output.size, _kernel_labels(found))
-
-
-def work_class(inside: Computation, found: Instruction) -> str:
-    """Return the class of work of an operation, with the type that it computes in.
-
-    >>> from remat_plan.compiled.hlo import parse
-    >>> module = parse('''ENTRY %main (x: f32[4]) -> f32[4] {
-    ...   %x = f32[4]{0} parameter(0)
-    ...   ROOT %y = f32[4]{0} exponential(%x)
-    ... }''')
-    >>> work_class(module.entry, module.entry.root)
-    'exp float32'
-    """
-    read = inside.operand_array(found, 0) or (found.arrays[0] if found.arrays else None)
-    return work.with_type(_kind(inside, found), read.dtype if read is not None else "")
-
-
-def _kind(inside: Computation, found: Instruction) -> str:
-    opcode = found.opcode
-    if opcode == "dot":
-        return _product_class(inside, found)
-    if opcode == "convolution":
-        return _convolution_class(inside, found)
-    if opcode == "custom-call":
-        return _library_class(inside, found)
-    if opcode == "reduce":
-        return _reduction_class(inside, found)
-    if opcode in ("reduce-window", "select-and-scatter"):
-        return work.WINDOW_SUM
-    return _FUNCTIONS.get(opcode, work.ELEMENTWISE)
-
-
-def _product_class(inside: Computation, found: Instruction) -> str:
-    left, right = inside.operand_array(found, 0), inside.operand_array(found, 1)
-    if left is None or right is None:
-        return work.product_class(1, found.size, found.size, found.size)
-    batch = math.prod(left.shape[d] for d in found.numbers("lhs_batch_dims"))
-    depth = math.prod(left.shape[d] for d in found.numbers("lhs_contracting_dims"))
-    each = max(batch * depth, 1)
-    return work.product_class(batch, left.size // each, right.size // each, depth)
-
-
-def _library_class(inside: Computation, found: Instruction) -> str:
-    """Products (M x K) (K x N) by the sizes of a call; attention is a batch of them."""
-    target = found.word("custom_call_target")
-    shape = found.arrays[0].shape if found.arrays else ()
-    if "$conv" in target:
-        return work.convolution_class((), shape, False, False)
-    if "fmha" in target or len(shape) < 2:
-        return work.BATCHED
-    depth = matrix_flops(inside, found) / (2 * max(math.prod(shape), 1))
-    return work.product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth))
-
-
-def _convolution_class(inside: Computation, found: Instruction) -> str:
+def _convolution(inside: Computation, found: Instruction) -> tuple[str, float]:
     """XLA takes a kernel that is larger than its image for the image, and reverses the other: its sizes are those of
     the first operand then. A gradient that reverses its kernel is told from that by a result no smaller than it reads.
     """
     text, (given, _, written) = found.attributes, found.word("dim_labels").partition("->")
-    image = _of_image(found.arrays[0] if found.arrays else None, written)
+    image = _of_image(found.array, written)
     read = _of_image(inside.operand_array(found, 0), given.partition("_")[0])
     window = _sizes(text, "size")
     if "rhs_reversal" in text and image < read:
         window = read
-    spread, dilated = (max(_sizes(text, key), default=1) > 1 for key in ("rhs_dilate", "lhs_dilate"))
-    return work.convolution_class(window, image, spread, dilated)
+    spread, dilated = _sizes(text, "rhs_dilate"), _sizes(text, "lhs_dilate")
+    kind = work.convolution_class(window, image, max(spread, default=1) > 1, max(dilated, default=1) > 1)
+    # A dilated input has zeros between its elements, which no kernel multiplies.
+    return kind, _convolution_flops(inside.operand_array(found, 1), found.size, found) / math.prod(dilated)
 
 
 def _of_image(array: Array | None, labels: str) -> list[int]:
@@ -230,9 +181,3 @@ def _sizes(text: str, key: str) -> list[int]:
     """Numbers of a window by dimension, such as ``size=3x3``."""
     found = re.search(rf"\b{key}=([\dx]+)", text)
     return [int(n) for n in found.group(1).split("x")] if found else []
-
-
-def _reduction_class(inside: Computation, found: Instruction) -> str:
-    read = inside.operand(found, 0)
-    order = read.minor_first if read is not None else ()
-    return work.reduction_class(bool(order) and order[0] in found.numbers("dimensions"))

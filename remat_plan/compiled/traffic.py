@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from remat_plan.compiled.hlo import Array, Computation, Instruction, Module
-from remat_plan.compiled.operations import library_flops, matrix_flops, vector_flops, work_class
+from remat_plan.compiled.hlo import Computation, Instruction, Module
+from remat_plan.compiled.operations import work_of
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.work import is_product
 
@@ -36,12 +36,9 @@ _COPIES = frozenset({"copy", "transpose"})
 
 
 class Traffic(NamedTuple):
-    """What one run of one kernel does.
+    """What one run of one kernel reads and writes, its FLOPs by class of work (``cost.work``).
 
-    Attributes:
-        moved_bytes: read and written.
-        work: FLOPs by class of work (``cost.work``).
-        is_opaque: whether it is a library call of which no more than its bytes is known.
+    Of a library call that is opaque no more than its bytes is known.
     """
 
     moved_bytes: float
@@ -61,8 +58,7 @@ def traffic(module: Module, inside: Computation, found: Instruction) -> Traffic:
 
 
 def _fusion(module: Module, body: Computation) -> Traffic:
-    wanted = _wanted(body)
-    moved = sum(_written_bytes(body, output) for output in _outputs(body))
+    wanted, moved = _wanted(body)
     work: Counter[str] = Counter()
     for found in body.instructions.values():
         if not (elements := wanted.get(found.name, 0.0)):
@@ -73,14 +69,14 @@ def _fusion(module: Module, body: Computation) -> Traffic:
             for callee in module.called(found, "calls"):
                 work.update(_fusion(module, callee).work)
         else:
-            work.update(_work(body, found, elements))
+            work.update(_work(body, found, elements)[0])
     return Traffic(moved, work)
 
 
-def _work(inside: Computation, found: Instruction, elements: float) -> dict[str, float]:
-    """FLOPs of one operation by its class of work; none of what only moves."""
-    flops = matrix_flops(inside, found) or vector_flops(found, elements, _read_elements(inside, found, elements))
-    return {work_class(inside, found): flops} if flops else {}
+def _work(inside: Computation, found: Instruction, elements: float) -> tuple[dict[str, float], bool]:
+    """FLOPs of one operation by its class of work, none of what only moves; whether nothing is known of them."""
+    kind, flops = work_of(inside, found, elements, _read_elements(inside, found, elements))
+    return ({kind: flops} if flops else {}), flops is None
 
 
 def _single(inside: Computation, found: Instruction) -> Traffic:
@@ -89,8 +85,7 @@ def _single(inside: Computation, found: Instruction) -> Traffic:
     operands = [inside.instructions[name] for name in found.operands if name in inside.instructions]
     reads = [_wanted_of(inside, found, index, elements, True) for index in range(len(operands))]
     read = sum(n * _item_bytes(operand) for n, operand in zip(reads, operands, strict=True))
-    is_opaque = found.opcode == "custom-call" and library_flops(inside, found) is None
-    return Traffic(read + _result_bytes(inside, found), _work(inside, found, elements), is_opaque)
+    return Traffic(read + _result_bytes(inside, found), *_work(inside, found, elements))
 
 
 def _result_bytes(inside: Computation, found: Instruction) -> float:
@@ -100,14 +95,11 @@ def _result_bytes(inside: Computation, found: Instruction) -> float:
         return _updated(inside, found) * _item_bytes(found)
     if found.opcode.endswith("-start") and found.opcode != "all-reduce-start":
         arrays = arrays[len(found.operands) :]  # the operands come first; of a copy, what is as large
-    elif found.opcode == "custom-call" and len(arrays) > 1 and _is_workspace(arrays[-1]):
-        arrays = arrays[:-1]
+    elif found.opcode == "custom-call" and len(arrays) > 1:
+        last = arrays[-1]  # of single bytes in a row is the memory that a library call works in
+        is_workspace = last.kind in ("u", "s") and last.item_bytes == 1 and len(last.shape) == 1
+        arrays = arrays[:-1] if is_workspace else arrays
     return sum(array.bytes for array in arrays)
-
-
-def _is_workspace(array: Array) -> bool:
-    """Whether a result of a library call is the memory it works in: single bytes in a row, the last result."""
-    return array.kind in ("u", "s") and array.item_bytes == 1 and len(array.shape) == 1
 
 
 def _outputs(body: Computation) -> list[Instruction]:
@@ -117,14 +109,22 @@ def _outputs(body: Computation) -> list[Instruction]:
     return [body.instructions[name] for name in body.root.operands if name in body.instructions]
 
 
-def _wanted(body: Computation) -> dict[str, float]:
-    """So many elements of each instruction are needed for the results of a fusion."""
+def _wanted(body: Computation) -> tuple[dict[str, float], float]:
+    """So many elements of each instruction are needed for the results of a fusion, of which so many bytes are written.
+
+    None of a parameter that is handed on is.
+    """
     wanted: dict[str, float] = {}
     updates: set[str] = set()
+    written = 0.0
     for output in _outputs(body):
-        updated = _in_place(body, output)
-        wanted[output.name] = float(output.size if updated is None else _updated(body, updated))
-        updates |= {updated.name} if updated is not None else set()
+        elements, size = output.size, output.bytes
+        if (updated := _in_place(body, output)) is not None:
+            updates.add(updated.name)
+            elements = _updated(body, updated)
+            size = elements * _item_bytes(output)
+        wanted[output.name] = float(elements)
+        written += size if output.opcode != "parameter" else 0.0
     for found in reversed(body.instructions.values()):
         elements = wanted.get(found.name, 0.0)
         if not elements or (found is body.root and found.opcode == "tuple"):
@@ -133,7 +133,7 @@ def _wanted(body: Computation) -> dict[str, float]:
             if (operand := body.instructions.get(name)) is not None:
                 more = _wanted_of(body, found, index, elements, found.name in updates)
                 wanted[name] = min(float(operand.size), wanted.get(name, 0.0) + more)
-    return wanted
+    return wanted, written
 
 
 def _wanted_of(inside: Computation, found: Instruction, index: int, elements: float, in_place: bool) -> float:
@@ -169,14 +169,6 @@ def _updated(inside: Computation, found: Instruction) -> int:
     """Elements that an update writes."""
     part = inside.operand(found, _UPDATED_WITH[found.opcode])
     return found.size if part is None else part.size
-
-
-def _written_bytes(body: Computation, output: Instruction) -> float:
-    """Bytes of a result of a fusion that are written; none of a parameter that is handed on."""
-    if output.opcode == "parameter":
-        return 0.0
-    updated = _in_place(body, output)
-    return output.bytes if updated is None else _updated(body, updated) * _item_bytes(output)
 
 
 def _read_elements(inside: Computation, found: Instruction, elements: float) -> float:

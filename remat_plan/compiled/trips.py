@@ -1,6 +1,6 @@
 """How often the loops of a compiled module run.
 
-In: a ``while`` instruction of a ``Module``. Out: its trip count, or None.
+In: a ``while`` instruction of a ``Module``. Out: its trip count, or None; the numbers that it carries unchanged.
 
 XLA:CPU and XLA:GPU write the trip count of a counted loop into its backend config. XLA:TPU does not, so the counter is
 read: what the loop starts with, what its condition compares, what its body adds. Numbers are followed through copies,
@@ -28,48 +28,40 @@ Constants = Mapping[int, int]
 
 
 class _Number(NamedTuple):
-    """``carried[place] + offset``; without a place the number itself."""
+    """``carried[place] + offset``, of the tuple that a body or a condition is given; without a place the offset."""
 
     place: int | None
-    offset: int
+    offset: int = 0
 
 
 _Parameter = Callable[[int], "_Number | None"]
 
 
-def trip_count(module: Module, inside: Computation, loop: Instruction, around: Constants) -> int | None:
-    """Return how many steps a loop has; None where that is not known.
+def steps_of(module: Module, inside: Computation, loop: Instruction, around: Constants) -> tuple[int | None, Constants]:
+    """Return how many steps a loop has, None where that is not known, and what is known of the values it carries.
 
-    Args:
-        module: that it is in.
-        inside: the computation that it is in.
-        loop: the ``while`` instruction.
-        around: what is known of the values that the loop around carries.
+    ``around`` is what is known of those that the loop around carries.
     """
-    if known := _KNOWN.search(loop.attributes):
-        return int(known.group(1))
-    body, condition = module.called(loop, "body"), module.called(loop, "condition")
-    if not body or not condition:
-        return None
-    found = _comparison(module, condition[0])
-    if found is None:
-        return None
-    counter, bound, direction = found
+    bodies, conditions = module.called(loop, "body"), module.called(loop, "condition")
+    known = _KNOWN.search(loop.attributes)
+    told = int(known.group(1)) if known else None
+    if not bodies:
+        return told, {}
     starts = _starts(module, inside, loop, around)
-    constants = _unchanged(module, body[0], starts)
-    limit = bound.offset if bound.place is None else _plus(constants.get(bound.place), bound.offset)
-    if counter.place is None or limit is None or counter.place not in starts:
-        return None
-    step = _next(module, body[0], counter.place)
-    if step is None or step.place != counter.place or not step.offset:
-        return None
-    return _count(starts[counter.place] + counter.offset, limit, step.offset, direction)
-
-
-def constants_of(module: Module, inside: Computation, loop: Instruction, around: Constants) -> Constants:
-    """The values that a loop carries unchanged and that are known numbers, by position."""
-    body = module.called(loop, "body")
-    return _unchanged(module, body[0], _starts(module, inside, loop, around)) if body else {}
+    next_of = {i: _next(module, bodies[0], i) for i in starts}
+    constants = {i: start for i, start in starts.items() if next_of[i] == _Number(i, 0)}
+    compared = _comparison(module, conditions[0]) if conditions else None
+    if told is not None or compared is None:
+        return told, constants
+    counter, bound, direction = compared
+    if counter.place is None or counter.place not in starts:
+        return None, constants
+    limit = 0 if bound.place is None else constants.get(bound.place)
+    step = next_of[counter.place]
+    if limit is None or step is None or step.place != counter.place or not step.offset:
+        return None, constants
+    start = starts[counter.place] + counter.offset
+    return _count(start, limit + bound.offset, step.offset, direction), constants
 
 
 def _count(start: int, limit: int, step: int, direction: str) -> int | None:
@@ -83,15 +75,11 @@ def _count(start: int, limit: int, step: int, direction: str) -> int | None:
     return max(0, math.ceil((limit + (direction == "LE") - start) / step))
 
 
-def _plus(number: int | None, offset: int) -> int | None:
-    return None if number is None else number + offset
-
-
 def _comparison(module: Module, condition: Computation) -> tuple[_Number, _Number, str] | None:
     """What a condition compares, the counter first, and how; None where it is no such comparison."""
-    owner, compare, bound = condition, condition.root, _carried
+    owner, compare, bound = condition, condition.root, _Number
     if compare.opcode == "fusion":
-        owner, bound = _callee(module, condition, compare, _carried)
+        owner, bound = _callee(module, condition, compare, _Number)
         compare = owner.root
     if compare.opcode != "compare" or len(compare.operands) != 2:
         return None
@@ -117,22 +105,12 @@ def _starts(module: Module, inside: Computation, loop: Instruction, around: Cons
     return {i: number.offset for i, number in found.items() if number is not None}
 
 
-def _unchanged(module: Module, body: Computation, starts: Mapping[int, int]) -> dict[int, int]:
-    """Of the numbers that a loop starts with those that its body hands on as they are."""
-    return {i: start for i, start in starts.items() if _next(module, body, i) == _Number(i, 0)}
-
-
 def _next(module: Module, body: Computation, index: int) -> _Number | None:
     """What a body returns at a position."""
     operands = body.root.operands
     if body.root.opcode != "tuple" or index >= len(operands):
         return None
-    return _follow(module, body, operands[index], _carried)
-
-
-def _carried(index: int) -> _Number:
-    """An element of the tuple that a body or a condition is given."""
-    return _Number(index, 0)
+    return _follow(module, body, operands[index], _Number)
 
 
 def _callee(
@@ -149,16 +127,7 @@ def _callee(
 
 
 def _follow(module: Module, owner: Computation, name: str, parameter: _Parameter, depth: int = 0) -> _Number | None:
-    """The number that an instruction is.
-
-    Args:
-        module: that it is in.
-        owner: its computation.
-        name: its name.
-        parameter: what elements of the tuple are that a loop's computation is given, or what the parameters of a
-            fusion are.
-        depth: how many instructions were followed.
-    """
+    """The number that an instruction of ``owner`` is; ``parameter`` tells what that is given, by position."""
     found = owner.instructions.get(name)
     if found is None or depth > _DEEPEST:
         return None

@@ -25,13 +25,7 @@ def scatter_into(
 ) -> int | None:
     """Add a value to a scatter that nothing else reads by scattering into the value; None where there is no such one.
 
-    Gradients of gathers and of max-pools are scattered into zeros, which are no array then.
-
-    Args:
-        state: the program so far.
-        addition: facts of the sum.
-        reads: its operands.
-        add: lowers another sum.
+    Gradients of gathers and of max-pools are scattered into zeros, which are no array then. ``add`` lowers another sum.
     """
     for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
         scatter = state.made_by.get(value)

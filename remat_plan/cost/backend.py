@@ -81,9 +81,8 @@ class Backend:
         """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""
         key = stage, primitive
         if key not in self._known:
-            mine = [rule for rule in self.rules if rule.stage == stage]
-            asked = [rule.apply for rule in mine if not (primitive and rule.primitives) or primitive in rule.primitives]
-            self._known[key] = tuple(asked)
+            asked = [r for r in self.rules if not (primitive and r.primitives) or primitive in r.primitives]
+            self._known[key] = tuple([rule.apply for rule in asked if rule.stage == stage])
         return self._known[key]
 
     def only(self, stage: str) -> Callable[..., Any] | None:

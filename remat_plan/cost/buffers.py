@@ -37,7 +37,9 @@ class Buffers:
         self._home = home = _homes(program, kernels)
         find_rows = program.backend.only("rows")
         self.rows: Mapping[int, Sequence[int]] = find_rows(program, kernels) if find_rows else {}
-        self.reads = [self._at_home(kernel.reads) for kernel in kernels]
+        self.reads = [
+            tuple(dict.fromkeys([home.get(v, v) for v in kernel.reads])) if home else kernel.reads for kernel in kernels
+        ]
         self.writes = [tuple([w for w in kernel.step.writes if w not in home]) for kernel in kernels]
         self.last = {buffer: position for position, read in enumerate(self.reads) for buffer in read}
         self._kept = self._kept_apart()
@@ -53,21 +55,12 @@ class Buffers:
         self.owned |= carried.keys()
 
     def reused_bytes(self, position: int, new: Sequence[int], dying: Sequence[int]) -> int:
-        """Bytes of the results of a kernel that are written over operands which die there.
-
-        Args:
-            position: of the kernel.
-            new: those of its results that are temporaries.
-            dying: the buffers that it is the last to read.
-        """
+        """Bytes of the ``new`` temporaries of a kernel that are written over buffers which it is the last to read."""
         sizes, carries = self._sizes, self._kernels[position].step.carries
         if carries:
             return sum(sizes[w] for b, w in carries if self._home.get(b, b) in dying and w in new)
         into = sizes[new[0]] if new and self._writes_over else 0
         return into if into and any(sizes[b] == into and b not in self._kept[position] for b in dying) else 0
-
-    def _at_home(self, values: Sequence[int]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys([self._home.get(v, v) for v in values])) if self._home else tuple(values)
 
     def _kept_apart(self) -> list[frozenset[int]]:
         """By kernel, the buffers that its result is not written over.

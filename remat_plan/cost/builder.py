@@ -9,7 +9,7 @@ No tracing happens here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
@@ -33,36 +33,6 @@ from remat_plan.graph.structure import Structure, structure_of
 Made = TypeVar("Made")
 
 
-class Backward:
-    """The backward equations of one class of operations, ready to be lowered many times.
-
-    Args:
-        flat: the VJP of one of them; see ``Need.vjp``.
-        outputs: which of its outputs the backward pass reads.
-        n_operands, n_outputs: how many it has.
-        book: the facts of equations.
-
-    Attributes:
-        eqns: the backward equations where outputs are there already.
-        linearized, transposed: where they are not: those that make them and the residuals, those that follow.
-        loose: numbers that no equation makes, with their types: constants.
-    """
-
-    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
-        self.primal_inputs = flat.inputs[:n_operands]
-        self.cotangents = flat.inputs[n_operands:]
-        self.primal_outputs = flat.outputs[:n_outputs]
-        self.gradients = flat.outputs[n_outputs:]
-        self.outputs = outputs
-        available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
-        linearized, transposed = _split(flat.eqns, self.cotangents, self.primal_outputs, self.gradients)
-        self.eqns = _with_facts(_until(flat.eqns, self.gradients, available), book)
-        self.linearized, self.transposed = _with_facts(linearized, book), _with_facts(transposed, book)
-        made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
-        read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
-        self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
-
-
 class FactEqn(NamedTuple):
     """An equation of a flattened VJP: its facts, the numbers of its operands (negative: literals) and outputs."""
 
@@ -71,18 +41,10 @@ class FactEqn(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def _with_facts(eqns: list[FlatEqn], book: FactBook) -> list[FactEqn]:
-    return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
-
-
 class Wiring(NamedTuple):
     """How the backward equations of one operation are connected: (number in the rule, value) each.
 
-    Attributes:
-        reads: its operands.
-        cotangents: its outputs that are given one.
-        outputs: those of its outputs that the backward pass reads.
-        gradients: its operands that a cotangent reaches.
+    ``outputs`` are those that the backward pass reads, ``gradients`` the operands that a cotangent reaches.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -91,34 +53,49 @@ class Wiring(NamedTuple):
     gradients: tuple[tuple[int, int], ...]
 
 
-def _wire(rule: Backward, op: Op, need: Need) -> Wiring:
-    arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
-    moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
-    return Wiring(
-        tuple(zip(rule.primal_inputs, op.reads, strict=True)),
-        tuple(zip(rule.cotangents, arriving, strict=True)),
-        tuple([(rule.primal_outputs[j], op.outputs[j]) for j in rule.outputs if rule.primal_outputs[j] >= 0]),
-        tuple([(number, v) for number, (v, reached) in zip(rule.gradients, moving, strict=True) if reached]),
-    )
+class Backward:
+    """The backward equations of one class of operations, ready to be lowered many times.
 
+    They are of the VJP of one of them (see ``Need.vjp``), whose backward pass reads some of its ``outputs``.
 
-def _until(eqns: list[FlatEqn], wanted: tuple[int, ...], available: set[int]) -> list[FlatEqn]:
-    """Keep the equations that reach ``wanted`` without making what is ``available`` already."""
-    cut = [e for e in eqns if not any(o in available for o in e.outputs)]
-    return live_eqns(cut, wanted)
+    Attributes:
+        eqns: the backward equations where outputs are there already.
+        linearized, transposed: where they are not: those that make them and the residuals, those that follow.
+        loose: numbers that no equation makes, with their types: constants.
+    """
 
+    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
+        def known(eqns: Iterable[FlatEqn]) -> list[FactEqn]:
+            return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
 
-def _split(
-    eqns: list[FlatEqn], cotangents: tuple[int, ...], outputs: tuple[int, ...], gradients: tuple[int, ...]
-) -> tuple[list[FlatEqn], list[FlatEqn]]:
-    """Return the equations that make outputs and residuals, and those that wait for cotangents."""
-    waiting = set(cotangents)
-    for eqn in eqns:
-        if any(o in waiting for o in eqn.operands):
-            waiting.update(eqn.outputs)
-    live = live_eqns(eqns, (*outputs, *gradients))
-    late = [e for e in live if any(o in waiting for o in e.outputs)]
-    return [e for e in live if not any(o in waiting for o in e.outputs)], late
+        self.outputs = outputs
+        self.primal_inputs, self.cotangents = flat.inputs[:n_operands], flat.inputs[n_operands:]
+        self.primal_outputs, self.gradients = flat.outputs[:n_outputs], flat.outputs[n_outputs:]
+        available = {self.primal_outputs[j] for j in outputs if self.primal_outputs[j] >= 0}
+        missing = [e for e in flat.eqns if available.isdisjoint(e.outputs)]
+        self.eqns = known(live_eqns(missing, self.gradients))
+        waiting = set(self.cotangents)
+        for eqn in flat.eqns:
+            if not waiting.isdisjoint(eqn.operands):
+                waiting.update(eqn.outputs)
+        live = live_eqns(flat.eqns, flat.outputs)
+        self.linearized = known(e for e in live if waiting.isdisjoint(e.outputs))
+        self.transposed = known(e for e in live if not waiting.isdisjoint(e.outputs))
+        made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
+        read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
+        self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
+
+    def wiring(self, op: Op, need: Need) -> Wiring:
+        """How they are connected to the values around one of the operations."""
+        primal = self.primal_outputs
+        arriving = [v for v, g in zip(op.outputs, need.given, strict=True) if g]
+        moving = [(v, r) for v, a, r in zip(op.operands, op.active, need.reached, strict=True) if a]
+        return Wiring(
+            tuple(zip(self.primal_inputs, op.reads, strict=True)),
+            tuple(zip(self.cotangents, arriving, strict=True)),
+            tuple([(primal[j], op.outputs[j]) for j in self.outputs if primal[j] >= 0]),
+            tuple([(number, v) for number, (v, reached) in zip(self.gradients, moving, strict=True) if reached]),
+        )
 
 
 class Rules:
@@ -130,58 +107,48 @@ class Rules:
         self.facts = fact_book(hardware) if facts is None else facts
         self.borders = Borders(graph)
         self.order = Order(graph, self.borders.free)
-        self._backwards: dict[int, Backward] = {}
-        self._inside: dict[int, Rules] = {}
-        self._units: dict[Any, Unit] = {}
-        self._wirings: dict[tuple[int, int], Wiring] = {}
-        self._once: dict[Any, Any] = {}
+        self._made: dict[Any, Any] = {}
         self.recordings = Recordings()
         self.is_flat = all(structure_of(op) is None and kind_of(op.eqn) != Kind.REGION for op in graph.ops)
 
     def inside(self, region: Graph) -> Rules:
         """The rules of a region inside a structure of this graph."""
-        if id(region) not in self._inside:  # regions are kept, so their ids stay their own
-            self._inside[id(region)] = Rules(region, self.hardware, self.facts)
-        return self._inside[id(region)]
+        # regions are kept, so their ids stay their own
+        return self.once(("inside", id(region)), lambda: Rules(region, self.hardware, self.facts))
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
-        """Return what a structure made under a key of its own before; make it where it did not."""
-        if key not in self._once:
-            self._once[key] = make()
-        return self._once[key]
+        """Return what was made under a key before, of a structure its own; make it where nothing was."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def unit(self, op: Op, choice: Choice | None) -> Unit | None:
         """A structure run by choice (None: as it is); None for an equation that is none."""
         structure = structure_of(op)
         if structure is None:
             return None
-        key = op.kind, choice, self.arriving(op)
-        if key not in self._units:
-            made = choice if choice is not None else as_it_is(structure, self.graph, op)
-            self._units[key] = structure.unit(self, op, made)
-        return self._units[key]
+
+        def make() -> Unit:
+            return structure.unit(self, op, as_it_is(structure, self.graph, op) if choice is None else choice)
+
+        return self.once(("unit", op.kind, choice, self.arriving(op)), make)
 
     def arriving(self, op: Op) -> tuple[bool, ...]:
         """Which outputs of an operation are given a cotangent."""
         return self.graph.needs[op.kind].given
 
-    def lowering(self) -> Lowering:
-        """An empty program."""
-        return Lowering(self.facts)
-
     def backward(self, op: Op) -> Backward:
         """The backward equations of an operation."""
-        if op.kind not in self._backwards:
-            need = self.graph.needs[op.kind]
-            self._backwards[op.kind] = Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
-        return self._backwards[op.kind]
+        need = self.graph.needs[op.kind]
 
-    def wiring(self, rule: Backward, op: Op) -> Wiring:
-        """How a rule is connected to the values around an operation."""
-        key = op.index, id(rule)  # rules are kept, so their ids stay their own
-        if key not in self._wirings:
-            self._wirings[key] = _wire(rule, op, self.graph.needs[op.kind])
-        return self._wirings[key]
+        def make() -> Backward:
+            return Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
+
+        return self.once(("backward", op.kind), make)
+
+    def wiring(self, op: Op) -> Wiring:
+        """How its backward equations are connected to the values around an operation."""
+        return self.once(("wiring", op.index), lambda: self.backward(op).wiring(op, self.graph.needs[op.kind]))
 
 
 def as_it_is(structure: Structure, graph: Graph, op: Op) -> Choice:
@@ -199,17 +166,17 @@ class ProgramBuilder:
             compiler cannot make them again where they are read.
         buffers: per value of the graph, its number in the program.
         cotangents: per value, the number of its cotangent, as far as it is added up.
-        residuals: per operation that was linearized, its rule and the numbers that its backward equations find.
+        residuals: per operation that was linearized, the numbers that its backward equations find.
         planned: whether the program has segments: gradients of max-pools are others there.
         pulls: per structure that was linearized, what appends its backward pass.
     """
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
         self.rules, self.graph, self.stored, self.planned = rules, rules.graph, stored, False
-        self.state = rules.lowering() if state is None else state
+        self.state = Lowering(rules.facts) if state is None else state
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
-        self.residuals: dict[int, tuple[Backward, dict[int, int]]] = {}
+        self.residuals: dict[int, dict[int, int]] = {}
         self.pulls: dict[int, Pull] = {}
 
     def buffer(self, value: int) -> int:
@@ -237,18 +204,15 @@ class ProgramBuilder:
             for v, number in zip(op.outputs, outputs, strict=True):
                 self.buffers.setdefault(v, number)
         elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION):
-            self.linearize_by(self.rules.backward(op), op)
+            rule = self.rules.backward(op)
+            env = {number: self.buffer(v) for number, v in self.rules.wiring(op).reads}
+            self.lower(rule, rule.linearized, env)
+            for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
+                if v not in self.buffers:
+                    self.buffers[v] = env[number] if number >= 0 else self.constant(self.graph.values[v].aval)
+            self.residuals[op.index] = env
         else:
             self.forward(op)
-
-    def linearize_by(self, rule: Backward, op: Op) -> None:
-        """Run the forward equations of a rule and keep what its backward equations read."""
-        env = {number: self.buffer(v) for number, v in self.rules.wiring(rule, op).reads}
-        self.lower(rule, rule.linearized, env)
-        for v, number in zip(op.outputs, rule.primal_outputs, strict=True):
-            if v not in self.buffers:
-                self.buffers[v] = env[number] if number >= 0 else self.constant(self.graph.values[v].aval)
-        self.residuals[op.index] = rule, env
 
     def forward(self, op: Op) -> None:
         """Run one operation; outputs that have a number already (they are saved) keep it."""
@@ -267,18 +231,13 @@ class ProgramBuilder:
                 if active:
                     self.accumulate(v, gradient)
             return
-        if op.index in self.residuals:
-            rule, env = self.residuals.pop(op.index)
-            wiring, eqns = self.rules.wiring(rule, op), rule.transposed
-        else:
-            rule = self.rules.backward(op)
-            wiring, eqns = self.rules.wiring(rule, op), rule.eqns
-            env = {number: self.buffer(v) for number, v in wiring.reads}
+        rule, wiring = self.rules.backward(op), self.rules.wiring(op)
+        eqns, env = rule.transposed, self.residuals.pop(op.index, None)
+        if env is None:
+            eqns, env = rule.eqns, {number: self.buffer(v) for number, v in wiring.reads}
         for number, v in wiring.cotangents:
-            if v in self.cotangents:
-                env[number] = self.cotangents[v]
-            else:
-                env[number] = self.constant(self.graph.values[v].aval)  # zero: folded away
+            there = v in self.cotangents
+            env[number] = self.cotangents[v] if there else self.constant(self.graph.values[v].aval)  # zero: folded away
         for number, v in wiring.outputs:
             if number not in env:
                 env[number] = self.buffer(v)

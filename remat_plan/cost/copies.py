@@ -11,7 +11,7 @@ Limits: XLA takes producers in the order of what each gains, we take them from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from remat_plan.cost.facts import item_bytes
@@ -25,20 +25,12 @@ _DEPTH = 4
 class Copies:
     """What computing a step again in several kernels reads, against writing it once.
 
-    Args:
-        program: all steps.
-        maker: by value, the position of the step that makes it; -1: none does.
-        readers: by value, the positions of the steps that read it.
-        groups: by step, the positions of the kernels that compute it. It may change between questions: those of steps
-            before the one that is asked for are not used.
+    ``maker`` and ``readers`` are by value the positions of steps, ``groups`` by step those of the kernels that compute
+    it. They may change between questions: those of steps before the one that is asked for are not used.
     """
 
     def __init__(
-        self,
-        program: Program,
-        maker: Sequence[int],
-        readers: Sequence[Sequence[int]],
-        groups: Sequence[frozenset[int]],
+        self, program: Program, maker: Sequence[int], readers: Sequence[Sequence[int]], groups: Sequence[frozenset[int]]
     ):
         self._steps, self._sizes, self._maker = program.steps, program.sizes, maker
         self._readers, self._groups = readers, groups
@@ -69,23 +61,15 @@ class Copies:
         return total
 
 
-def weighs_from(least_bytes: int) -> Callable[[Step, frozenset[int], Copies], bool]:
-    """Return the rule that elements of at least so many bytes are computed in several kernels if these read no more."""
-
-    def may_repeat(step: Step, kernels: frozenset[int], copies: Copies) -> bool:
-        return item_bytes(step.eqn) < least_bytes or not copies.are_dear(step, kernels)
-
-    return may_repeat
+def may_repeat(least_bytes: int, step: Step, kernels: frozenset[int], copies: Copies) -> bool:
+    """Elements of at least so many bytes are computed in several kernels if these read no more."""
+    return item_bytes(step.eqn) < least_bytes or not copies.are_dear(step, kernels)
 
 
-def repeats_from(least_bytes: int) -> Callable[[Any, Kind], Kind]:
-    """Return the rule that an expensive step (``exp``, ``div``) of such elements is as cheap to repeat as any other.
+def cheap_kind(least_bytes: int, eqn: Any, kind: Kind) -> Kind:
+    """An expensive step (``exp``, ``div``) of elements of at least so many bytes is as cheap to repeat as any other.
 
     Kernels wait for memory, so its arithmetic costs nothing.
     """
-
-    def kind_of(eqn: Any, kind: Kind) -> Kind:
-        cheap = kind == Kind.EXPENSIVE and eqn.primitive.name != "gather" and item_bytes(eqn) >= least_bytes
-        return Kind.CHEAP if cheap else kind
-
-    return kind_of
+    cheap = kind == Kind.EXPENSIVE and eqn.primitive.name != "gather" and item_bytes(eqn) >= least_bytes
+    return Kind.CHEAP if cheap else kind

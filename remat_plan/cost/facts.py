@@ -112,6 +112,7 @@ class FactBook:
                 [None if _compat.is_literal(a) else getattr(a.aval, "size", count) < count for a in eqn.invars]
             )
         library = self._library_role(eqn) if self._library_role else 0
+        shape = getattr(eqn.invars[0].aval, "shape", ()) if eqn.invars else ()
         return Facts(
             eqn,
             name,
@@ -126,7 +127,7 @@ class FactBook:
             region=self.region_cost(eqn) if kind == Kind.REGION else NO_REGION,
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
             by_name=name in _BY_NAME,
-            splits_rows=name == "transpose" and _splits_rows(eqn),
+            splits_rows=name == "transpose" and splits_rows(shape, range(len(shape)), eqn.params["permutation"]),
         )
 
     def _inner(self, eqn: Any) -> Any | None:
@@ -156,11 +157,6 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
-
-
-def _splits_rows(eqn: Any) -> bool:
-    shape = eqn.invars[0].aval.shape
-    return splits_rows(shape, range(len(shape)), eqn.params["permutation"])
 
 
 def _name(eqn: Any) -> str:
@@ -199,14 +195,13 @@ def _reads(branch: Any) -> bool:
     return any(v in used for v in jaxpr.invars)
 
 
+_is_float_dtype = functools.cache(_compat.is_float_dtype)  # asking JAX takes long
+
+
 def is_float(aval: Any) -> bool:
-    """Tell whether a value of this type has a tangent (looked up by dtype: asking JAX takes long)."""
-    return _is_float(getattr(aval, "dtype", None))
-
-
-@functools.cache
-def _is_float(dtype: Any) -> bool:
-    return dtype is not None and _compat.is_float_dtype(dtype)
+    """Tell whether a value of this type has a tangent."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and _is_float_dtype(dtype)
 
 
 def is_real(aval: Any) -> bool:

@@ -11,6 +11,7 @@ Limits: iterations of ``eigh``, ``eig``, ``svd`` and ``schur`` depend on the dat
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +24,32 @@ def size(atom: Any) -> float:
     return float(math.prod(getattr(atom.aval, "shape", ()) or (1,)))
 
 
+def dot_shape(eqn: Any) -> tuple[int, int, int, int]:
+    """Return (batch, rows, columns, depth) of a ``dot_general``, a batch of products (rows x depth) (depth x columns).
+
+    >>> import jax, jax.numpy as jnp
+    >>> x, w = jnp.ones((8, 512, 768)), jnp.ones((768, 64))
+    >>> dot_shape(jax.make_jaxpr(jnp.matmul)(x, w).eqns[-1])
+    (1, 4096, 64, 768)
+    """
+    left, right = eqn.invars
+    return product_shape(left.aval.shape, right.aval.shape, eqn.params["dimension_numbers"])
+
+
+@functools.lru_cache(maxsize=4096)  # every timeline asks again
+def product_shape(left: tuple[int, ...], right: tuple[int, ...], numbers: Any) -> tuple[int, int, int, int]:
+    """``dot_shape`` by the shapes of the operands, and the dimensions ((contracted, contracted), (batch, batch))."""
+    contract, batch = numbers
+    rows, columns = [
+        math.prod([shape[d] for d in range(len(shape)) if d not in (*contract[side], *batch[side])])
+        for side, shape in enumerate((left, right))
+    ]
+    return math.prod([left[d] for d in batch[0]]), rows, columns, math.prod([left[d] for d in contract[0]])
+
+
 def _contraction(eqn: Any, numbers: Any) -> float:
     depth = math.prod([eqn.invars[0].aval.shape[d] for d in numbers[0][0]])
     return 2.0 * size(eqn.outvars[0]) * depth
-
-
-def _dot(eqn: Any) -> float:
-    return _contraction(eqn, eqn.params["dimension_numbers"])
 
 
 def _ragged_dot(eqn: Any) -> float:
@@ -100,34 +120,21 @@ def _cubic(factor: float) -> Formula:
     return flops
 
 
-def _lu(eqn: Any) -> float:
-    count, long, short = _matrix(eqn)
-    return count * short**2 * (long - short / 3)
+def _elimination(factor: float) -> Formula:
+    """Column after column is taken out of what is left of the matrix."""
 
+    def flops(eqn: Any) -> float:
+        count, long, short = _matrix(eqn)
+        return count * factor * short**2 * (long - short / 3)
 
-def _qr(eqn: Any) -> float:
-    count, long, short = _matrix(eqn)
-    return count * 2 * short**2 * (long - short / 3)
+    return flops
 
 
 def _svd(eqn: Any) -> float:
+    if not eqn.params.get("compute_uv", True):
+        return _elimination(4.0)(eqn)
     count, long, short = _matrix(eqn)
-    if eqn.params.get("compute_uv", True):
-        return count * (14 * long * short**2 + 8 * short**3)
-    return count * 4 * short**2 * (long - short / 3)
-
-
-def _product_with_reflectors(eqn: Any) -> float:
-    return 4.0 * size(eqn.outvars[0]) * eqn.invars[1].aval.shape[-1]
-
-
-def _triangular_solve(eqn: Any) -> float:
-    return size(eqn.outvars[0]) * eqn.invars[0].aval.shape[-1]
-
-
-def _updates(eqn: Any) -> float:
-    """A scatter touches what it adds only."""
-    return size(eqn.invars[2])
+    return count * (14 * long * short**2 + 8 * short**3)
 
 
 def _per_result(factor: float) -> Formula:
@@ -135,9 +142,8 @@ def _per_result(factor: float) -> Formula:
 
 
 FORMULAS: dict[str, Formula] = {
-    "dot_general": _dot,
+    **dict.fromkeys(("dot_general", "scaled_dot"), lambda eqn: _contraction(eqn, eqn.params["dimension_numbers"])),
     "ragged_dot_general": _ragged_dot,
-    "scaled_dot": _dot,
     **dict.fromkeys(("scaled_matmul", "scaled_matmul_wrapper"), _rows_by_rows),
     **{f"dot_product_attention{kind}_fwd{end}": _attention(2) for kind in ("", "_fp8") for end in ("", "_wrapper")},
     **{f"dot_product_attention{kind}_bwd{end}": _attention(5) for kind in ("", "_fp8") for end in ("", "_wrapper")},
@@ -147,29 +153,32 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("top_k", "approx_top_k"), _top_k),
     "cholesky": _cubic(1 / 3),
     "cholesky_update": lambda eqn: 6.0 * size(eqn.invars[0]),
-    "lu": _lu,
-    **dict.fromkeys(("geqrf", "geqp3", "householder_product"), _qr),
-    "qr": lambda eqn: 2.0 * _qr(eqn),
-    "ormqr": _product_with_reflectors,
+    "lu": _elimination(1.0),
+    **dict.fromkeys(("geqrf", "geqp3", "householder_product"), _elimination(2.0)),
+    "qr": _elimination(4.0),
+    "ormqr": lambda eqn: 4.0 * size(eqn.outvars[0]) * eqn.invars[1].aval.shape[-1],
     "svd": _svd,
     "eigh": _cubic(9.0),
     **dict.fromkeys(("eig", "schur"), _cubic(25.0)),
     "hessenberg": _cubic(10 / 3),
     "tridiagonal": _cubic(4 / 3),
     "symmetric_product": _rows_by_rows,
-    "triangular_solve": _triangular_solve,
+    "triangular_solve": lambda eqn: size(eqn.outvars[0]) * eqn.invars[0].aval.shape[-1],
     "tridiagonal_solve": _per_result(8.0),
     "lu_pivots_to_permutation": _per_result(2.0),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin"), _per_result(2.0)),
     "cumlogsumexp": _per_result(34.0),
-    **{f"scatter{kind}": _updates for kind in ("", "-add", "-sub", "-mul", "-min", "-max", "_add", "_mul")},
+    **dict.fromkeys(  # a scatter touches what it adds only
+        [f"scatter{kind}" for kind in ("", "-add", "-sub", "-mul", "-min", "-max", "_add", "_mul")],
+        lambda eqn: size(eqn.invars[2]),
+    ),
     **dict.fromkeys(
         ("select_and_scatter", "select_and_scatter_add", "select_and_gather_add"),
         lambda eqn: sum([size(v) for v in (*eqn.invars, *eqn.outvars)]),
     ),
     "dynamic_update_slice": _per_result(0.0),
-    "rng_bit_generator": _per_result(60.0),
-    "rng_uniform": _per_result(60.0),
+    **dict.fromkeys(("rng_bit_generator", "rng_uniform", "threefry2x32"), _per_result(60.0)),
+    "gather": _per_result(1.0),
     "random_gamma": _per_result(400.0),
 }
 """What is computed by primitives that never fuse into others, by name."""

@@ -22,7 +22,6 @@ from remat_plan.cost.copies import Copies
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
 from remat_plan.cost.steps import NOBODY, Program, Step, can_write_in_place
 
-_CONSUMERS = (*FUSIBLE, Kind.REDUCE)
 _PARTIAL = frozenset({"slice", "dynamic_slice", "gather", "split", "unstack"})
 """Primitives that read of their first operand no more than they write."""
 
@@ -62,14 +61,13 @@ class _Links:
                 found = self.readers[value]
                 if not found or found[-1] != index:
                     found.append(index)
-        self.users = [self._users(step.writes) for step in steps]
+        self.users = [
+            self.readers[step.writes[0]] if len(step.writes) == 1 else [u for v in step.writes for u in self.readers[v]]
+            for step in steps
+        ]  # of each step, once for each value that they read
         for value in (*program.outputs, *program.pinned):
             if maker[value] >= 0:
                 self.users[maker[value]] = [*self.users[maker[value]], NOBODY]
-
-    def _users(self, writes: tuple[int, ...]) -> list[int]:
-        """The readers of some values, once for each value that they read."""
-        return self.readers[writes[0]] if len(writes) == 1 else [u for value in writes for u in self.readers[value]]
 
 
 def _clusters(steps: list[Step], links: _Links) -> list[int]:
@@ -154,8 +152,7 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
 class _Grouping:
     """Which kernels compute each step, decided from the last step to the first.
 
-    Attributes:
-        groups: by step, the positions of the kernels that compute it (its own, if it is materialised).
+    ``groups`` are by step the positions of the kernels that compute it (its own, if it is materialised).
     """
 
     def __init__(self, program: Program, links: _Links):
@@ -165,7 +162,7 @@ class _Grouping:
         self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
         taking = _primitives(program, "takes_in")
         self._consumes = [
-            c < 0 and (step.kind in _CONSUMERS or step.primitive in taking)
+            c < 0 and (step.kind in (*FUSIBLE, Kind.REDUCE) or step.primitive in taking)
             for c, step in zip(cluster, steps, strict=True)
         ]
         self._epilogues = _epilogues(program, links)
@@ -197,7 +194,8 @@ class _Grouping:
             roots = roots.union(*[self.groups[u] for u in takers[1:]])
         if len(roots) > 1 and not self._may_repeat(step, roots):
             return own
-        full = self._without_room(index, roots)
+        emissions = self._emissions
+        full = frozenset([k for k in roots if emissions.are_too_many(index, k)]) if emissions else frozenset()
         roots -= full
         if len(takers) == len(users):
             return roots | own if full else roots
@@ -209,11 +207,6 @@ class _Grouping:
         if step.kind != Kind.CHEAP or (len(kernels) > _MAX_COPIES and step.reads):
             return False
         return all(rule(step, kernels, self._copies) for rule in self._repeats)
-
-    def _without_room(self, index: int, kernels: frozenset[int]) -> frozenset[int]:
-        """The kernels that a step would be emitted too often in."""
-        emissions = self._emissions
-        return frozenset([k for k in kernels if emissions.are_too_many(index, k)]) if emissions else frozenset()
 
     def _reads_no_more(self, step: Step, others: list[int]) -> bool:
         """Tell whether computing a step again beside its result, which ``others`` read, is as good as reading that.
@@ -270,13 +263,11 @@ def _unread(steps: list[Step], root: int, inside: list[int], sizes: list[int]) -
         wanted = written if index == root else sum([needed.get(value, 0) for value in step.writes])
         for value in step.reads:
             whole = sizes[value]
-            part = wanted if _takes_part(step, value) else whole * wanted // written if written else whole
+            part = whole * wanted // written if written else whole
+            if step.primitive in _PARTIAL and value == step.reads[0]:
+                part = wanted
             needed[value] = min(whole, needed.get(value, 0) + part)
     return {value: sizes[value] - part for value, part in needed.items() if value not in made and part < sizes[value]}
-
-
-def _takes_part(step: Step, value: int) -> bool:
-    return step.primitive in _PARTIAL and value == step.reads[0]
 
 
 def fuse(program: Program) -> list[Kernel]:

@@ -21,8 +21,6 @@ from types import MappingProxyType
 
 from remat_plan.cost.work import is_product
 
-_NO_RATES: Mapping[str, float] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -57,7 +55,7 @@ class Hardware:
     bytes_per_second: float
     step_seconds: float = 0.0
     element_seconds: float = 0.0
-    rates: Mapping[str, float] = field(default_factory=lambda: _NO_RATES, hash=False)
+    rates: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     cache_bytes: int = 0
     cache_bytes_per_second: float = 0.0
     turned_bytes_per_second: float = 0.0
@@ -77,12 +75,8 @@ class Hardware:
     ) -> float:
         """Return the seconds of one kernel: the larger of its arithmetic and its memory traffic.
 
-        Args:
-            compute_seconds: of its arithmetic.
-            moved_bytes: what it reads and writes.
-            turned_operands: of a kernel that writes in another order than it reads, how many operands it reads so.
-            far_bytes: those of ``moved_bytes`` that no cache holds.
-            elements: those that it stores in 16 bits or reduces.
+        Of the bytes that it moves no cache holds the ``far_bytes``; so many operands it writes in another order than it
+        reads them; ``elements`` are those that it stores in 16 bits or reduces.
 
         >>> Hardware("toy", 1e9, 1e9, 1e9, cache_bytes=10, cache_bytes_per_second=1e10).kernel_seconds(0.0, 10)
         1e-09
@@ -179,10 +173,7 @@ _KINDS = (
 def hardware_for(target_name: str, platform: str, device_kind: str = "") -> Hardware:
     """Return the rates for a target such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``; a typical one when unknown.
 
-    Args:
-        target_name: the target.
-        platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-        device_kind: what JAX calls an attached device, for targets whose name does not say.
+    ``device_kind`` is what JAX calls an attached device, for targets whose name does not say.
     """
     parts = target_name.split(":")
     key = ":".join(parts[:2]).split("-")[0] if len(parts) > 1 else target_name

@@ -13,37 +13,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remat_plan.cost.buffers import Buffers
 from remat_plan.cost.facts import item_bytes
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import Program, Step
 
 
 class Launches:
-    """The launches of a program.
+    """The launches of a program, whose kernels are in the order in which they run."""
 
-    Args:
-        program: as it was lowered.
-        kernels: in the order in which they run.
-        reads: the buffers that each of them reads.
-        rows: by the position of a kernel, the reductions of rows that it makes on its way.
-        hardware: the device.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        kernels: Sequence[Kernel],
-        reads: Sequence[tuple[int, ...]],
-        rows: Mapping[int, Sequence[int]],
-        hardware: Hardware,
-    ):
+    def __init__(self, program: Program, kernels: Sequence[Kernel], buffers: Buffers, hardware: Hardware):
         self._sizes, self._home = program.sizes, program.storage
-        self._kernels, self._reads, self._hardware = kernels, reads, hardware
-        self._joined = _joined(program, kernels, rows)
+        self._kernels, self._reads, self._hardware = kernels, buffers.reads, hardware
+        self._joined = _joined(program, kernels, buffers.rows)
         self._launched = {other for others in self._joined.values() for other in others}
-        self._rows, self._far = program.array_rows(), program.backend.of("far")
+        self._far, self._rows = program.backend.of("far"), set[int]()
+        for step in program.steps:  # no cache holds the arrays that a loop reads rows out of, or writes them into
+            if step.primitive in (READ_ROW, WRITE_ROW):
+                self._rows.update(step.reads if step.primitive == READ_ROW else step.writes)
 
     def seconds(self, position: int) -> float:
         """Seconds of the launch of a kernel; 0 if it is launched with another one."""
@@ -66,7 +55,9 @@ class Launches:
         """What a launch reads and writes."""
         kernel, sizes = self._kernels[position], self._sizes
         moved = sum([sizes[b] for b in (*self._reads[position], *kernel.step.writes)])
-        moved += _further_bytes(kernel, others, sizes) if others else 0
+        if others:  # of what is launched with it, what it does not read or write anyway
+            further = {v for other in others for v in (*other.reads, *other.step.writes)}
+            moved += sum([sizes[v] for v in further - {*kernel.reads, *kernel.step.writes}])
         return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
 
     def _far_bytes(self, position: int, moved_bytes: int) -> int:
@@ -104,12 +95,6 @@ def _joined(
     return found
 
 
-def _further_bytes(kernel: Kernel, others: Sequence[Kernel], sizes: Sequence[int]) -> int:
-    """Bytes that kernels which are launched with another one read and write beyond what that does."""
-    here = {*kernel.reads, *kernel.step.writes}
-    return sum([sizes[v] for v in {v for other in others for v in (*other.reads, *other.step.writes)} - here])
-
-
 def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
     """Bytes of the buffers of a kernel that it does not read; of a buffer with several values, what none of them is."""
     left: dict[int, int] = {}
@@ -134,10 +119,7 @@ def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> 
 def slow_elements(eqn: Any, kind: Kind, operand_bytes: float, result_bytes: float) -> float:
     """Return the elements that an equation stores in 16 bits or reduces, with those that pad them to tiles.
 
-    Args:
-        eqn: the equation; None for a step of no equation.
-        kind: how it fuses.
-        operand_bytes, result_bytes: sizes of its first operand and first result in memory.
+    Bytes are those of its first operand and its first result in memory.
     """
     if eqn is None:
         return 0.0

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from remat_plan.cost.flops import dot_shape
 from remat_plan.cost.rules import Kind
 
 SMALL_BYTES = 4 * 4096
@@ -25,11 +26,7 @@ def splits_rows(shape: Sequence[int], before: Sequence[int], behind: Sequence[in
 
     A copy that leaves rows whole, as one that puts the heads of attention before its positions, is as fast as any
     kernel on XLA:CPU; one that splits them is several times slower, and so is what is computed on the way. Dimensions
-    of one element do not count.
-
-    Args:
-        shape: of what is copied.
-        before, behind: its dimensions in the order in which they lie in memory, neighbours last.
+    are in the order in which they lie in memory, neighbours last; those of one element do not count.
 
     >>> splits_rows((4, 256, 12, 64), (0, 1, 2, 3), (0, 2, 1, 3))  # heads of attention
     False
@@ -84,28 +81,9 @@ def as_matrix(
 
 
 def dot_sizes(eqn: Any) -> tuple[int, int, int] | None:
-    """Return (rows, contracted, columns) of a product as one product of matrices; None where it is a batch of them.
-
-    >>> import jax, jax.numpy as jnp
-    >>> x, w = jnp.ones((8, 512, 768)), jnp.ones((768, 64))
-    >>> dot_sizes(jax.make_jaxpr(jnp.matmul)(x, w).eqns[-1])
-    (4096, 768, 64)
-    """
-    lhs, rhs = eqn.invars
-    return _dot_sizes(lhs.aval.shape, rhs.aval.shape, eqn.params["dimension_numbers"])
-
-
-@functools.lru_cache(4096)
-def _dot_sizes(lhs: tuple[int, ...], rhs: tuple[int, ...], numbers: Any) -> tuple[int, int, int] | None:
-    """``dot_sizes`` by shapes; every timeline asks again."""
-    contract, batch = numbers
-    if any(lhs[d] != 1 for d in batch[0]):
-        return None
-    rows, columns = [
-        math.prod([shape[d] for d in range(len(shape)) if d not in (*contract[side], *batch[side])])
-        for side, shape in enumerate((lhs, rhs))
-    ]
-    return rows, math.prod([lhs[d] for d in contract[0]]), columns
+    """Return (rows, contracted, columns) of a product as one product of matrices; None where it is a batch of them."""
+    batch, rows, columns, depth = dot_shape(eqn)
+    return (rows, depth, columns) if batch == 1 else None
 
 
 def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:
@@ -118,11 +96,16 @@ def conv_orders(eqn: Any) -> tuple[bool, bool, bool]:
     return tuple(numbers.lhs_spec) != rows, tuple(numbers.rhs_spec) != kernel, tuple(numbers.out_spec) != rows
 
 
+def window_and_image(eqn: Any) -> tuple[list[int], list[int]]:
+    """Return the sizes of a convolution's kernel and of its result, in the dimensions of the image."""
+    spec, kernel, result = eqn.params["dimension_numbers"], eqn.invars[1].aval.shape, eqn.outvars[0].aval.shape
+    return [kernel[d] for d in spec.rhs_spec[2:]], [result[d] for d in spec.out_spec[2:]]
+
+
 def is_kernel_gradient(eqn: Any) -> bool:
     """Tell whether a convolution makes the gradient of a kernel: its window is larger than its result."""
-    numbers = eqn.params["dimension_numbers"]
-    window = math.prod([eqn.invars[1].aval.shape[d] for d in numbers.rhs_spec[2:]])
-    return window > math.prod([eqn.outvars[0].aval.shape[d] for d in numbers.out_spec[2:]])
+    window, image = window_and_image(eqn)
+    return math.prod(window) > math.prod(image)
 
 
 def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:

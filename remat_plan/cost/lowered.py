@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from remat_plan import _compat
+from remat_plan.cost.flops import dot_shape
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -42,12 +42,8 @@ def _is_elementwise(eqn: Any) -> bool:
     """Tell whether a product sums nothing, or repeats no element: a multiplication (``AlgebraicSimplifier``)."""
     if eqn.primitive.name != "dot_general":
         return False
-    sides = zip(*eqn.params["dimension_numbers"], (a.aval.shape for a in eqn.invars[:2]), strict=True)
-    contracted, free = [], []
-    for contract, batch, shape in sides:
-        contracted.append(math.prod([shape[d] for d in contract]))
-        free.append(math.prod(shape) // max(contracted[-1] * math.prod([shape[d] for d in batch]), 1))
-    return contracted[0] == 1 or free == [1, 1]
+    batch, rows, columns, depth = dot_shape(eqn)
+    return depth == 1 or (rows == columns == 1 and batch * depth > 0)
 
 
 def _multiplied(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -> Any:

@@ -25,7 +25,7 @@ from remat_plan.cost.launches import Launches
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
-from remat_plan.cost.steps import Program, RegionCost, Step
+from remat_plan.cost.steps import Program, RegionCost
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
@@ -35,7 +35,7 @@ class Timeline:
 
     Attributes:
         live_bytes: bytes needed during each materialised step, arguments and outputs included.
-        labels: the equation of each step (primitive and position are read from it).
+        equations: that of each step (primitive and position are read from it).
         argument_bytes, output_bytes: what the caller owns.
         flops, matrix_flops, seconds: of the whole program.
         places: per step the operation of the planned program that it is of, below zero where it is of none.
@@ -56,6 +56,11 @@ class Timeline:
         return max(self.live_bytes, default=self.argument_bytes + self.output_bytes)
 
     @property
+    def inside_bytes(self) -> int:
+        """What is needed at the peak beyond arguments and outputs."""
+        return self.peak_bytes - self.argument_bytes - self.output_bytes
+
+    @property
     def peak_step(self) -> int:
         """The index of the step at the peak."""
         return max(range(len(self.live_bytes)), key=self.live_bytes.__getitem__) if self.live_bytes else 0
@@ -69,12 +74,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     ordered = fuse(program) if kernels is None else kernels
     for rule in program.backend.of("order"):
         ordered = rule(ordered, program.sizes)
-    return _walk(program, ordered, hardware)
-
-
-def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeline:
-    """``evaluate_program`` of kernels that are in order."""
-    sizes, buffers = program.sizes, Buffers(program, kernels)
+    sizes, buffers = program.sizes, Buffers(program, ordered)
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in buffers.outputs if v not in program.inputs)
     live = argument_bytes + output_bytes + program.around_bytes
@@ -83,8 +83,8 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
     equations: list[Any] = []
     places: list[int] = []
     seconds = 0.0
-    launches = Launches(program, kernels, buffers.reads, buffers.rows, hardware)
-    for position, kernel in enumerate(kernels):
+    launches = Launches(program, ordered, buffers, hardware)
+    for position, kernel in enumerate(ordered):
         step = kernel.step
         dying = [b for b in buffers.reads[position] if b in alive and buffers.last[b] == position]
         if step.kind != Kind.BARRIER:
@@ -105,7 +105,10 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
         argument_bytes=argument_bytes,
         output_bytes=output_bytes,
         flops=sum(s.flops * s.equations for s in program.steps),
-        matrix_flops=sum(_matrix_flops(s) * s.equations for s in program.steps),
+        matrix_flops=sum(
+            (s.flops if s.primitive in MATRIX_PRIMITIVES else s.region.matrix_flops) * s.equations
+            for s in program.steps
+        ),
         seconds=seconds,
         places=tuple(places),
     )
@@ -113,35 +116,27 @@ def _walk(program: Program, kernels: list[Kernel], hardware: Hardware) -> Timeli
 
 def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:
     """Return the timeline of a whole program with what its temporary memory costs in each run."""
-    temporary = timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes
-    fresh = hardware.fresh_seconds(temporary)
+    fresh = hardware.fresh_seconds(timeline.inside_bytes)
     return replace(timeline, seconds=timeline.seconds + fresh) if fresh else timeline
-
-
-def _matrix_flops(step: Step) -> float:
-    return step.flops if step.primitive in MATRIX_PRIMITIVES else step.region.matrix_flops
 
 
 def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     """Return what happens inside a region: the worst body's bytes, the seconds of all steps."""
-    timelines = []
-    worst = 0
+    name, found = eqn.primitive.name, [RegionCost()]
     for key, sub in _compat.named_jaxprs(eqn.params):
-        loop = eqn if LOOPS.get(eqn.primitive.name) == key else None
-        timeline = evaluate_program(lower(sub, fact_book(hardware), loop), hardware)
-        timelines.append(timeline)
-        worst = max(worst, timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes)
+        program = lower(sub, fact_book(hardware), eqn if LOOPS.get(name) == key else None)
+        timeline = evaluate_program(program, hardware)
+        found.append(RegionCost(timeline.inside_bytes, timeline.seconds, timeline.matrix_flops))
+    worst, seconds, matrix_flops = zip(*found, strict=True)
     steps = trip_count(eqn)
-    clearing = 0.0
-    clears = backend_for(hardware).only("stacks")
-    if eqn.primitive.name == "scan" and clears and clears(False):
+    if name == "cond":
+        return RegionCost(max(worst), max(seconds), max(matrix_flops))
+    clearing, clears = 0.0, backend_for(hardware).only("stacks")
+    if name == "scan" and clears and clears(False):
         written = sum(fact_book(hardware).bytes(v.aval) for v in eqn.outvars[loop_counts(eqn).carry :])
         clearing = hardware.clearing_seconds(written)
-    seconds = [t.seconds for t in timelines] or [0.0]
-    matrix = [t.matrix_flops for t in timelines] or [0.0]
-    if eqn.primitive.name == "cond":
-        return RegionCost(worst, max(seconds), max(matrix))
-    return RegionCost(worst, steps * (sum(seconds) + hardware.loop_seconds) + clearing, steps * sum(matrix))
+    whole = steps * (sum(seconds) + hardware.loop_seconds) + clearing
+    return RegionCost(max(worst), whole, steps * sum(matrix_flops))
 
 
 def fact_book(hardware: Hardware) -> FactBook:

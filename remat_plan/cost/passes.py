@@ -11,16 +11,15 @@ and of outputs are read where they are. ``units`` has the units there are.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
 
 from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.hardware import Hardware
-from remat_plan.cost.memory import Timeline, evaluate_program
+from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import RegionCost, Step, live_steps
@@ -34,12 +33,7 @@ Pull = Callable[[Sequence[int | None]], list[int | None]]
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The type of an input or output: an array, or rows of one type in one array.
-
-    Attributes:
-        aval: JAX's abstract value of the array, or of one row.
-        rows: how many there are.
-    """
+    """The type of an input or output: an array, or so many rows of one type in one array."""
 
     aval: Any
     rows: int = 1
@@ -56,18 +50,17 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a unit takes and gives.
-
-    Attributes:
-        inputs, outputs: their types.
-        moving: which inputs have gradients.
-        arriving: which outputs are given a cotangent.
-    """
+    """What a unit takes and gives; which inputs have gradients, and which outputs are given a cotangent."""
 
     inputs: tuple[Stack, ...]
     outputs: tuple[Stack, ...]
     moving: tuple[bool, ...]
     arriving: tuple[bool, ...]
+
+    @property
+    def output_bytes(self) -> list[int]:
+        """Bytes of the outputs."""
+        return [kind.size_bytes for kind in self.outputs]
 
 
 class Unit(Protocol):
@@ -87,42 +80,32 @@ class Unit(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One pass of a unit by itself: what happens inside, and its FLOPs."""
 
     region: RegionCost
     flops: float
 
-    @staticmethod
-    def of(timeline: Timeline) -> Pass:
-        """The pass that a timeline shows."""
-        inside = timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes
-        return Pass(RegionCost(inside, timeline.seconds, timeline.matrix_flops), timeline.flops)
-
     def times(self, count: float) -> Pass:
         """The pass run several times, one after another."""
-        cost = self.region
-        again = RegionCost(cost.transient_bytes, count * cost.seconds, count * cost.matrix_flops)
-        return Pass(again, count * self.flops)
+        inside, seconds, matrix_flops = self.region
+        return Pass(RegionCost(inside, count * seconds, count * matrix_flops), count * self.flops)
 
     def longer(self, seconds: float) -> Pass:
         """The pass with some seconds more."""
-        return Pass(dataclasses.replace(self.region, seconds=self.region.seconds + seconds), self.flops)
+        return Pass(self.region._replace(seconds=self.region.seconds + seconds), self.flops)
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(NamedTuple):
     """The passes of a unit by itself.
 
     Attributes:
         forward: the forward pass that writes residuals.
-        backward: the backward pass.
         residual_bytes: sizes of the residuals that are made anew each time it runs, carried inputs among them.
         constant_bytes: sizes of those that depend on constant inputs only.
         reads: positions of the inputs that the backward pass reads where they are.
         result_reads: positions of the rows of outputs that it reads where they are.
-        find_alone: evaluates ``alone``, which not all ask for.
+        alone: evaluates the forward pass where no backward pass follows, for which not all ask.
     """
 
     forward: Pass
@@ -131,12 +114,7 @@ class Passes:
     constant_bytes: tuple[int, ...]
     reads: tuple[int, ...]
     result_reads: tuple[int, ...]
-    find_alone: Callable[[], Pass]
-
-    @cached_property
-    def alone(self) -> Pass:
-        """The forward pass where no backward pass follows."""
-        return self.find_alone()
+    alone: Callable[[], Pass]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +123,20 @@ class Roles:
 
     Attributes:
         constant: which inputs are the same each time; their gradients are added up.
-        kept: which inputs are there for the backward pass anyway: constants, and rows of inputs.
         row: which inputs are read out of a larger array each time, and so are their gradients written into one.
         result_row: which outputs are written into a larger array, and their cotangents read out of one.
         carried: (input, output) pairs that are one value: the output is the input of the next run.
     """
 
     constant: tuple[bool, ...]
-    kept: tuple[bool, ...]
     row: tuple[bool, ...]
     result_row: tuple[bool, ...]
     carried: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def looped(self) -> bool:
+        """Whether the unit is a step of a loop."""
+        return bool(self.carried) or any(self.row)
 
 
 def find_passes(unit: Unit, roles: Roles, facts: FactBook, hardware: Hardware) -> Passes:
@@ -203,25 +184,26 @@ class _Apart:
         state, roles = self.state, self.roles
         wanted = [g for g in self.gradients if g is not None]
         given = {c for c in self.arriving if c is not None} | set(self.sums.values())
-        read = _read_from_outside(live_steps(self.after, wanted), wanted, state) - given
-        position = {number: i for i, number in enumerate(self.inputs)}
-        reads = tuple(sorted(position[v] for v in read if v in position and roles.kept[position[v]]))
+        after = live_steps(self.after, wanted)
+        read = {r for step in after for r in step.reads}.union(wanted) - {w for step in after for w in step.writes}
+        read = {v for v in read - given if state.sizes[v] > 0}  # values behind a barrier are where they came from
+        going = {i for i, _ in roles.carried}  # other inputs are there for the backward pass anyway
+        there = {number: i for i, number in enumerate(self.inputs) if i not in going}
+        reads = tuple(sorted(there[v] for v in read if v in there))
         fixed = _depends_on(self.before, [v for v, c in zip(self.inputs, roles.constant, strict=True) if c])
-        residuals = sorted(v for v in read if v not in position or not roles.kept[position[v]])
+        residuals = sorted(read - there.keys())
         changing = [v for v in residuals if v not in fixed]
-        constants = [v for v in residuals if v in fixed]
         result = {v: j for j, v in enumerate(self.outputs) if roles.result_row[j]}
         made = [v for v in changing if v not in result]
-        looped = any(roles.row) or roles.carried
-        own = [] if looped else [v for v in made if v not in position]
+        own = [] if roles.looped else made
         return Passes(
-            forward=self.forward(made if looped else [], own),
-            backward=self.backward(reads, changing if looped else [], [*residuals]),
+            forward=self.forward(made if roles.looped else [], own),
+            backward=self.backward(reads, changing if roles.looped else [], residuals),
             residual_bytes=tuple(state.sizes[v] for v in made),
-            constant_bytes=tuple(state.sizes[v] for v in constants),
+            constant_bytes=tuple(state.sizes[v] for v in residuals if v in fixed),
             reads=reads,
             result_reads=tuple(result[v] for v in changing if v in result),
-            find_alone=partial(self.forward, ()),
+            alone=cache(partial(self.forward, ())),
         )
 
     def forward(self, stacked: Sequence[int], own: Sequence[int] = ()) -> Pass:
@@ -255,18 +237,11 @@ class _Apart:
 
     def evaluate(self, given: Sequence[int], wanted: Sequence[int], carried: dict[int, int]) -> Pass:
         """Evaluate the steps at hand."""
-        state, roles = self.state, self.roles
-        looped = bool(roles.carried) or any(roles.row)
-        around = sum(state.counters.values()) if looped else 0
-        made = Pass.of(evaluate_program(state.program(given, wanted, carried, around), self.hardware))
+        looped = self.roles.looped
+        around = sum(self.state.counters.values()) if looped else 0
+        timeline = evaluate_program(self.state.program(given, wanted, carried, around), self.hardware)
+        made = Pass(RegionCost(timeline.inside_bytes, timeline.seconds, timeline.matrix_flops), timeline.flops)
         return made.longer(self.hardware.loop_seconds) if looped else made
-
-
-def _read_from_outside(steps: Sequence[Step], results: Sequence[int], state: Lowering) -> set[int]:
-    """Return the values that steps read and do not make; values behind a barrier are where they came from."""
-    made = {w for step in steps for w in step.writes}
-    read = {r for step in steps for r in step.reads} | set(results)
-    return {v for v in read - made if state.sizes[v] > 0}
 
 
 def _depends_on(steps: Sequence[Step], constants: Sequence[int]) -> set[int]:

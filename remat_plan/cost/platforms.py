@@ -20,12 +20,7 @@ _BACKENDS = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
 def register_backend(platform: str, backend: Backend) -> None:
     """Make the rules of another compiler known: ``Hardware`` whose name begins with its platform is judged by them.
 
-    Args:
-        platform: a new name, such as ``"npu"``; what follows a colon in the name of a ``Hardware`` is left out.
-        backend: the rules.
-
-    Raises:
-        ValueError: the platform has rules, or its name holds a colon.
+    The platform is a new name, such as ``"npu"``; what follows a colon in the name of a ``Hardware`` is left out.
     """
     if ":" in platform or platform in _BACKENDS:
         raise ValueError(f"platform {platform!r}: give a new name without a colon; this one has rules already.")
@@ -44,12 +39,7 @@ def backend_for(hardware: Hardware) -> Backend:
 
 @contextmanager
 def judged_by(platform: str, backend: Backend) -> Iterator[None]:
-    """Within this context, a platform goes by other rules: what a rule is worth shows in predictions made without it.
-
-    Args:
-        platform: one that has rules.
-        backend: the rules in their place.
-    """
+    """Within this context, a platform goes by other rules: predictions without one show what it is worth."""
     before = _BACKENDS[platform]
     _BACKENDS[platform] = backend
     try:

@@ -25,11 +25,15 @@ from remat_plan.cost.steps import Program, Step
 
 
 class Lowering(Emitter):
-    """Lowers equations; ``turned`` are the products that stand for their transposes too."""
+    """Lowers equations.
 
-    def __init__(self, facts: FactBook, late: bool = False):
+    ``turned`` are the products that stand for their transposes too; ``late`` tells whether loops make the zeros of
+    their stacks when they run.
+    """
+
+    def __init__(self, facts: FactBook):
         super().__init__(facts)
-        self.late = late  # whether loops make the zeros of their stacks when they run
+        self.late = False
         self.clears: Callable[[bool], bool] | None = self.backend.only("stacks")
         self.inner_of = self.backend.only("inner")
         self.turned: set[int] = set()
@@ -41,15 +45,7 @@ class Lowering(Emitter):
             env.update(zip(eqn.outvars, self.equation(self.facts.of(eqn), operands), strict=False))
 
     def equation(self, facts: Facts, operands: Sequence[int | None]) -> Sequence[int]:
-        """Lower one equation.
-
-        Args:
-            facts: of the equation.
-            operands: the numbers of what it reads; None for literals.
-
-        Returns:
-            The numbers of its results.
-        """
+        """Lower one equation; ``operands`` and results are numbers, None for literals."""
         kind, eqn = facts.kind, facts.eqn
         if facts.inner is not None:
             return self.call(facts, operands)
@@ -188,13 +184,10 @@ class Lowering(Emitter):
 
 
 def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
-    """Lower a jaxpr to a ``Program``.
+    """Lower a jaxpr, open or closed, to a ``Program``.
 
-    Args:
-        jaxpr: open or closed.
-        facts: of the backend.
-        loop: the loop that it is the body of. Rows of what is scanned over are slices then, which fuse like any other
-            step; rows that are stacked are written into the stack; a carry is written over the one before.
+    Where it is the body of a loop, rows of what is scanned over are slices, which fuse like any other step; rows that
+    are stacked are written into the stack; a carry is written over the one before.
     """
     inner, _ = _compat.open_jaxpr(jaxpr)
     state = Lowering(facts)

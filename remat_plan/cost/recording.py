@@ -36,16 +36,10 @@ class _Entry(NamedTuple):
 
 
 class Recording:
-    """What one stretch of lowering appended.
+    """What one stretch of lowering appended, and the values it was given and leaves.
 
-    Args:
-        state: the program after it.
-        given: the values that it was given.
-        results: the values that it leaves.
-        before: how many steps, questions for constants and values there were before.
-
-    Raises:
-        LookupError: it reads a value that is neither given nor a constant.
+    ``before`` are the numbers of steps, questions for constants and values that there were before. Raises
+    ``LookupError`` where it reads a value that is neither given nor a constant.
     """
 
     def __init__(self, state: Lowering, given: Sequence[int], results: Numbers, before: tuple[int, int, int]):
@@ -133,13 +127,9 @@ class Recordings:
         self._known: dict[Hashable, Recording | None] = {}
 
     def append(self, state: Lowering, key: Hashable, given: Sequence[int], lower: Callable[[], Numbers]) -> Numbers:
-        """Lower something into a program, or repeat what was lowered under the same key.
+        """Lower something into a program, or repeat what was lowered under the same key; return what it results in.
 
-        Args:
-            state: the program.
-            key: what it depends on, beside the sizes of what it is given.
-            given: the numbers of what it reads, which nothing has read so far.
-            lower: appends it; returns the numbers of its results.
+        It depends on the key and the sizes of what it is ``given``, which nothing has read so far.
         """
         first: dict[int, int] = {}
         pattern = tuple([first.setdefault(number, place) for place, number in enumerate(given)])

@@ -65,6 +65,8 @@ REDUCES = frozenset(
 REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 """Structures whose jaxprs run in a way of their own; others are known by the jaxprs that they hold."""
 
+_NAMED = ((Kind.CHEAP, CHEAP), (Kind.EXPENSIVE, EXPENSIVE), (Kind.REDUCE, REDUCES), (Kind.REGION, REGIONS))
+
 LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
 """Loops, and the parameter that holds the jaxpr of one step."""
 
@@ -78,7 +80,6 @@ MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
 TRANSCENDENTAL_FLOPS = 8.0
-_THREEFRY_FLOPS = 60.0
 UNKNOWN_TRIP_COUNT = 100
 _warned: set[str] = set()
 
@@ -105,14 +106,9 @@ def kind_of(eqn: Any) -> Kind:
         return Kind.ALIAS
     if name == "broadcast_in_dim" and eqn.outvars[0].aval.size == getattr(eqn.invars[0].aval, "size", -1) > 1:
         return Kind.ALIAS
-    if name in CHEAP:
-        return Kind.CHEAP
-    if name in EXPENSIVE:
-        return Kind.EXPENSIVE
-    if name in REDUCES:
-        return Kind.REDUCE
-    if name in REGIONS:
-        return Kind.REGION
+    for kind, names in _NAMED:
+        if name in names:
+            return kind
     if name in FORMULAS or not _compat.sub_jaxprs(eqn.params) or called(eqn) is not None:
         return Kind.OPAQUE
     return Kind.REGION
@@ -121,10 +117,6 @@ def kind_of(eqn: Any) -> Kind:
 def called(eqn: Any) -> Any | None:
     """Return the jaxpr that an equation only calls, whatever it is named; None for all other equations."""
     return None if eqn.primitive.name in REGIONS else called_jaxpr(eqn)
-
-
-def _window_flops(eqn: Any) -> float:
-    return size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
 
 
 def region_flops(eqn: Any) -> float:
@@ -201,11 +193,11 @@ def eqn_flops(eqn: Any) -> float:
     if kind == Kind.CHEAP:
         return 0.0 if name in MOVES else out
     if kind == Kind.EXPENSIVE:
-        if name == "gather":
-            return out
-        return (TRANSCENDENTAL_FLOPS if name != "threefry2x32" else _THREEFRY_FLOPS) * out
+        return TRANSCENDENTAL_FLOPS * out
     if kind == Kind.REDUCE:
-        return _window_flops(eqn) if "window" in name else sum(size(v) for v in eqn.invars)
+        if "window" in name:
+            return size(eqn.outvars[0]) * math.prod(eqn.params.get("window_dimensions", (1,)))
+        return sum(size(v) for v in eqn.invars)
     inner = called(eqn)
     if inner is None and name not in REGIONS:
         inner = lowered_jaxpr(eqn)

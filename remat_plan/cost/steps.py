@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from remat_plan.cost.backend import GENERIC, Backend
-from remat_plan.cost.rules import FUSIBLE, MOVES, READ_ROW, WRITE_ROW, Kind
+from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
 from remat_plan.cost.work import ELEMENTWISE
 
 SCATTERS = frozenset(
@@ -25,8 +25,7 @@ ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionCost:
+class RegionCost(NamedTuple):
     """What an equation with jaxprs inside (a loop, a branch) costs.
 
     Attributes:
@@ -98,11 +97,6 @@ class Program:
     carried: Mapping[int, int] = field(default_factory=dict)
     around_bytes: int = 0
     pinned: frozenset[int] = frozenset()
-
-    def array_rows(self) -> set[int]:
-        """The values that a loop reads out of larger arrays, or writes into them: no cache holds those."""
-        found = {value for step in self.steps if step.primitive == READ_ROW for value in step.reads}
-        return found.union(*[step.writes for step in self.steps if step.primitive == WRITE_ROW])
 
 
 def can_write_in_place(step: Step) -> bool:

@@ -57,34 +57,23 @@ class SegmentUnit:
 
 
 class LoopStep:
-    """One step of a loop, and its passes whatever the trip count.
-
-    Args:
-        inner: constants, carry, rows to carry, rows.
-        n_consts, n_carry: how many of its inputs are constants, and how many are carried.
-        facts, hardware: of the backend.
-    """
+    """One step of a loop, constants, carry, rows to carry, rows, and its passes whatever the trip count."""
 
     def __init__(self, inner: Unit, n_consts: int, n_carry: int, facts: FactBook, hardware: Hardware):
         self.signature, self.n_carry, self.hardware = inner.signature, n_carry, hardware
-        border = n_consts + n_carry
-        rows = tuple([i >= border for i in range(len(self.signature.inputs))])
-        result_rows = tuple([i >= n_carry for i in range(len(self.signature.outputs))])
-        constant = tuple([i < n_consts for i in range(len(self.signature.inputs))])
-        kept = tuple([c or r for c, r in zip(constant, rows, strict=True)])
-        carried = tuple([(n_consts + j, j) for j in range(n_carry)])
-        self.inner, self.roles = inner, Roles(constant, kept, rows, result_rows, carried)
+        places, border = range(len(self.signature.inputs)), n_consts + n_carry
+        self.inner = inner
+        self.roles = Roles(
+            constant=tuple([i < n_consts for i in places]),
+            row=tuple([i >= border for i in places]),
+            result_row=tuple([i >= n_carry for i in range(len(self.signature.outputs))]),
+            carried=tuple([(n_consts + j, j) for j in range(n_carry)]),
+        )
         self.passes = find_passes(inner, self.roles, facts, hardware)
 
 
 class LoopUnit:
-    """A unit run ``length`` times.
-
-    Args:
-        step: one step.
-        length: the trip count.
-        eqn: the equation that is shown for its steps.
-    """
+    """A unit run ``length`` times; ``eqn`` is shown for its steps."""
 
     def __init__(self, step: LoopStep, length: int, eqn: Any):
         self.length, self.eqn = length, eqn
@@ -100,7 +89,7 @@ class LoopUnit:
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
         """Append the loop as one step."""
-        return self.forward(state, inputs, self.passes.alone, ())[: len(self.signature.outputs)]
+        return self.forward(state, inputs, self.passes.alone(), ())[: len(self.signature.outputs)]
 
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
         """Append the loop that stacks its residuals, then the loop that reads them."""
@@ -126,7 +115,7 @@ class LoopUnit:
     ) -> Numbers:
         """Append the forward pass: outputs, stacked residuals, residuals that are the same in each step."""
         over: list[int | None] = [inputs[i] for i, _ in self.carried]
-        sizes = [kind.size_bytes for kind in self.signature.outputs]
+        sizes = self.signature.output_bytes
         sizes += [self.length * size for size in residual_bytes]
         over += [state.stack(size, self.eqn) for size in sizes[self.n_carry :]]
         whole = _cleared(state, made.times(self.length), sizes[self.n_carry :], self.hardware)
@@ -143,19 +132,12 @@ def _stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[
 
 
 class BranchUnit:
-    """One of several units of the same signature.
-
-    Args:
-        branches: the units.
-        facts, hardware: of the backend.
-        eqn: the equation that is shown for its steps.
-    """
+    """One of several units of the same signature; ``eqn`` is shown for its steps."""
 
     def __init__(self, branches: Sequence[Unit], facts: FactBook, hardware: Hardware, eqn: Any):
         self.eqn, self.signature = eqn, branches[0].signature
-        n, m = len(self.signature.inputs), len(self.signature.outputs)
-        no, yes = (False,) * n, (True,) * n
-        roles = Roles(no, yes, no, (False,) * m)  # operands are there for the backward pass anyway
+        no = (False,) * len(self.signature.inputs)
+        roles = Roles(no, no, (False,) * len(self.signature.outputs))
         self.branches = [find_passes(unit, roles, facts, hardware) for unit in branches]
         self.reads = tuple(sorted({i for passes in self.branches for i in passes.reads}))
         counts: Counter[int] = Counter()
@@ -165,29 +147,23 @@ class BranchUnit:
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
         """Append the branch as one step."""
-        return _append(state, self.eqn, inputs, self._results(), _largest([b.alone for b in self.branches]))
+        alone = _largest([b.alone() for b in self.branches])
+        return _append(state, self.eqn, inputs, self.signature.output_bytes, alone)
 
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
         """Append the branch that keeps the residuals of all branches, then the one that reads them."""
-        results = self._results()
+        results = self.signature.output_bytes
         forward = _largest([b.forward for b in self.branches])
         made = _append(state, self.eqn, inputs, [*results, *self.residual_bytes], forward)
         outputs, kept = made[: len(results)], made[len(results) :]
         backward = _largest([b.backward for b in self.branches])
         return outputs, _pull(state, self, [*(inputs[i] for i in self.reads), *kept], backward)
 
-    def _results(self) -> list[int]:
-        return [kind.size_bytes for kind in self.signature.outputs]
-
 
 def _largest(passes: Sequence[Pass]) -> Pass:
     """Return the most that one of several passes takes, in every respect."""
-    cost = RegionCost(
-        max(p.region.transient_bytes for p in passes),
-        max(p.region.seconds for p in passes),
-        max(p.region.matrix_flops for p in passes),
-    )
-    return Pass(cost, max(p.flops for p in passes))
+    regions, flops = zip(*passes, strict=True)
+    return Pass(RegionCost._make(map(max, zip(*regions, strict=True))), max(flops))
 
 
 def _append(
@@ -237,10 +213,9 @@ def _pull(
 class SlottedUnit:
     """A loop whose steps are run again from a few kept carries (binomial checkpointing).
 
-    Args:
-        loop: the loop whose steps are segments: each is run again where its backward pass follows.
-        kept_bytes: what is kept between the passes, beside constants and rows of inputs.
-        advanced: how many steps are run to reach others, those of the first pass among them.
+    The steps of the loop are segments: each is run again where its backward pass follows. ``kept_bytes`` are kept
+    between the passes, beside constants and rows of inputs. So many steps are ``advanced`` to reach others, those of
+    the first pass among them.
     """
 
     def __init__(self, loop: LoopUnit, kept_bytes: int, advanced: int):
@@ -253,15 +228,15 @@ class SlottedUnit:
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
         """Append the forward pass that keeps carries, then the passes that go back and forth between them."""
         passes, length, eqn = self.loop.passes, self.loop.length, self.loop.eqn
-        results = [kind.size_bytes for kind in self.signature.outputs]
-        alone = passes.alone.times(length)
+        results = self.signature.output_bytes
+        alone = passes.alone().times(length)
         made = _append(state, eqn, inputs, [*results, self.kept_bytes, *passes.constant_bytes], alone)
-        again = passes.alone.times(max(self.advanced - length, 0))
+        again = passes.alone().times(max(self.advanced - length, 0))
         back = self.loop.backward(state)
         cost = RegionCost(
-            max(p.region.transient_bytes for p in (again, back)),
-            sum(p.region.seconds for p in (again, back)),
-            sum(p.region.matrix_flops for p in (again, back)),
+            max(again.region.transient_bytes, back.region.transient_bytes),
+            again.region.seconds + back.region.seconds,
+            again.region.matrix_flops + back.region.matrix_flops,
         )
         whole = Pass(cost, again.flops + back.flops)
         return made[: len(results)], _pull(state, self.loop, [*inputs, *made[len(results) :]], whole)

@@ -164,12 +164,7 @@ class StepProgram(ProgramBuilder):
     ) -> list[int | None]:
         """Run what runs again of a segment and its backward equations; return the cotangents of what it reads.
 
-        Args:
-            segment: the segment.
-            again: both of its passes.
-            reads: the values that it reads.
-            given: the numbers of those that are there.
-            cotangents: the numbers of the cotangents that arrive.
+        Of these values the ``given`` ones are there; both are by number, as the cotangents that arrive.
         """
         outer = self.buffers, self.cotangents, self.stored, self.state.late, self.again
         self.stored, self.again = False, True  # what is recomputed here is read here
@@ -215,14 +210,10 @@ class StepProgram(ProgramBuilder):
 
 
 class RegionUnit:
-    """The equations of a region under a schedule.
+    """The equations of a region under a schedule; see ``ProgramBuilder`` for ``stored``.
 
-    Args:
-        rules: of the region.
-        schedule: of it.
-        arriving: which of its outputs are given a cotangent.
-        stored: see ``ProgramBuilder``.
-        barriers: whether its segments begin with one, as under ``jax.checkpoint`` by default.
+    ``arriving`` tells which of its outputs are given a cotangent, ``barriers`` whether its segments begin with one, as
+    under ``jax.checkpoint`` by default.
     """
 
     def __init__(

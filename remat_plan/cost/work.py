@@ -15,10 +15,11 @@ Limits: the shapes that rates are measured on stand for all of their class.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from remat_plan.cost.flops import dot_shape
+from remat_plan.cost.layout import window_and_image
 from remat_plan.cost.rules import EXPENSIVE, REDUCES
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -58,13 +59,9 @@ def product_class(batch: int, rows: int, columns: int, depth: int) -> str:
 
 
 def convolution_class(window: Sequence[int], image: Sequence[int], is_spread: bool, is_dilated: bool) -> str:
-    """Return the class of a convolution.
+    """Return the class of a convolution, by the sizes of its kernel and of its result in the image's dimensions.
 
-    Args:
-        window: sizes of the kernel, by dimension of the image.
-        image: sizes of the result.
-        is_spread: whether the elements of the kernel are set apart (``rhs_dilation``).
-        is_dilated: whether those of the input are (``lhs_dilation``).
+    The elements of the kernel may be spread (``rhs_dilation``), those of the input dilated (``lhs_dilation``).
 
     >>> convolution_class((3, 3), (32, 32), False, False)
     'convolution window'
@@ -104,13 +101,14 @@ def work_class(eqn: Any) -> str:
     name = eqn.primitive.name
     aval = eqn.invars[0].aval if eqn.invars else eqn.outvars[0].aval
     if name == "dot_general":
-        kind = _product(eqn)
+        kind = product_class(*dot_shape(eqn))
     elif name in MATRIX_PRIMITIVES - {"conv_general_dilated"}:
         kind = BATCHED
     elif name == "conv_general_dilated":
         kind = _convolution(eqn)
     elif name in REDUCES:
-        kind = _reduction(eqn)
+        axes, rank = _reduced(eqn)
+        kind = WINDOW_SUM if eqn.params.get("axes") is None else reduction_class(rank - 1 in axes)
     else:
         kind = name if name in EXPENSIVE or name.startswith("scatter") else ELEMENTWISE
     return with_type(kind, getattr(aval, "dtype", ""))
@@ -146,26 +144,6 @@ def _reduced(eqn: Any) -> tuple[tuple[int, ...], int]:
     return tuple(eqn.params.get("axes") or ()), rank
 
 
-def _product(eqn: Any) -> str:
-    (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
-    left, right = (atom.aval.shape for atom in eqn.invars[:2])
-    batched = math.prod([left[d] for d in batch])
-    depth = math.prod([left[d] for d in contracted])
-    rows = math.prod(left) // max(batched * depth, 1)
-    columns = math.prod(right) // max(batched * depth, 1)
-    return product_class(batched, rows, columns, depth)
-
-
 def _convolution(eqn: Any) -> str:
-    spec = eqn.params["dimension_numbers"]
-    window = [eqn.invars[1].aval.shape[d] for d in spec.rhs_spec[2:]]
-    image = [eqn.outvars[0].aval.shape[d] for d in spec.out_spec[2:]]
     spread, dilated = (max(eqn.params[key], default=1) > 1 for key in ("rhs_dilation", "lhs_dilation"))
-    return convolution_class(window, image, spread, dilated)
-
-
-def _reduction(eqn: Any) -> str:
-    if eqn.params.get("axes") is None:
-        return WINDOW_SUM
-    axes, rank = _reduced(eqn)
-    return reduction_class(rank - 1 in axes)
+    return convolution_class(*window_and_image(eqn), spread, dilated)

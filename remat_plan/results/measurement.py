@@ -12,8 +12,7 @@ from typing import Any
 
 import jax
 
-from remat_plan.clock.device import device_name, peak_bytes
-from remat_plan.clock.steps import check_arrays, ones, run_of
+from remat_plan.clock.steps import check_arrays, device_name, ones, peak_bytes, run_of
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown

@@ -42,7 +42,6 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.verify.place import device_bytes, place, platforms_of
 from remat_plan.verify.targets import Target, resolve
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _OUT_OF_MEMORY = (
     re.compile(r"total memory required for HLO temporaries \(([\d.]+)([KMGT]?)\)"),  # found before allocation
     re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm"),  # found by it
@@ -124,22 +123,20 @@ def compile_memory(
 ) -> CompiledMemory:
     """Compile ``jax.jit(fn)`` for a target and return what memory it needs. Nothing is run.
 
+    A function that is jitted already keeps its own settings (donation, static arguments). Leaves of arguments with
+    shape and dtype are used as avals, others are passed as they are. A ``sharding`` over several devices is kept; where
+    those are not the target's, the same mesh is laid over ``target.devices``.
+
     Args:
-        fn: the whole step, for example a function that returns loss and gradients. One that is jitted already
-            keeps its own settings (donation, static arguments).
-        args_avals: one pytree for each positional argument. Leaves with shape and dtype (arrays,
-            ``ShapeDtypeStruct``, also of typed PRNG keys) are used as avals; other leaves are passed as they
-            are. A ``sharding`` over several devices is kept; where those are not the target's, the same
-            mesh is laid over ``target.devices``.
+        fn, args_avals: the whole step, and one pytree for each positional argument.
         target: from ``resolve``.
         fast: TPU only: compile with XLA's least effort, 5 to 30 times faster. Memory mostly comes out within
             2.5 %; at worst it was 13 % too high, in small programs of unrolled layers, where full effort
             keeps a value in on-chip memory. Search with it, confirm without. Not for unrolled offload.
         donate_argnums: as in ``jax.jit``.
-        compiler_options: more options for XLA; they win over those of ``compiler_options(target)``, which are
-            always used.
-        hardware: rates of the device, for the seconds of the module; None: they are not read. Nor are they of a
-            ``fast`` compile, whose kernels are not those that will run.
+        compiler_options: more options for XLA; they win over those of ``compiler_options(target)``.
+        hardware: rates, for the seconds of the module; None: they are not read. Nor are they of a ``fast`` compile,
+            whose kernels are not those that will run.
         keep_executable: return what was compiled too, where it is what would run: not that of a CPU, whose machine
             code is made in less time and worse here, nor that of a device that is not this process's default.
 
@@ -187,7 +184,7 @@ def _options(target: Target, fast: bool, more: Mapping[str, Any] | None) -> dict
         options["xla_backend_optimization_level"] = 0  # of machine code, which is made after memory was assigned
     if fast and target.platform == "tpu":
         options["optimization_level"] = 9  # an enumeration in XLA: 9 is O0, the least effort
-    return {**options, **(more or {})}
+    return options | dict(more or {})
 
 
 def _compile(
@@ -232,10 +229,7 @@ def _compile(
 
 
 def _seconds(compiled: Any, temp_bytes: int, target: Target, hardware: Hardware) -> float | None:
-    """What one run takes, by the text of the compiled module and by its temporaries; backends need not have a text.
-
-    With a loop of unknown length it may be anything.
-    """
+    """What one run takes, by the compiled module, which need not have a text, and its temporaries; None if unknown."""
     text = compiled.as_text()
     found = compiled_seconds(text, target.platform, hardware) if text else None
     return None if found is None or found.unknown_loops else found.seconds + hardware.fresh_seconds(temp_bytes)
@@ -273,16 +267,7 @@ def _refused(err: RuntimeError, avals: Any, outputs: Any, target: Target, second
     found = next((match for pattern in _OUT_OF_MEMORY if (match := pattern.search(text))), None)
     if found is None:
         raise MemoryError(f"Target {target.name!r}: the compiler ran out of device memory: {text}") from err
-    total = math.ceil(float(found.group(1)) * _UNITS[found.group(2)])
+    total = math.ceil(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2) or " "))
     arguments, returned = device_bytes(avals), device_bytes(outputs)
-    return CompiledMemory(
-        total_bytes=total,
-        argument_bytes=arguments,
-        output_bytes=returned,
-        alias_bytes=0,
-        temp_bytes=max(0, total - arguments - returned),
-        host_temp_bytes=0,
-        compile_seconds=seconds,
-        flops=None,
-        over_device_memory=True,
-    )
+    temporary = max(0, total - arguments - returned)
+    return CompiledMemory(total, arguments, returned, 0, temporary, 0, seconds, None, over_device_memory=True)

@@ -15,16 +15,20 @@ import jax
 from remat_plan import _compat
 
 
-class GradientStep:
-    """``value_and_grad`` of a flat program, on flat values.
-
-    Args:
-        run: values to a flat sequence of outputs; the first one is the scalar loss.
-        differentiated: which values gradients are taken of.
-    """
+class _Step:
+    """A flat program, values to a flat sequence of outputs; which of the values gradients are taken of."""
 
     def __init__(self, run: Callable[..., Sequence[Any]], differentiated: Sequence[bool]):
         self.run, self.differentiated = run, tuple(differentiated)
+
+    def outputs(self, moving: Sequence[Any], fixed: Sequence[Any]) -> list[Any]:
+        """Run it on the values that gradients are taken of, and the others."""
+        sources = iter(fixed), iter(moving)
+        return list(self.run(*[next(sources[flag]) for flag in self.differentiated]))
+
+
+class GradientStep(_Step):
+    """``value_and_grad`` of a flat program whose first output is the scalar loss."""
 
     def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
         """Return ``(loss, other outputs, gradients)``."""
@@ -33,46 +37,33 @@ class GradientStep:
         return loss, others, gradients
 
     def _loss(self, moving: list[Any], fixed: list[Any]) -> tuple[Any, list[Any]]:
-        outputs = list(self.run(*_merge(moving, fixed, self.differentiated)))
-        return outputs[0], outputs[1:]
+        loss, *others = self.outputs(moving, fixed)
+        return loss, others
 
 
-class PullbackStep:
-    """Forward and backward pass of a flat program that is no loss, on flat values.
+class PullbackStep(_Step):
+    """Forward and backward pass of a flat program that is no loss.
 
     Its peak is that of arguments, cotangents, outputs, gradients and temporaries together.
-
-    Args:
-        run: values to a flat sequence of outputs.
-        differentiated: which values gradients are taken of.
     """
-
-    def __init__(self, run: Callable[..., Sequence[Any]], differentiated: Sequence[bool]):
-        self.run, self.differentiated = run, tuple(differentiated)
 
     def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
         """Return ``(outputs of floating point, other outputs, gradients)``.
 
-        Args:
-            *values: those of the program, then one cotangent per output of floating point (shape and dtype as it).
+        Values are those of the program, then one cotangent per output of floating point (shape and dtype as it).
         """
         n = len(self.differentiated)
         moving, fixed = _split(values[:n], self.differentiated)
-        outputs, pull, others = jax.vjp(lambda *xs: self._sorted(list(xs), fixed), *moving, has_aux=True)
-        return outputs, others, list(pull(list(values[n:])))
 
-    def _sorted(self, moving: list[Any], fixed: list[Any]) -> tuple[list[Any], list[Any]]:
-        outputs = list(self.run(*_merge(moving, fixed, self.differentiated)))
-        return _split(outputs, [_compat.is_float(jax.typeof(x)) for x in outputs])
+        def run(*moving: Any) -> tuple[list[Any], list[Any]]:
+            outputs = self.outputs(moving, fixed)
+            return _split(outputs, [_compat.is_float(jax.typeof(x)) for x in outputs])
+
+        outputs, pull, others = jax.vjp(run, *moving, has_aux=True)
+        return outputs, others, list(pull(list(values[n:])))
 
 
 def _split(values: Sequence[Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
     """Return the values with a flag, and those without."""
     chosen = [v for v, flag in zip(values, flags, strict=True) if flag]
     return chosen, [v for v, flag in zip(values, flags, strict=True) if not flag]
-
-
-def _merge(chosen: list[Any], others: list[Any], flags: Sequence[bool]) -> list[Any]:
-    """Undo ``_split``."""
-    sources = (iter(others), iter(chosen))
-    return [next(sources[flag]) for flag in flags]

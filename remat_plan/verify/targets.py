@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -40,15 +41,14 @@ KNOWN_TPUS = (
 )
 """Topologies that libtpu is known to accept; larger ones of the same chips work too."""
 
-_MIB = 1024 * 1024
-_TPU_MEMORY_BYTES: Mapping[str, int] = {
-    "TPU v2": 7662 * _MIB,
-    "TPU v3": 15854 * _MIB,
-    "TPU v4": 31485 * _MIB,
-    "TPU v5 lite": 16126 * _MIB,
-    "TPU v5": 98025 * _MIB,
-    "TPU v6 lite": 31992 * _MIB,
-    "TPU7x": 97012 * _MIB,
+_TPU_MEMORY_MIB: Mapping[str, int] = {
+    "TPU v2": 7662,
+    "TPU v3": 15854,
+    "TPU v4": 31485,
+    "TPU v5 lite": 16126,
+    "TPU v5": 98025,
+    "TPU v6 lite": 31992,
+    "TPU7x": 97012,
 }
 """HBM that XLA lets a program use, by ``device_kind``: found by bisecting the largest argument that compiles
 (libtpu 0.0.50). It is what is on the chip (per device) less what XLA reserves, 258 MiB on v5e."""
@@ -188,7 +188,8 @@ def _absent_tpu(name: str, topology: str) -> Target:
         for variable, value in _TPU_ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
     devices = _tpu_devices(name, topology)
-    return Target(name, "tpu", False, devices[0], _TPU_MEMORY_BYTES.get(devices[0].device_kind), devices)
+    mebibytes = _TPU_MEMORY_MIB.get(devices[0].device_kind)
+    return Target(name, "tpu", False, devices[0], None if mebibytes is None else mebibytes << 20, devices)
 
 
 def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
@@ -197,11 +198,9 @@ def _tpu_devices(name: str, topology: str) -> tuple[Device, ...]:
         # One device a chip, as JAX runs on real v4; without this libtpu describes two of half the memory.
         options["chip_config_name"] = "megacore"
     layout = [int(n) for n in re.findall(r"\d+", topology.partition(":")[2])]
-    one_host = (*layout, 1, 1, 1)[:3]
-    # Older libtpu (jax 0.10) takes 2x2x1 chips a host for granted and refuses 1x1 unless told otherwise.
-    attempts = ({}, {"chips_per_host_bounds": one_host})
     failure: Exception | None = None
-    for extra in attempts:
+    # Older libtpu (jax 0.10) takes 2x2x1 chips a host for granted and refuses 1x1 unless told otherwise.
+    for extra in ({}, {"chips_per_host_bounds": (*layout, 1, 1, 1)[:3]}):
         try:
             found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options, **extra)
             return tuple(found.devices)
@@ -289,9 +288,7 @@ def _has_module(name: str) -> bool:
 
 
 def _version(distribution: str) -> str:
-    from importlib import metadata
-
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:  # found as a module, not as an installed distribution
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # found as a module, not as an installed distribution
         return "(version unknown)"

@@ -8,8 +8,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.clock import store
-from remat_plan.clock.calibrate import calibrate
-from remat_plan.clock.probes import probes
+from remat_plan.clock.calibrate import calibrate, probes
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
 

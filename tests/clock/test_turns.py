@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.clock.steps import attached, check_arrays, with_values
-from remat_plan.clock.turns import Ratio, Run, quartile_distance, time_in_turns
+from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
 
 
 def logged(name, log, arguments=tuple):
@@ -79,7 +79,8 @@ def test_slow_rounds_fall_on_both_and_do_not_change_the_ratio():
 
 def test_few_rounds_give_the_whole_range():
     assert Ratio.of([1.0] * 4, [4.0, 1.0, 3.0, 2.0]) == Ratio(2.5, 1.0, 4.0)
-    assert quartile_distance([7.0]) == 0.0
+    assert Samples((7.0,), (7.0,), 1).spread_seconds == 0.0
+    assert Samples((2.0, 1.0, 5.0, 3.0, 4.0), (), 1).spread_seconds == 2.0
 
 
 @pytest.mark.parametrize("name", ["gpu:h100", "tpu:v5e:1x1", "tpu"])

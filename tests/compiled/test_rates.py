@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.compiled.hlo import parse
-from remat_plan.compiled.operations import work_class
+from remat_plan.compiled.operations import work_of
 from remat_plan.compiled.seconds import compiled_seconds
 from remat_plan.compiled.traffic import turned_operands
 from remat_plan.cost.hardware import Hardware
@@ -31,7 +31,7 @@ def text_of(fn, *avals):
 
 
 def classes_in(module):
-    return {work_class(c, found) for c in module.computations.values() for found in c.instructions.values()}
+    return {work_of(c, found, 0.0, 0.0)[0] for c in module.computations.values() for found in c.instructions.values()}
 
 
 def image(*shape):

@@ -124,21 +124,19 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]
 
 
 def reshaped_for_products(step: Step, readers: Sequence[Step]) -> bool:
-    """A step is computed again beside its result where that is read through reshapes to matrices, which fuse."""
-    return all(_reshapes(reader, step) for reader in readers)
+    """A step is computed again beside its result where that is read through reshapes to matrices, which fuse.
 
-
-def _reshapes(step: Step, made: Step) -> bool:
-    """Tell whether a product reads what a step made through a reshape to a matrix, a reader that fuses.
-
-    What counts is the shape that was made: of reshapes between it and the matrix, XLA leaves one, or none.
+    What counts is the shape that was made: of reshapes between it and the matrix of a product, XLA leaves one, or none.
     """
-    sizes = layout.dot_sizes(step.eqn) if step.primitive == "dot_general" else None
-    if sizes is None:
-        return False
-    shape, places = made.eqn.outvars[0].aval.shape, [i for i, v in enumerate(step.reads) if v in made.writes]
-    matrices = [sizes[i : i + 2] for i in places]
-    return bool(matrices) and all(shape not in (matrix, matrix[::-1]) for matrix in matrices)
+    for reader in readers:
+        sizes = layout.dot_sizes(reader.eqn) if reader.primitive == "dot_general" else None
+        if sizes is None:
+            return False
+        shape, places = step.eqn.outvars[0].aval.shape, [i for i, v in enumerate(reader.reads) if v in step.writes]
+        matrices = [sizes[i : i + 2] for i in places]
+        if not matrices or any(shape in (matrix, matrix[::-1]) for matrix in matrices):
+            return False
+    return True
 
 
 def random_bits(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
@@ -210,11 +208,6 @@ def index_pooling(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[in
     return state.emit(number("pool_scatter"), made, (out_bytes,))
 
 
-def zeros_are_late(late: bool) -> bool:
-    """Zeros depend on nothing, so those of all stacks are made at the start, unless nothing is made early."""
-    return late
-
-
 CPU = Backend(
     (
         Rule("library", "library_clusters", "LibraryRewriter", library_role),
@@ -229,7 +222,8 @@ CPU = Backend(
         Rule("beside", "layout_copies", "InstructionFusion", reshaped_for_products),
         Rule("room", "max_emissions", "FusionNodeIndexingEvaluation", Emissions),
         Rule("order", "breadth_first", "BFScheduler", breadth_first),
-        Rule("stacks", "breadth_first", "BFScheduler", zeros_are_late),
+        # Zeros depend on nothing, so those of all stacks are made at the start, unless nothing is made early.
+        Rule("stacks", "breadth_first", "BFScheduler", lambda late: late),
     ),
     runs_early=True,
 )

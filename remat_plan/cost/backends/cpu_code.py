@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import ELSEWHERE, Step
+from remat_plan.cost.steps import ELSEWHERE, NOBODY, Step
 
 _OPENS_BLOCK = frozenset({"pad", "concatenate", "dynamic_update_slice"})
 _AT_NEW_PLACES = ELSEWHERE - {"transpose"}
@@ -27,70 +27,62 @@ _AT_NEW_PLACES = ELSEWHERE - {"transpose"}
 _MOST = 15
 """So often the code of one step may be in a kernel."""
 
-_ROOT = -1
-"""Stands for the kernel itself, which asks for its result at one place."""
-
 
 @dataclass(slots=True)
 class _Code:
-    """What is known of the code of a kernel, once it is asked for.
+    """What is known of the code of a kernel.
 
     Attributes:
-        counted: of how many of its steps, from the last to the first, the following is known.
-        copies: by step, how often it is emitted.
+        members: its steps, from the last to the first.
+        doublings: how many of them ask for elements at new places.
+        counted: of how many the following is known; it is found once it is asked for.
+        copies: by step, how often it is emitted; ``NOBODY`` is the kernel itself, which asks at one place.
         asking: by value, the steps at whose places it is asked for.
     """
 
+    members: list[int] = field(default_factory=list)
+    doublings: int = 0
     counted: int = 0
-    copies: dict[int, int] = field(default_factory=lambda: {_ROOT: 1})
+    copies: dict[int, int] = field(default_factory=lambda: {NOBODY: 1})
     asking: dict[int, set[int]] = field(default_factory=dict)
 
 
 class Emissions:
-    """How often the code of each step is in the kernels that compute it.
-
-    Args:
-        steps: of the program.
-        users: by step, the positions of the steps that read it, -1 for whoever else does.
-    """
+    """How often the code of each step is in the kernels that compute it; ``users`` are by step those that read it."""
 
     def __init__(self, steps: Sequence[Step], users: Sequence[Sequence[int]]):
         self._steps, self._users = steps, users
         self._elsewhere = [step.primitive in _AT_NEW_PLACES or step.kind == Kind.REDUCE for step in steps]
-        self._members: defaultdict[int, list[int]] = defaultdict(list)
-        self._doublings: defaultdict[int, int] = defaultdict(int)
         self._code: defaultdict[int, _Code] = defaultdict(_Code)
 
     def take(self, index: int, kernels: Iterable[int]) -> None:
         """Note that kernels compute a step."""
         for kernel in kernels:
-            self._members[kernel].append(index)
-        if self._elsewhere[index]:
-            for kernel in kernels:
-                self._doublings[kernel] += 1
+            code = self._code[kernel]
+            code.members.append(index)
+            code.doublings += self._elsewhere[index]
 
     def are_too_many(self, index: int, kernel: int) -> bool:
         """Tell whether XLA leaves a step out of a kernel, for the code that it would be."""
-        step = self._steps[index]
-        is_fusion, opens_block = len(self._members[kernel]) > 1, step.primitive in _OPENS_BLOCK
+        step, code = self._steps[index], self._code[kernel]
+        is_fusion, opens_block = len(code.members) > 1, step.primitive in _OPENS_BLOCK
         if not is_fusion or step.primitive == "broadcast_in_dim":  # which would be written otherwise
             return False
         if opens_block and len(self._users[index]) > 1:
             return True
         most = 1 if opens_block else _MOST
-        return 1 << self._doublings[kernel] > most and self._copies(step, kernel) > most
+        return 1 << code.doublings > most and self._copies(step, code) > most
 
-    def _copies(self, step: Step, kernel: int) -> int:
+    def _copies(self, step: Step, code: _Code) -> int:
         """How often a kernel would emit a step, after all that it has."""
-        code, members = self._code[kernel], self._members[kernel]
-        for index in members[code.counted :]:
+        for index in code.members[code.counted :]:
             member = self._steps[index]
-            places = _places(member, code) or {_ROOT}
+            places = _places(member, code) or {NOBODY}
             code.copies[index] = sum([code.copies[place] for place in places])
             through = {index} if self._elsewhere[index] else places
             for value in member.reads:
                 code.asking.setdefault(value, set()).update(through)
-        code.counted = len(members)
+        code.counted = len(code.members)
         return sum([code.copies[place] for place in _places(step, code)])
 
 

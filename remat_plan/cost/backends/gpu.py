@@ -6,12 +6,13 @@ In: equations and steps, as the stages of ``backend`` hand them over. Out: ``GPU
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.gpu_rows import launched_with_readers
 from remat_plan.cost.backends.gpu_sums import beside_sums, keep_operands_of_sums, made_with_sums
-from remat_plan.cost.copies import repeats_from, weighs_from
+from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import is_kernel_gradient
@@ -60,27 +61,17 @@ def _padded(state: Emitter, eqn: Any, read: int) -> int:
     return state.move(eqn, "pad", (read,), state.facts.number(("padded", *shape)), size)
 
 
-def is_convolution(primitive: str) -> bool:
-    """Convolutions take in what follows them."""
-    return primitive in _CONVOLUTION
-
-
-def loops_write_zeros(late: bool) -> bool:
-    """A loop writes the zeros of what it stacks when it begins."""
-    return True
-
-
 GPU = Backend(
     (
-        Rule("kind", "repeats_from_bytes", "PriorityFusion", repeats_from(4)),
-        Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", weighs_from(1)),
+        Rule("kind", "repeats_from_bytes", "PriorityFusion", partial(cheap_kind, 4)),
+        Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", partial(may_repeat, 1)),
         Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
-        Rule("follows", "epilogues", "CudnnFusedConvRewriter", is_convolution),
+        Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
         Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
         Rule("order", "sums_images", "MultiOutputFusion", beside_sums),
         Rule("joins", "sums_images", "MultiOutputFusion", made_with_sums),
         Rule("rows", "row_kernels", "SoftmaxRewriterTriton", launched_with_readers),
-        Rule("stacks", "clears_stacks", "seen in loops of compiled modules", loops_write_zeros),
+        Rule("stacks", "clears_stacks", "seen in loops of compiled modules", lambda late: True),
     ),
     counts_gains=True,
 )

@@ -18,36 +18,38 @@ from dataclasses import dataclass, field
 
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.rules import EXPENSIVE, FUSIBLE, MOVES, Kind
-from remat_plan.cost.steps import Program, Step
+from remat_plan.cost.steps import NOBODY, Program, Step
 from remat_plan.cost.work import reduces_rows
 
-_CHAIN = 3
-"""How many steps that read one array are followed from what is reduced back to the array that it is joined with."""
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Reduction:
-    """A reduction of rows: its bytes, what it is made of, the steps that join its result with whole rows again."""
+    """A reduction of rows.
+
+    Attributes:
+        bytes: of its result.
+        sources: what it is made of.
+        joins: the steps that join its result with whole rows again.
+        is_kept: whether its result is an array.
+        position: of its kernel, once that is found.
+        rows: the arrays that the kernel reads.
+        is_dear: whether it computes functions on the way.
+        readers: the kernels that read these arrays again.
+    """
 
     bytes: int
     sources: frozenset[int]
     joins: list[Step] = field(default_factory=list)
     is_kept: bool = False
+    position: int = NOBODY
+    rows: frozenset[int] = frozenset()
+    is_dear: bool = False
+    readers: list[int] = field(default_factory=list)
 
     @property
     def starts_a_kernel(self) -> bool:
         """Whether it makes one with the only step that joins its result with what was reduced."""
         return not self.is_kept and len(self.joins) == 1 and not self.sources.isdisjoint(self.joins[0].reads)
-
-
-@dataclass(slots=True)
-class _Launch:
-    """The kernel of a reduction: its position, the arrays that it reads, and the kernels that read these again."""
-
-    position: int
-    rows: frozenset[int]
-    is_dear: bool
-    readers: list[int] = field(default_factory=list)
 
 
 _Derived = dict[int, list[_Reduction]]
@@ -60,14 +62,14 @@ def launched_with_readers(program: Program, kernels: Sequence[Kernel]) -> Mappin
     derived = _reductions(program)
     if not derived:
         return found
-    launches = _launches(program, kernels, derived)
-    whole = {reader for reduction, launch in launches if reduction.starts_a_kernel for reader in launch.readers}
-    for reduction, launch in launches:
-        readers = launch.readers
+    launched = _launched(program, kernels, derived)
+    whole = {reader for reduction in launched if reduction.starts_a_kernel for reader in reduction.readers}
+    for reduction in launched:
+        readers = reduction.readers
         if reduction.is_kept or not readers or not whole.issuperset(readers):
             continue
-        if len(readers) == 1 or not launch.is_dear:
-            found.setdefault(readers[0], []).append(launch.position)
+        if len(readers) == 1 or not reduction.is_dear:
+            found.setdefault(readers[0], []).append(reduction.position)
     return found
 
 
@@ -83,7 +85,8 @@ def _reductions(program: Program) -> _Derived:
                 reduction.is_kept = True
             continue
         made = step.writes[0]
-        if of and _is_of_rows(step, of[0], sizes):
+        moved = step.primitive in MOVES and len(step.reads) == 1
+        if of and (moved or max([sizes[value] for value in step.reads]) <= of[0].bytes):  # one number a row, or moved
             derived[made] = of
             continue
         for reduction in of:
@@ -98,37 +101,32 @@ def _reductions(program: Program) -> _Derived:
     return derived
 
 
-def _is_of_rows(step: Step, reduction: _Reduction, sizes: Sequence[int]) -> bool:
-    """Tell whether a step that reads a result makes one number a row again, or broadcasts it."""
-    moved = step.primitive in MOVES and len(step.reads) == 1
-    return moved or max([sizes[value] for value in step.reads]) <= reduction.bytes
-
-
 def _sources(value: int, single: dict[int, int]) -> frozenset[int]:
-    """A value and those that it is made of alone, a few steps back."""
+    """A value and those that it is made of alone."""
     chain = [value]
-    while len(chain) <= _CHAIN and chain[-1] in single:
+    while chain[-1] in single:
         chain.append(single[chain[-1]])
     return frozenset(chain)
 
 
-def _launches(program: Program, kernels: Sequence[Kernel], derived: _Derived) -> list[tuple[_Reduction, _Launch]]:
+def _launched(program: Program, kernels: Sequence[Kernel], derived: _Derived) -> list[_Reduction]:
     """Return the reductions that are kernels, with their readers; one that is read without its rows is kept."""
     sizes = program.sizes
-    found: dict[int, tuple[_Reduction, _Launch]] = {}
+    found: dict[_Reduction, None] = {}
     for position, kernel in enumerate(kernels):
         step = kernel.step
-        of = {id(r): r for value in kernel.reads for r in derived.get(value, ())}
-        for key, reduction in of.items():
-            if key not in found:
+        of = dict.fromkeys([r for value in kernel.reads for r in derived.get(value, ())])
+        for reduction in of:
+            if reduction not in found:
                 continue
-            launch = found[key][1]
-            if launch.rows.issubset(kernel.reads):
-                launch.readers.append(position)
+            if reduction.rows.issubset(kernel.reads):
+                reduction.readers.append(position)
             elif any(sizes[value] > reduction.bytes for value in kernel.reads):
                 reduction.is_kept = True
         made = derived.get(step.writes[0], ()) if step.kind == Kind.REDUCE and reduces_rows(step.eqn) else ()
-        if len(made) == 1 and id(made[0]) not in of:
-            rows = frozenset([value for value in kernel.reads if sizes[value] > made[0].bytes])
-            found[id(made[0])] = made[0], _Launch(position, rows, any(w.split()[0] in EXPENSIVE for w in kernel.work))
-    return list(found.values())
+        if len(made) == 1 and made[0] not in of:
+            found[made[0]] = None
+            made[0].position, made[0].readers = position, []
+            made[0].rows = frozenset([value for value in kernel.reads if sizes[value] > made[0].bytes])
+            made[0].is_dear = any(work.split()[0] in EXPENSIVE for work in kernel.work)
+    return list(found)

@@ -41,9 +41,11 @@ def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
     for position, kernel in enumerate(kernels):
         if kernel.step.kind not in FUSIBLE:
             continue
-        found = _partner(kernels, position, sums, readers)
-        if found is not None:
-            partners.setdefault(found, []).append(position)
+        shape = kernel.step.eqn.outvars[0].aval.shape
+        common = {other for value in kernel.reads for other in sums.get(value, ()) if other > position}
+        alike = [other for other in common if kernels[other].step.eqn.invars[0].aval.shape == shape]
+        if alike and not _depends(kernels, min(alike), position, readers):
+            partners.setdefault(min(alike), []).append(position)
     return _reordered(kernels, partners) if partners else kernels
 
 
@@ -88,20 +90,6 @@ def _sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[
                 if sizes[value] > written:
                     found.setdefault(value, []).append(position)
     return found
-
-
-def _partner(
-    kernels: Sequence[Kernel], position: int, sums: Mapping[int, list[int]], readers: Mapping[int, list[int]]
-) -> int | None:
-    """The position of the first sums that an element-wise kernel is made with; None where there are none."""
-    kernel = kernels[position]
-    shape = kernel.step.eqn.outvars[0].aval.shape
-    common = {other for value in kernel.reads for other in sums.get(value, ()) if other > position}
-    alike = [other for other in common if kernels[other].step.eqn.invars[0].aval.shape == shape]
-    if not alike:
-        return None
-    first = min(alike)
-    return None if _depends(kernels, first, position, readers) else first
 
 
 def _depends(kernels: Sequence[Kernel], later: int, earlier: int, readers: Mapping[int, list[int]]) -> bool:

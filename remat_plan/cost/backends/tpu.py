@@ -16,11 +16,12 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import Backend, Rule
-from remat_plan.cost.copies import repeats_from, weighs_from
+from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.fusion import Kernel
@@ -41,9 +42,7 @@ def is_product(primitive: str) -> bool:
 def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
     """Return the bytes of an array in tiles.
 
-    Args:
-        aval: its type.
-        inner: its two innermost dimensions, in any order; None where the compiler may choose.
+    Its two innermost dimensions are in any order; None where the compiler may choose.
 
     >>> import jax
     >>> tiled_bytes(jax.ShapeDtypeStruct((16, 56, 56, 64), "bfloat16"), (0, 3)) / 2 / (16 * 56 * 56 * 64)
@@ -61,12 +60,10 @@ def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
 @functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def _padding(shape: tuple[int, ...], inner: tuple[int, int] | None) -> float:
     """Return padded elements over elements, in the order of the innermost dimensions that pads least."""
+    lanes = [_share(n, LANES) for n in shape]
+    sublanes = [_share(n, min(SUBLANES, 1 << max(n - 1, 0).bit_length())) for n in shape]
     pairs = itertools.permutations(range(len(shape)) if inner is None else inner, 2)
-    return min(_share(shape[minor], LANES) * _share(shape[second], _sublanes(shape[second])) for minor, second in pairs)
-
-
-def _sublanes(length: int) -> int:
-    return min(SUBLANES, 1 << max(length - 1, 0).bit_length())
+    return min(lanes[minor] * sublanes[second] for minor, second in pairs)
 
 
 def _share(length: int, multiple: int) -> float:
@@ -128,12 +125,15 @@ def further_results(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[
     readers: dict[tuple[int, int], int] = {}
     for position, kernel in enumerate(kernels):
         maker.update(dict.fromkeys(kernel.step.writes, position))
-        elements = _elements(kernel)
-        if not elements or not _can_join(kernel):
+        elements, step = _elements(kernel), kernel.step
+        if not elements or not (step.kind == Kind.REDUCE or (step.kind in FUSIBLE and step.primitive not in MOVES)):
             continue
         made = max([maker.get(value, -1) for value in kernel.reads], default=-1)
-        largest = [(value, elements) for value in _largest(kernel.reads, sizes)]
-        host = made if made >= 0 and _is_host(kernels[made]) and _elements(kernels[made]) == elements else None
+        most = max([sizes[value] for value in kernel.reads], default=0)
+        largest = [(value, elements) for value in kernel.reads if sizes[value] == most]
+        host = made if made >= 0 and _elements(kernels[made]) == elements else None
+        if host is not None and not (kernels[host].step.kind in FUSIBLE or is_product(kernels[host].step.primitive)):
+            host = None
         if host is None:
             host = next((readers[key] for key in largest if made < readers.get(key, -1)), None)
         if host is None or not is_product(kernels[host].step.primitive):
@@ -141,25 +141,9 @@ def further_results(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[
                 readers.setdefault(key, position if host is None else host)
         if host is not None:
             found.setdefault(host, []).append(position)
-            if kernel.step.kind != Kind.REDUCE:  # a sum is there when all of its kernel is done
+            if step.kind != Kind.REDUCE:  # a sum is there when all of its kernel is done
                 maker.update(dict.fromkeys(kernel.step.writes, host))
     return found
-
-
-def _largest(values: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    most = max([sizes[value] for value in values], default=0)
-    return [value for value in values if sizes[value] == most]
-
-
-def _can_join(kernel: Kernel) -> bool:
-    """Tell whether a kernel is element-wise, or a reduction."""
-    step = kernel.step
-    return step.kind == Kind.REDUCE or (step.kind in FUSIBLE and step.primitive not in MOVES)
-
-
-def _is_host(kernel: Kernel) -> bool:
-    """Tell whether a kernel is element-wise, or a product or convolution."""
-    return kernel.step.kind in FUSIBLE or is_product(kernel.step.primitive)
 
 
 def _elements(kernel: Kernel) -> int:
@@ -177,8 +161,8 @@ def _elements(kernel: Kernel) -> int:
 
 TPU = Backend(
     (
-        Rule("kind", "repeats_from_bytes", "seen in compiled modules", repeats_from(1)),
-        Rule("repeats", "weighs_copies_from_bytes", "seen in compiled modules", weighs_from(4)),
+        Rule("kind", "repeats_from_bytes", "seen in compiled modules", partial(cheap_kind, 1)),
+        Rule("repeats", "weighs_copies_from_bytes", "seen in compiled modules", partial(may_repeat, 4)),
         Rule("kind", "whole_concatenations", "long rows, many parts", whole_concatenation, frozenset({"concatenate"})),
         Rule("written", "whole_splits", "gradients of concatenations", whole_splits),
         Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", is_product),
