@@ -2,8 +2,8 @@
 
 In: condition, body, first carry, the number of slots. Out: the last carry.
 
-The forward pass stores carries online (``solve.online``): after any number of steps they lie as the best schedule
-for that number needs them. The backward pass knows the trip count and splits what lies between them by the table of
+The forward pass stores carries online (``record``): after any number of steps they lie as the best schedule for that
+number needs them. The backward pass knows the trip count and splits what lies between them by the table of
 ``solve.binomial``. Memory is that of ``slots`` carries and a constant number of working copies.
 
 Source: Wang, Moin and Iaccarino 2009; Stumm and Walther 2010; Griewank and Walther 2000.
@@ -29,7 +29,6 @@ from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
-from remat_plan.solve.online import FOREVER
 
 SLOTS = 64
 """Slots where neither ``slots`` nor ``max_steps`` is given."""
@@ -150,7 +149,13 @@ class Running(NamedTuple):
 
 
 def record(state: Running) -> Running:
-    """Store the carry of a step as ``solve.online.store`` does; two slots or more."""
+    """Store the carry of a step; two slots or more. (Wang, Moin and Iaccarino 2009, Algorithm 1.)
+
+    Every stored carry has a level. A new one takes a free slot, at level 0; else the slot of the latest carry that is
+    dispensable (a later one has a higher level), at level 0; else the slot of the latest carry, one level higher than
+    that. The first stays for ever. So after n steps no step has to be advanced more often than in the best schedule for
+    n steps, for every n at once. A step costs a copy of the carry more.
+    """
     stack, levels = state.stack, state.levels
     slots = levels.shape[0]
     number = jnp.arange(slots, dtype=jnp.int32)
@@ -159,7 +164,7 @@ def record(state: Running) -> Running:
     latest = jnp.max(jnp.where(dispensable, number, -1))
     index = jnp.where(latest < 0, slots - 1, latest)
     level = jnp.where(full & (latest < 0), levels[slots - 1] + 1, 0)
-    level = jnp.where(state.step == 0, FOREVER, level)
+    level = jnp.where(state.step == 0, INT32_MAX, level)
     place = jnp.where(full, slots - 1, stack.count)
     row = stack.where[jnp.where(full, index, stack.count)]
     source = jnp.minimum(number + (full & (number >= index)), slots - 1)

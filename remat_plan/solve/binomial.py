@@ -1,8 +1,7 @@
 """Binomial checkpointing: the schedule that reverses a loop with the fewest forward steps.
 
 In: the length of a loop, the number of carries that may be stored (slots), and how many steps in a row may keep
-their residuals (tape). Out: the number of forward steps, the table of splits that a compiled loop reads, and the
-schedule written out as actions.
+their residuals (tape). Out: the number of forward steps, and the table of splits that a compiled loop reads.
 
 Source: Griewank and Walther 2000, Algorithm 799 (revolve). With beta(s, r) = (s + r)! / (s! r!), a loop of n steps
 whose first carry is stored can be reversed with s slots (that one included) in
@@ -22,7 +21,6 @@ Limits: steps of equal cost; slots of equal size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,55 +141,3 @@ def make_splits(length: int, slots: int, tape: int = 1) -> Splits:
         # beta(s, r) is the running sum of beta(s - 1, .). Doubles are exact beyond the largest 32-bit number.
         rows.append(np.minimum(np.cumsum(rows[-1]) if s > 1 else tape * (width + 1), INT32_MAX))
     return Splits(np.stack(rows).astype(np.int32), slots, tape)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action of a schedule.
-
-    Attributes:
-        kind: ``"store"`` the carry of step ``start`` in ``slot``; ``"restore"`` it; ``"advance"`` from ``start`` to
-            ``end``; ``"tape"`` the steps ``start .. end-1``; ``"reverse"`` them, last first.
-        start, end: steps; equal for ``"store"`` and ``"restore"``.
-        slot: a slot; -1 where there is none.
-    """
-
-    kind: str
-    start: int
-    end: int
-    slot: int = -1
-
-
-def actions(length: int, slots: int, tape: int = 1) -> Iterator[Action]:
-    """Write a schedule out: what the compiled loop does, in order. For tests and pictures.
-
-    >>> for action in actions(3, 1):
-    ...     print(action.kind, action.start, action.end)
-    store 0 0
-    advance 0 2
-    tape 2 3
-    reverse 2 3
-    restore 0 0
-    store 0 0
-    advance 0 1
-    tape 1 2
-    reverse 1 2
-    restore 0 0
-    tape 0 1
-    reverse 0 1
-    """
-    splits = make_splits(length, slots, tape)
-    stack: list[int] = []
-    start, end = 0, length
-    while end > 0:
-        stored, last = splits.descend(start, end, slots - len(stack))
-        for step, following in zip(stored, (*stored, last)[1:], strict=True):
-            yield Action("store", step, step, len(stack))
-            yield Action("advance", step, following)
-            stack.append(step)
-        yield Action("tape", last, end)
-        yield Action("reverse", last, end)
-        end = last
-        if stack:
-            start = stack.pop()
-            yield Action("restore", start, start, len(stack))
