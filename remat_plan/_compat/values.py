@@ -1,13 +1,13 @@
-"""What JAX's types and traced values are: a part of ``_compat``.
+"""What JAX's types, variables and traced values are: a part of ``_compat``.
 
-In: types and values. Out: whether they are keys, references, tracers; what of them a derivative is being taken of. Use
-these through ``_compat``.
+In: types and values. Out: whether they are keys, references, tracers; what of them a derivative is being taken of, or
+depends on others. Use these through ``_compat``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jax import core
 from jax._src.core import to_concrete_value
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 
@@ -43,6 +44,20 @@ def is_key(aval: Any) -> bool:
 def is_threefry(aval: Any) -> bool:
     """Tell whether a value is made of random keys of Threefry."""
     return is_key(aval) and "fry" in str(aval.dtype)
+
+
+def is_literal(atom: Any) -> bool:
+    """Tell whether a jaxpr atom is a literal (a scalar written into the equation)."""
+    return isinstance(atom, Literal)
+
+
+def depending(eqns: Iterable[Any], variables: Iterable[Any]) -> set[Any]:
+    """Return the variables that depend on some variables, and these."""
+    found = set(variables)
+    for eqn in eqns:
+        if any(a in found for a in eqn.invars if not is_literal(a)):
+            found.update(eqn.outvars)
+    return found
 
 
 def is_tracer(value: Any) -> bool:

@@ -39,24 +39,15 @@ def dissolved(eqn: Any) -> Any:
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Run an open jaxpr on values, with what checkpointed regions and inlined calls hold in their place."""
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
-    for eqn in jaxpr.eqns:
-        values = [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars]
-        inner = to_dissolve(eqn)
+
+    def run(eqn: Any, values: Sequence[Any]) -> list[Any]:
+        inner = _compat.checkpointed_jaxpr(eqn)
+        if inner is None and (call := inlinable(eqn)) is not None and holds_remat(call):
+            inner = call
         if inner is not None:
-            results = evaluate(*_compat.open_jaxpr(inner), values)
-        elif eqn.primitive.name == "scan" and holds_remat(eqn.params["jaxpr"]):
-            results = _compat.bind(dissolved(eqn), values)
-        else:
-            results = _compat.bind(eqn, values)
-        env.update(zip(eqn.outvars, results, strict=True))
-    return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars]
+            return evaluate(*_compat.open_jaxpr(inner), values)
+        is_scan = eqn.primitive.name == "scan" and holds_remat(eqn.params["jaxpr"])
+        return _compat.bind(dissolved(eqn) if is_scan else eqn, values)
 
-
-def to_dissolve(eqn: Any) -> Any | None:
-    """Return the jaxpr of a checkpointed region, or of a call that may be inlined and holds one; else None."""
-    own, inner = _compat.checkpointed_jaxpr(eqn), inlinable(eqn)
-    if own is not None:
-        return own
-    return inner if inner is not None and holds_remat(inner) else None
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    return _compat.run_equations(jaxpr.eqns, env, jaxpr.outvars, run)

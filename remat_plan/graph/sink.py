@@ -11,7 +11,7 @@ them; a person puts ``jax.checkpoint`` around the layers only. Before its reader
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Iterator, Sequence
 
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
@@ -32,16 +32,12 @@ def sink_views(flat: Flat) -> Flat:
         >>> [item.eqn.primitive.name for item in sink_views(one).eqns if item.eqn.primitive.name != "squeeze"]
         ['slice', 'dot_general', 'slice', 'dot_general']
     """
-    readers = _readers(flat)
-    given = {*flat.inputs, *(number for number, _ in flat.constants)}
     waiting: dict[int, list[FlatEqn]] = {}  # per value: what makes it, not written yet
     eqns: list[FlatEqn] = []
-    for item in flat.eqns:
-        view = _is_view(item, given, readers)
+    for item, is_view in zip(flat.eqns, _views(flat, flat.eqns), strict=True):
         before = [made for o in item.operands for made in waiting.pop(o, ())]
-        if view:
+        if is_view:
             waiting[item.outputs[0]] = [*before, item]
-            given.update(item.outputs)
         else:
             eqns += [*before, item]
     return Flat(eqns, flat.avals, flat.inputs, flat.constants, flat.literals, flat.outputs)
@@ -52,32 +48,27 @@ def argument_views(graph: Graph) -> frozenset[int]:
 
     A slice of stacked parameters or a cast is no reason to take the place before it for a narrow one.
     """
-    readers = _readers(graph)
-    given = {*graph.inputs, *(number for number, _ in graph.constants)}
-    views: set[int] = set()
-    for op in graph.ops:
-        if _is_view(op, given, readers):
-            views.add(op.index)
-            given.update(op.outputs)
-    return frozenset(views)
+    return frozenset(index for index, is_view in enumerate(_views(graph, graph.ops)) if is_view)
 
 
-def _readers(program: Flat | Graph) -> Counter[int]:
-    """How often each value is read; what is returned counts as read twice, since it stays where it is."""
-    equations = program.eqns if isinstance(program, Flat) else program.ops
+def _views(program: Flat | Graph, equations: Sequence[FlatEqn | Op]) -> Iterator[bool]:
+    """Tell of each equation whether it makes one value, cheaply, for one reader, of one that is there from the start.
+
+    What is returned counts as read twice, since it stays where it is.
+    """
     readers = Counter([o for item in equations for o in item.operands if o >= 0])
     readers.update(dict.fromkeys(program.outputs, 2))
-    return readers
-
-
-def _is_view(item: FlatEqn | Op, given: Container[int], readers: Mapping[int, int]) -> bool:
-    """Tell whether an equation makes one value, cheaply and for one reader, of one that is there from the start."""
-    reads = [o for o in item.operands if o >= 0]
-    return (
-        len(reads) == len(item.outputs) == 1
-        and reads[0] in given
-        and readers[item.outputs[0]] == 1
-        and item.eqn.primitive.name not in MATRIX_PRIMITIVES | APART
-        and not _compat.has_effects(item.eqn)
-        and not _compat.sub_jaxprs(item.eqn.params)
-    )
+    given = {*program.inputs, *(number for number, _ in program.constants)}
+    for item in equations:
+        reads = [o for o in item.operands if o >= 0]
+        is_view = (
+            len(reads) == len(item.outputs) == 1
+            and reads[0] in given
+            and readers[item.outputs[0]] == 1
+            and item.eqn.primitive.name not in MATRIX_PRIMITIVES | APART
+            and not _compat.has_effects(item.eqn)
+            and not _compat.sub_jaxprs(item.eqn.params)
+        )
+        if is_view:
+            given.update(item.outputs)
+        yield is_view

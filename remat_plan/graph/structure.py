@@ -34,7 +34,7 @@ class Trips:
     count: int
     carry_bytes: int
     body: Graph
-    carried: tuple[tuple[int, int], ...] = ()
+    carried: tuple[tuple[int, int], ...]
 
 
 class Structure(Protocol):

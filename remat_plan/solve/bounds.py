@@ -13,7 +13,7 @@ Limits: the bound is the linear-programming bound of the one-visit problem; nest
 
 from __future__ import annotations
 
-from remat_plan.solve.min_cut import SegmentProblem, Selection, lagrangian, save_most, save_none
+from remat_plan.solve.min_cut import SegmentProblem, lagrangian, save_most, save_none
 
 _ITERATIONS = 12
 
@@ -40,10 +40,6 @@ def recompute_bound(problem: SegmentProblem, budget_bytes: float) -> float:
         best = max(best, value - price * budget_bytes)
         if value >= (left.seconds + price * left.kept_bytes) * (1 - 1e-9):
             break
-        left, right = _halve(point, left, right, budget_bytes)
+        # Keep the side of the hull that the budget lies on.
+        left, right = (point, right) if point.kept_bytes <= budget_bytes else (left, point)
     return max(best, 0.0)
-
-
-def _halve(point: Selection, left: Selection, right: Selection, budget_bytes: float) -> tuple[Selection, Selection]:
-    """Keep the side of the hull that the budget lies on."""
-    return (point, right) if point.kept_bytes <= budget_bytes else (left, point)

@@ -11,7 +11,5 @@ from remat_plan.structures.cond import Cond
 from remat_plan.structures.scan import Scan
 from remat_plan.structures.shard_map import ShardMap
 
-STRUCTURES = (Scan(), Cond(), Call(), ShardMap())
-
-for structure in STRUCTURES:
+for structure in (Scan(), Cond(), Call(), ShardMap()):
     register(structure)

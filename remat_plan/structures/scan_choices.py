@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.structures.ways import Way
+from remat_plan.structures.regions import Way
 
 _SMALL_GROUP, _GROUPS = 6, 4
 _MIXTURES = 6

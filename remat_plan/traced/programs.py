@@ -171,24 +171,20 @@ def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = 
     return Emitter(graph, schedule, prevent_cse)
 
 
-class _AsWritten:
-    """A program with the user's own ``jax.checkpoint`` regions in place."""
-
-    def __init__(self, traced: Traced):
-        self.jaxpr, self.constants = _compat.open_jaxpr(traced.jaxpr)
-
-    def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
-        """Run it on flat values; the first of ``constants`` replace those of the outermost jaxpr."""
-        given = self.constants if constants is None else constants[: len(self.constants)]
-        return [as_array(x) for x in _compat.run_jaxpr(self.jaxpr, given, args)]
-
-
 def make_runner(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Runner:
     """Return a program under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``.
 
     Regions of the user that are left as written keep the ``prevent_cse`` that they were written with.
     """
-    return _AsWritten(program) if is_written(schedule) else make_emitter(program.graph, schedule, prevent_cse)
+    if not is_written(schedule):
+        return make_emitter(program.graph, schedule, prevent_cse)
+    jaxpr, constants = _compat.open_jaxpr(program.jaxpr)
+
+    def as_written(args: Sequence[Any], given: Sequence[Any] = constants) -> list[Any]:
+        """Run it; the first of the constants that are given are those of the outermost jaxpr."""
+        return [as_array(x) for x in _compat.run_jaxpr(jaxpr, given[: len(constants)], args)]
+
+    return as_written
 
 
 def run_plain(program: Program, values: Sequence[Any]) -> list[Any]:
