@@ -20,7 +20,9 @@ Limits: steps of equal cost; slots of equal size.
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,10 +49,7 @@ def repetitions(length: int, slots: int, tape: int = 1) -> int:
     runs = -(-length // tape)
     if slots == 1:
         return max(runs - 1, 0)
-    r = 0
-    while beta(slots, r) < runs:
-        r += 1
-    return r
+    return next(r for r in itertools.count() if beta(slots, r) >= runs)
 
 
 def check(length: int, slots: int, tape: int) -> None:
@@ -87,24 +86,14 @@ def slots_for(length: int, most_repetitions: int, tape: int = 1) -> int:
     >>> slots_for(1024, 2)
     44
     """
-    low, high = 1, max(1, length)
-    while low < high:
-        middle = (low + high) // 2
-        if tape * beta(middle, most_repetitions) >= length:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return 1 + bisect_left(range(1, max(1, length)), length, key=lambda slots: tape * beta(slots, most_repetitions))
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The table that says where to split.
+    """The table that says where to split, for so many slots and a tape of so many steps.
 
-    Attributes:
-        table: int32, shape (slots + 1, repetitions + 1): ``tape * beta(s, r)``, at most ``INT32_MAX``.
-        slots: how many carries may be stored.
-        tape: how many steps in a row keep their residuals.
+    ``table`` is int32 of shape (slots + 1, repetitions + 1): ``tape * beta(s, r)``, at most ``INT32_MAX``.
     """
 
     table: np.ndarray
@@ -129,11 +118,7 @@ class Splits:
 
 
 def make_splits(length: int, slots: int, tape: int = 1) -> Splits:
-    """Compute the table for loops of up to ``length`` steps.
-
-    Raises:
-        ValueError: see ``check``.
-    """
+    """Compute the table for loops of up to ``length`` steps."""
     most = max(repetitions(length, slots, tape), 1)
     width = np.arange(most + 1, dtype=np.float64)
     rows = [np.full(most + 1, float(tape))]

@@ -52,7 +52,6 @@ class ChainProblem:
         block_classes: per block a number; equal numbers mean equal blocks in equal surroundings.
         runs: per start block, the runs that may be one segment: (end, options); at least the block alone.
         frontiers: per cut 0..n the (bytes, last cut that it crosses) of each value of the frontier.
-        forward_seconds: per block.
         may_nest: per block, whether it may run inside a checkpointed segment (blocks with effects may not).
     """
 
@@ -154,10 +153,8 @@ class ChainTable:
     def choose(self, s: int, t: int, slot: int, table: int) -> tuple[int, int]:
         """Return (end, option or -1) of the choice that the cost of an interval comes from.
 
-        Costs only are stored while the table is filled: choices are looked up for one slot at a time.
-
-        Raises:
-            ValueError: if no schedule needs so little.
+        Costs only are stored while the table is filled: choices are looked up for one slot at a time. ``ValueError`` if
+        no schedule needs so little.
         """
         best = self.row(s, t)[table, slot] if slot >= 0 else np.inf
         if not np.isfinite(best):
@@ -175,11 +172,7 @@ class ChainTable:
         raise AssertionError("the table has a cost that no choice leads to")
 
     def schedule(self, slot: int) -> tuple[Leaf | Nest, ...]:
-        """Return the segments of the whole chain with ``slot`` quanta of memory.
-
-        Raises:
-            ValueError: if no schedule needs so little.
-        """
+        """Return the segments of the whole chain in ``slot`` quanta; ``ValueError`` if none needs so little."""
         return self._extract(0, self.n, slot, 0)
 
     def nested(self, slot: int) -> tuple[Leaf | Nest, ...]:
@@ -229,10 +222,6 @@ def intervals(classes: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], lis
 
 
 def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
-    """Solve a chain for every budget at once.
-
-    Args:
-        problem: the chain.
-        slots: how many quanta the memory is counted in; by default 600 to 1024, growing with the chain.
-    """
+    """Solve a chain for every budget at once, its memory in so many quanta; by default 600 to 3000, growing with the
+    chain."""
     return ChainTable(problem, slots or min(max(16 * len(problem.block_classes), 600), 3000))

@@ -52,13 +52,8 @@ _SLOTS = 6000
 
 @dataclass(frozen=True, slots=True)
 class GroupOption:
-    """One way to run a group.
-
-    Attributes:
-        nodes: of its blocks, numbered from its first one.
-        nested: whether they are under one more checkpoint.
-        cost: its bytes and seconds.
-    """
+    """One way to run a group: ``nodes`` of its blocks, numbered from its first one, under one more checkpoint if
+    ``nested``."""
 
     nodes: Nodes
     nested: bool
