@@ -43,41 +43,27 @@ class Inputs(NamedTuple):
     xs: Leaves
 
 
-class Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass."""
+Kept = tuple[Stack, Leaves]
+"""What the forward pass leaves for the backward pass: carries, and the residuals of the last run."""
 
-    stack: Stack
-    tape: Leaves
-
-
-class Cotangents(NamedTuple):
-    """Cotangents of the floating-point leaves of the last carry and of the stacked outputs."""
-
-    carry: Leaves
-    ys: Leaves
+Pair = tuple[Leaves, Leaves]
+"""The last carry and the stacked outputs, or cotangents of those of their leaves that are of floating point."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinomialScan:
-    """A scan under a table.
-
-    Attributes:
-        body: one step.
-        length: the trip count, at least 1.
-        splits: the table; its slots and tape.
-        backwards: run from the last row of xs to the first.
-    """
+    """A scan of at least one step under a table; ``backwards``: from the last row of xs to the first."""
 
     body: Body
     length: int
     splits: Splits
     backwards: bool
 
-    def plain(self, inputs: Inputs) -> tuple[Leaves, Leaves]:
+    def plain(self, inputs: Inputs) -> Pair:
         """Run the loop where nothing is differentiated."""
         return jax.lax.scan(self.step(inputs), inputs.init, inputs.xs, self.length, reverse=self.backwards)
 
-    def nested(self, inputs: Inputs) -> tuple[Leaves, Leaves]:
+    def nested(self, inputs: Inputs) -> Pair:
         """Run the loop under nested ``jax.checkpoint``, for higher derivatives."""
         factors = log_factors(self.length)
         return nested_scan(self.step(inputs), inputs.init, inputs.xs, self.length, factors, reverse=self.backwards)
@@ -93,6 +79,10 @@ class BinomialScan:
     def taped(self, inputs: Inputs, moves: Inputs) -> Taped:
         """One step with its pullback."""
         return make_taped(self.body, inputs.closed, moves.closed, moves.xs)
+
+    def floats(self, pair: tuple[Any, Any]) -> Pair:
+        """The leaves of floating point of a pair."""
+        return only_floats(pair[0], self.body.carry), only_floats(pair[1], self.body.y)
 
     def store(self, moves: Inputs, inputs: Inputs) -> tuple[Leaves, Leaves, Kept]:
         """Run forward; return the last carry, the outputs, and the carries and residuals of the last run for later."""
@@ -110,34 +100,34 @@ class BinomialScan:
         stack, carry, ys = jax.lax.fori_loop(0, len(stored), one, start)
         tape = [_compat.zeros(s, (min(self.splits.tape, self.length),)) for s in taped.tape]
         carry, ys, tape = steps.run(carry, np.int32(last), np.int32(self.length), ys, taped, tape)
-        return carry, ys, Kept(stack, tape)
+        return carry, ys, (stack, tape)
 
-    def reverse(self, moves: Inputs, inputs: Inputs, kept: Kept, cotangents: Cotangents) -> Inputs:
+    def reverse(self, moves: Inputs, inputs: Inputs, kept: Kept, cotangents: Pair) -> Inputs:
         """Run backward and return gradients of the leaves that are differentiated."""
+        (stack, tape), (carry_ct, ys_ct) = kept, cotangents
         taped = self.taped(inputs, moves)
-        sweep = Sweep(self.steps(inputs), taped, self.splits, cotangents.ys, taped.compute_once(inputs.closed))
+        sweep = Sweep(self.steps(inputs), taped, self.splits, ys_ct, taped.compute_once(inputs.closed))
         last = self.splits.descend(0, self.length, self.splits.slots)[1]
-        sums = no_gradients(taped, inputs.closed, cotangents.carry, self.length)
-        sums = sweep.reverse_run(kept.tape, np.int32(last), np.int32(self.length), sums)
-        found = sweep.reverse(Backward(jnp.int32(last), kept.stack, kept.tape if self.splits.tape > 1 else [], sums))
+        sums = no_gradients(taped, inputs.closed, carry_ct, self.length)
+        sums = sweep.reverse_run(tape, np.int32(last), np.int32(self.length), sums)
+        found = sweep.reverse(Backward(jnp.int32(last), stack, tape if self.splits.tape > 1 else [], sums))
         return Inputs(found.closed, found.carry, found.xs)
 
-    def nested_reverse(self, moves: Inputs, inputs: Inputs, cotangents: Cotangents) -> Inputs:
+    def nested_reverse(self, moves: Inputs, inputs: Inputs, cotangents: Pair) -> Inputs:
         """Compute what ``reverse`` does by nested ``jax.checkpoint``, which can be differentiated."""
         flat, tree = jax.tree.flatten(inputs)
         mask = jax.tree.leaves(moves)
         fixed, moving = _compat.partition_list(mask, flat)
 
-        def along(values: Leaves) -> Cotangents:
-            carry, ys = self.nested(jax.tree.unflatten(tree, _compat.merge_lists(mask, fixed, values)))
-            return Cotangents(only_floats(carry, self.body.carry), only_floats(ys, self.body.y))
+        def along(values: Leaves) -> Pair:
+            return self.floats(self.nested(jax.tree.unflatten(tree, _compat.merge_lists(mask, fixed, values))))
 
         gradients = iter(jax.vjp(along, moving)[1](cotangents)[0])
         return Inputs(*([next(gradients) for m in part if m] for part in moves))
 
     # The rules ---------------------------------------------------------------------------------------------------
 
-    def forward_rule(self, inputs: Any) -> tuple[tuple[Leaves, Leaves], tuple[Any, Inputs, Kept]]:
+    def forward_rule(self, inputs: Any) -> tuple[Pair, tuple[Any, Inputs, Kept]]:
         """The first half of the derivative: run, and keep what the second half needs."""
         values, moves = read_primals(inputs)
         moves = moves._replace(init=list(self.body.carry.floats))
@@ -151,10 +141,9 @@ class BinomialScan:
         """The second half of the derivative: gradients of what is differentiated, None for the rest."""
         told, inputs, kept = saved
         moves = Inputs(*([m is not None for m in part] for part in told))
-        given = Cotangents(only_floats(cotangents[0], self.body.carry), only_floats(cotangents[1], self.body.y))
         reverse = jax.custom_jvp(partial(self.reverse, moves))
         reverse.defjvp(partial(self._reverse_jvp, moves))
-        found = reverse(inputs, kept, given)
+        found = reverse(inputs, kept, self.floats(cotangents))
         return (Inputs(*(spread(g, m) for g, m in zip(found, moves, strict=True))),)
 
     def _store_jvp(self, moves: Inputs, primals: tuple[Inputs], tangents: tuple[Inputs]) -> tuple[Any, Any]:
@@ -169,20 +158,8 @@ class BinomialScan:
 
 
 def binomial_scan(loop: Prepared, slots: int, tape: int, reverse: bool) -> tuple[Leaves, Leaves]:
-    """Run a loop with binomial checkpointing.
-
-    Args:
-        loop: the loop, of at least one step.
-        slots: how many carries may be stored, the first included.
-        tape: how many steps in a row keep their residuals.
-        reverse: run from the last row of xs to the first.
-
-    Returns:
-        Flat: the last carry, the stacked outputs.
-
-    Raises:
-        TypeError: under forward-mode differentiation.
-    """
+    """Run a loop with binomial checkpointing, storing up to ``slots`` carries and the residuals of ``tape`` steps in a
+    row; return the last carry and the stacked outputs, flat. ``TypeError`` under forward-mode differentiation."""
     splits = make_splits(loop.length, useful_slots(loop.length, slots, tape), tape)
     scan = BinomialScan(loop.body, loop.length, splits, reverse)
     run = jax.custom_vjp(scan.plain)

@@ -30,13 +30,8 @@ Leaves = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a pytree lies in flat lists: its structure, its leaves as lists hold them, and which of these are keys.
-
-    Attributes:
-        tree: the structure.
-        structs: type of each leaf; of a key, of its bits.
-        keys: per leaf the name of the key's generator, None for other leaves.
-    """
+    """How a pytree lies in flat lists: its structure, the types of its leaves (of a key, of its bits), and per leaf the
+    name of the key's generator, None for other leaves."""
 
     tree: Any
     structs: tuple[jax.ShapeDtypeStruct, ...]
@@ -112,15 +107,8 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A loop that is ready to run.
-
-    Attributes:
-        body: its body.
-        closed: the traced values that the body closes over.
-        init: the first carry.
-        xs: the stacked inputs.
-        length: the trip count.
-    """
+    """A loop that is ready to run: its body, the traced values that this closes over, the first carry, stacked inputs,
+    trip count."""
 
     body: Body
     closed: Leaves
@@ -149,17 +137,9 @@ class _OnLists:
 
 
 def prepare(call: Callable[..., Any], init: Any, xs: Any, length: int, name: str) -> Prepared:
-    """Trace a loop's body.
+    """Trace a loop's body, for ``length`` >= 1 steps; ``name`` is what the user called, for messages.
 
-    Args:
-        call: the body.
-        init: pytree, the first carry.
-        xs: pytree of arrays with ``length`` rows.
-        length: the trip count, at least 1.
-        name: what the user called, for messages.
-
-    Raises:
-        TypeError: the body returns no pair, or its carry has another structure or type than ``init``.
+    ``TypeError`` if it returns no pair, or its carry has another structure or type than ``init``.
     """
     stacked, whole = unpack(xs), layout(xs)
     rows = jax.eval_shape(lambda xs: [jax.lax.index_in_dim(x, 0, keepdims=False) for x in xs], stacked)

@@ -43,13 +43,9 @@ def write(stacked: Leaves, values: Leaves, index: Index) -> Leaves:
 
 
 class Stack(NamedTuple):
-    """Stored carries.
+    """Stored carries: how many; before which step each was stored, ascending; which row of ``slots`` holds each.
 
-    Attributes:
-        count: how many.
-        steps: int32 (slots,): the step before which each was stored, ascending.
-        where: int32 (slots,): the row of ``slots`` that holds each.
-        slots: the leaves of the carry, each with a leading axis of slots.
+    ``slots`` are the leaves of the carry, each with a leading axis of slots.
     """
 
     count: Index
@@ -98,14 +94,8 @@ class Backward(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """A loop's steps, run forward.
-
-    Attributes:
-        body: one step.
-        closed: what it closes over.
-        xs: the stacked inputs.
-        length: the trip count, for loops that run from the last row of xs to the first; else None.
-    """
+    """A loop's steps, run forward. ``length`` is the trip count of loops that run from the last row of xs to the first;
+    else None."""
 
     body: Body
     closed: Leaves
@@ -138,14 +128,9 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """A loop's steps, run backward under a schedule.
+    """A loop's steps, run backward under a table of splits.
 
-    Attributes:
-        steps: the steps.
-        taped: one step with its pullback.
-        splits: the table.
-        ys_ct: cotangents of the stacked floating-point outputs.
-        once: residuals that are the same at every step.
+    ``ys_ct`` are cotangents of the stacked floating-point outputs, ``once`` residuals that are the same at every step.
     """
 
     steps: Forward

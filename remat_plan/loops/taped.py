@@ -28,15 +28,12 @@ class Taped:
     """A step and its pullback.
 
     Attributes:
-        body: the step.
         moves: which leaves of what is closed over, of the carry and of x are differentiated.
-        jaxpr: of (closed over, carry, x) to (carry, y, residuals).
-        constants: of the jaxpr.
+        jaxpr, constants: of (closed over, carry, x) to (carry, y, residuals).
         pull: the structure of the pullback around its residuals.
         sources: per residual where it comes from: ("closed", i), ("x", i), ("once", i), ("tape", i).
         once: the variables computed once for the loop.
-        tape: the types of what is stored for each step.
-        kept: positions of the tape among the residuals.
+        tape, kept: the types of what is stored for each step, and its positions among the residuals.
     """
 
     body: Body
@@ -84,13 +81,8 @@ class Taped:
 
 
 def make_taped(body: Body, closed: Sequence[Any], closed_moves: Sequence[bool], x_moves: Sequence[bool]) -> Taped:
-    """Differentiate a body.
-
-    Args:
-        body: the step.
-        closed: the values that it closes over (their types count).
-        closed_moves, x_moves: which of these, and of the leaves of x, have gradients.
-    """
+    """Differentiate a body by some of the values that it closes over (their types count), its carry, and some leaves of
+    x."""
     moves = closed_moves, body.carry.floats, x_moves
     moving, floats = [m for part in moves for m in part], (*body.carry.floats, *body.y.floats)
     first, second = len(closed), len(closed) + len(body.carry.structs)

@@ -162,14 +162,7 @@ def record(state: Running) -> Running:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnlineLoop:
-    """A while loop that stores carries online.
-
-    Attributes:
-        body: one step.
-        condition: whether to take another.
-        most: the most steps to take.
-        splits: the table of the backward pass.
-    """
+    """A while loop of at most so many steps that stores carries online, with the table of its backward pass."""
 
     body: Body
     condition: Opened
@@ -239,8 +232,6 @@ def _no_result(x: Any) -> Any:
     dtype = jax.typeof(x).dtype
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.asarray(jnp.nan, dtype)
-    if jnp.issubdtype(dtype, jnp.unsignedinteger):
-        return jnp.asarray(jnp.iinfo(dtype).max, dtype)
     if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.asarray(jnp.iinfo(dtype).min, dtype)
+        return jnp.asarray(jnp.iinfo(dtype).min or jnp.iinfo(dtype).max, dtype)
     return x
