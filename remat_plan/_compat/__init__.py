@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax._src import config, source_info_util, traceback_util
+from jax._src import config, lib, source_info_util, traceback_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.interpreters import mlir
 from jax._src.util import merge_lists, partition_list  # noqa: F401 (used as _compat.name)
@@ -49,13 +49,23 @@ from remat_plan._compat.effects import (  # noqa: F401 (used as _compat.name)
     runs_once,
     without_key_checks,
 )
-from remat_plan._compat.shardings import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,
+    concrete,
+    depending,
     has_explicit_axes,
     has_shardings,
     in_order,
     is_automatic,
+    is_float,
+    is_float_dtype,
+    is_key,
+    is_literal,
+    is_ref,
+    is_threefry,
+    is_tracer,
     jit_arguments,
+    perturbed,
     shard_map_arguments,
     shard_shape,
     spread,
@@ -64,18 +74,6 @@ from remat_plan._compat.shardings import (  # noqa: F401 (used as _compat.name)
     varies,
     varying_axes,
     zeros,
-)
-from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
-    concrete,
-    depending,
-    is_float,
-    is_float_dtype,
-    is_key,
-    is_literal,
-    is_ref,
-    is_threefry,
-    is_tracer,
-    perturbed,
 )
 
 for _module in (source_info_util, traceback_util):  # our frames are not the user's
@@ -90,27 +88,16 @@ def is_of_while_loop(error: ValueError) -> bool:
     return "Reverse-mode differentiation does not work for lax.while_loop" in str(error)
 
 
-Jaxpr = Any
-"""An open jaxpr: ``eqns``, ``invars``, ``constvars``, ``outvars``. (One class with the closed one in jax >= 0.12.)"""
-
 INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
 
 
 def jaxlib_version() -> tuple[int, ...]:
     """Return the jaxlib version as integers, for example ``(0, 12, 0)``."""
-    import jaxlib
-
-    parts = []
-    for piece in jaxlib.__version__.split("."):
-        digits = "".join(ch for ch in piece if ch.isdigit())
-        if not digits:
-            break
-        parts.append(int(digits))
-    return tuple(parts)
+    return lib.version
 
 
-def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split a closed jaxpr into the open one and the values of its constants; accept an open one too."""
     return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()) or ())
 
@@ -173,7 +160,7 @@ def is_function(value: Any) -> bool:
     return callable(value) or hasattr(value, "call_wrapped")
 
 
-def live_jaxpr(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+def live_jaxpr(closed: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the open jaxpr without dead equations and unused inputs, and its constants."""
     jaxpr, constants = open_jaxpr(closed)
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0], constants

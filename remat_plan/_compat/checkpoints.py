@@ -27,8 +27,7 @@ from jax.extend import core as jex_core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from remat_plan._compat.shardings import struct
-from remat_plan._compat.values import depending, is_literal
+from remat_plan._compat.values import depending, is_literal, struct
 
 _REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
 """Names under which ``jax.checkpoint`` has appeared as a primitive, and that of ours."""
@@ -61,10 +60,8 @@ def name_equation(eqn: Any, name: str) -> Any:
 
 
 def barriers_hold_cotangents() -> bool:
-    """Tell whether the barrier of ``jax.checkpoint`` waits for cotangents."""
-    return not (
-        _is_set("jax_remat3") and _is_set("jax_remat_barrier_no_cotangents")
-    )  # that counts under the first only
+    """Tell whether the barrier of ``jax.checkpoint`` waits for cotangents (the second flag counts under the first)."""
+    return not (_is_set("jax_remat3") and _is_set("jax_remat_barrier_no_cotangents"))
 
 
 def _is_set(flag: str) -> bool:

@@ -67,11 +67,7 @@ def register_action(action: Action) -> None:
 
 
 def action_of(name: str) -> Action:
-    """Return an action by name.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Return an action by name; ``ValueError`` if there is none of that name."""
     if name not in _ACTIONS:
         known = ", ".join(map(repr, _ACTIONS))
         raise ValueError(f"action {name!r} is not known to this program; it knows {known}.")

@@ -25,11 +25,7 @@ FLAT_NAMES = inspect.signature(lambda *args: args)
 
 
 def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int, ...]:
-    """Return positions of arguments as a tuple of integers; one integer stands for itself.
-
-    Raises:
-        TypeError: not integers.
-    """
+    """Return positions of arguments as a tuple; one integer stands for itself. ``TypeError`` for what is no integer."""
     single = isinstance(argnums, (int, np.integer)) or not isinstance(argnums, Iterable)
     numbers: tuple[Any, ...] = (argnums,) if single else tuple(argnums)  # type: ignore[arg-type]
     for n in numbers:
@@ -39,11 +35,8 @@ def positions(argnums: int | Sequence[int], name: str = "argnums") -> tuple[int,
 
 
 def normalize_argnums(argnums: int | Sequence[int], n_args: int, name: str = "argnums") -> tuple[int, ...]:
-    """Return ``argnums`` as a tuple of positions from 0 to ``n_args - 1``.
-
-    Raises:
-        TypeError: not integers. ValueError: out of range, or none at all.
-    """
+    """Return ``argnums`` as a tuple of positions from 0 to ``n_args - 1``; ``ValueError`` if out of range, or none at
+    all."""
     numbers = positions(argnums, name)
     for n in numbers:
         if not -n_args <= n < n_args:
@@ -59,10 +52,7 @@ def fixed_arguments(
     """Return the positions and the names of the arguments of a call, with ``count`` by position, that are not traced.
 
     As in ``jax.jit``: an argument that is named by its position may be given by its name, or left out, and the other
-    way round.
-
-    Raises:
-        ValueError: a position that there is no argument for.
+    way round. ``ValueError`` for a position that there is no argument for.
     """
     parameters, several = _positional(fn)
     most = count if several else max(count, len(parameters))

@@ -54,13 +54,8 @@ _NO_GRADIENT = (
 class Call:
     """A function with its arguments taken apart.
 
-    Attributes:
-        fn: the user's function.
-        tree: the structure of ``(args, kwargs)``.
-        traced: which leaves are arrays.
-        static: the other leaves, in order.
-        leaves: the arrays, in order.
-        differentiated: which of ``leaves`` gradients are taken of.
+    ``tree`` is the structure of ``(args, kwargs)``; ``traced`` tells which of its leaves are arrays. These are
+    ``leaves``, the others ``static``; ``differentiated`` tells which of ``leaves`` gradients are taken of.
     """
 
     fn: Callable[..., Any]
@@ -111,9 +106,6 @@ class Call:
         """Trace the function; return the call, its closed jaxpr and the tree of its output shapes.
 
         The call is another one where the function needs to know the Python numbers in its arguments.
-
-        Raises:
-            NotImplementedError: the function closes over a mutable array.
         """
         try:
             call, (closed, shapes) = self, self._trace()
@@ -163,9 +155,7 @@ def make_call(
 ) -> Call:
     """Take the call of a loss apart.
 
-    Raises:
-        TypeError: ``fn`` is not callable, or a differentiated argument has a leaf that is no float.
-        ValueError: a bad position, or nothing to differentiate.
+    Raises ``TypeError`` if a differentiated argument has a leaf that is no float, ``ValueError`` for a bad position.
     """
     check_function(fn, f"fn={short(fn)}: the first argument must be")
     if not args:
@@ -204,13 +194,7 @@ def make_function_call(
     static_argnums: int | Sequence[int] = (),
     static_argnames: Sequence[str] = (),
 ) -> Call:
-    """Take the call of any function apart: every array of floating point in its arguments is differentiated.
-
-    There may be no arguments, or none of floating point.
-
-    Raises:
-        ValueError: a bad position.
-    """
+    """Take the call of any function apart: every array of floating point in its arguments is differentiated."""
     fixed, names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
     return _take_apart(fn, args, kwargs, fixed, names, lambda _, leaf, __: _compat.is_float(struct_of(leaf)))
 

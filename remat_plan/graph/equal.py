@@ -37,16 +37,11 @@ _SMALL = 64
 _DEPTH = 3
 """How deep rules in rules are compared."""
 
-_CALLS = _compat.INLINE_CALLS
 _Numbers = tuple[dict[Any, int], dict[Any, int]]
 
 
 class Source:
-    """A traced program that can be compared with others.
-
-    Args:
-        jaxpr: as ``jax.make_jaxpr`` returns it; values of its constants are not kept.
-    """
+    """A traced program that can be compared with others; values of its constants are not kept."""
 
     def __init__(self, jaxpr: Any):
         self.jaxpr = _compat.open_jaxpr(jaxpr)[0]
@@ -69,7 +64,7 @@ class Source:
         if _has_rule(eqn):
             rule = self.rule(eqn)
             return rule is not None and not any(map(_compat.is_tracer, rule[1]))
-        if eqn.primitive.name in _CALLS:
+        if eqn.primitive.name in _compat.INLINE_CALLS:
             return True  # JAX keeps these itself
         inner = [e for j in _compat.sub_jaxprs(eqn.params) for e in _compat.open_jaxpr(j)[0].eqns]
         return all(map(self._is_free_of_tracers, inner))
@@ -258,9 +253,8 @@ def _derivative(eqn: Any, read: Sequence[bool]) -> tuple[Any, tuple[Any, ...]] |
 
     is_jvp = eqn.primitive.name.startswith("custom_jvp")
     outputs = [_compat.struct(v.aval) for v in eqn.outvars]
-    types = (
-        _compat.partition_list(moves, derivative.structs)[1] if is_jvp else _compat.partition_list(floats, outputs)[1]
-    )
+    which, kinds = (moves, derivative.structs) if is_jvp else (floats, outputs)
+    types = _compat.partition_list(which, kinds)[1]
     try:
         return _compat.live_jaxpr(jax.make_jaxpr(push if is_jvp else pull)(derivative.structs, types))
     except Exception:  # the user's rule may raise anything; where it is needed, JAX raises that again

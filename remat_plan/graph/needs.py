@@ -34,16 +34,13 @@ class Need:
     """The residuals of one class of equations, by position.
 
     Attributes:
-        given: which outputs are given a cotangent.
-        active_outputs: those of them whose cotangent some gradient depends on.
+        given: which outputs are given a cotangent; ``active_outputs``: those of them that some gradient depends on.
         reached: which operands are given a gradient that depends on a cotangent.
-        operands, outputs: positions (literals counted) that the backward pass reads, directly or to
-            recompute an internal.
-        internal_avals: types of the internals that plain JAX keeps beside them.
-        direct: positions ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
-        internal_eqns: how many equations recompute the internals (0: none are needed).
-        vjp: the flattened VJP, inputs ``(operands..., cotangents of given outputs...)``,
-            outputs ``(outputs..., gradients of active operands...)``; None where nothing is differentiated.
+        operands, outputs: what the backward pass reads, directly or to recompute an internal.
+        internal_avals: types of the internals that plain JAX keeps beside them; so many ``internal_eqns`` make them.
+        direct: ``("in", i)`` / ``("out", j)`` that plain JAX keeps as they are.
+        vjp: flattened, of operands and cotangents of given outputs, to outputs and gradients of active operands;
+            None where nothing is differentiated.
     """
 
     given: tuple[bool, ...]
@@ -99,13 +96,9 @@ class Derivative:
 def moving_outputs(
     eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]
 ) -> tuple[bool, ...]:
-    """Trace the JVP of one equation and return which outputs carry a tangent.
+    """Trace the JVP of one equation and return which outputs carry a tangent; arguments as in ``find_need``.
 
-    Args:
-        eqn, operands, literals, active: see ``find_need``.
-
-    Raises:
-        NotImplementedError: a mutable array takes part.
+    ``NotImplementedError`` if a mutable array takes part.
     """
     floats = tuple(_compat.is_float(v.aval) for v in eqn.outvars)
     if not any(active) or not any(floats):
@@ -133,12 +126,8 @@ def find_need(
 ) -> Need:
     """Trace the VJP of one equation and return what its backward pass reads.
 
-    Args:
-        eqn: the JAX equation.
-        operands: its operand numbers; negative ones are literals ``literals[-1 - o]``.
-        literals: the literals of the program.
-        active: which operands carry a tangent.
-        given: which outputs are given a cotangent.
+    Negative ``operands`` are literals ``literals[-1 - o]``. ``active``: which operands carry a tangent; ``given``:
+    which outputs are given a cotangent.
     """
     if not any(active) or not any(given):
         return Need(given, (False,) * len(given), (False,) * len(active), (), (), (), (), 0, None)
@@ -161,10 +150,7 @@ def _depending(flat: Flat, values: Iterable[int]) -> set[int]:
 def _classify(flat: Flat, places: list[int], active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
     """Split a flattened VJP at its cotangents and walk its residuals back.
 
-    Args:
-        flat: the VJP; its first inputs are the operands that are values.
-        places: their positions among all operands, literals included.
-        active, given: which operands carry a tangent, which outputs are given a cotangent.
+    Its first inputs are the operands that are values, whose ``places`` are among all operands.
     """
     n_operands, n_outputs = len(places), len(given)
     gradients = flat.outputs[n_outputs:]

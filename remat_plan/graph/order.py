@@ -31,9 +31,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan import _compat
+from remat_plan.graph.merge import argument_views
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Segment, is_planned
-from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import is_loop, structure_of
 
 _EARLY_SHARE = 1 / 16

@@ -23,13 +23,13 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.action import action_of
-from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
 from remat_plan.graph.order import Order
 from remat_plan.graph.pooling import windows_of
 from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.graph.schedule import Choice, Segment, is_planned
 from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.uses import Borders
 from remat_plan.rewrite.late import start_late, together
 from remat_plan.rewrite.policies import keeping
 from remat_plan.rewrite.pooling import run_pooling
@@ -133,20 +133,10 @@ class Emitter:
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
-            self.enter(segment, env, inside=again)
+            if self.lean and self.prevent_cse and self.order.waits(segment, again):
+                reads = self.borders.interface(segment)[0]
+                env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
             segment.way.emit(self, segment, waits, env, again)
-
-    def tell(self, segment: Segment, env: dict[int, Any]) -> None:
-        """Run what a segment was to tell, in order."""
-        for index in range(segment.start, segment.end):
-            if index in self.told:
-                self.equation(index, env, {})
-
-    def enter(self, segment: Segment, env: dict[int, Any], *, inside: bool) -> None:
-        """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
-        if self.lean and self.prevent_cse and self.order.waits(segment, inside):
-            reads = self.borders.interface(segment)[0]
-            env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
 
     def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
         """Run the equations of a segment one after another."""
@@ -160,15 +150,14 @@ class Emitter:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
         reads, leaves, through = self.borders.interface(segment, waits)
         key = self.share_key(segment, reads, leaves, through)
-        body = self.shared.get(key) if key is not None else None
-        if body is None:
-            body = self.body(segment, reads, leaves + through, run)
-            if key is not None:
-                self.shared[key] = body
+        body = self.shared.get(key) or self.body(segment, reads, leaves + through, run)
+        if key is not None:
+            self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
-        if not again:
-            self.tell(segment, env)
+        for index in () if again else range(segment.start, segment.end):
+            if index in self.told:
+                self.equation(index, env, {})
 
     def body(
         self, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...], run: Callable[..., None]

@@ -64,13 +64,7 @@ def _no_tangent(value: Any) -> SymbolicZero:
 
 
 def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, Tag]) -> list[Any]:
-    """Run an equation and tag the outputs ``names`` (position to name) for a checkpoint policy.
-
-    Args:
-        eqn: the JAX equation.
-        args: its operands.
-        names: which outputs to tag, and with what.
-    """
+    """Run an equation on its operands and tag some outputs (by position) for a checkpoint policy."""
     outputs = [tagged(x, names[i]) if i in names else x for i, x in enumerate(_compat.bind(eqn, args))]
     function = jax.custom_jvp(lambda _, outputs: outputs)
     function.defjvp(partial(_pushed, eqn), symbolic_zeros=True)

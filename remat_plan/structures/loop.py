@@ -17,13 +17,10 @@ from remat_plan.structures.regions import kept, region_of
 
 @dataclass(frozen=True, slots=True)
 class Loop(Trips):
-    """One scan.
+    """One scan. Its first ``n_consts`` operands are constants of the body; then come what is carried and the rows.
 
-    Attributes:
-        n_consts: how many operands are constants of the body. Then come those that are carried, then the inputs, one
-            row a step.
-        reverse: whether it runs from the last row to the first.
-        unroll: steps in one iteration of the compiled loop; 0: all of them.
+    ``reverse``: from the last row to the first. ``unroll``: steps in one iteration of the compiled loop; 0: all of
+    them.
     """
 
     n_consts: int

@@ -42,14 +42,8 @@ def reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run a region.
-
-    Attributes:
-        schedule: of the region.
-        kept_bytes: residuals of one run, a loop's carry included where it is kept.
-        inside_bytes: needed while one run's backward pass is under way.
-        price: of both passes of one run (see ``cost.price``).
-    """
+    """One way to run a region: what one run keeps (a loop's carry included where it is kept), what its backward pass
+    needs meanwhile, and the price of both passes (see ``cost.price``)."""
 
     schedule: Schedule
     kept_bytes: int

@@ -105,19 +105,13 @@ class Stretches:
             pieces: list[list[int | None]] = []
             for unit, backward in pulls:
                 sizes = [kind.size_bytes for kind in unit.signature.outputs[n_carry:]]
-                parts = [
-                    None if c is None else self._move(state, [c], size) for c, size in zip(stacked, sizes, strict=True)
-                ]
+                parts = [self._move(state, [c], size) for c, size in zip(stacked, sizes, strict=True)]
                 found = backward([*carry, *parts])
                 carry = found[n_consts : self.border]
                 sums = [self._sum(state, a, b, i) for i, (a, b) in enumerate(zip(sums, found, strict=False))]
                 pieces.append(found[self.border :])
-            rows = [
-                None
-                if all(p is None for p in piece)
-                else self._move(state, [p for p in piece if p is not None], k.size_bytes)
-                for piece, k in zip(zip(*pieces, strict=True), self.signature.inputs[self.border :], strict=True)
-            ]
+            kinds = zip(zip(*pieces, strict=True), self.signature.inputs[self.border :], strict=True)
+            rows = [self._move(state, piece, kind.size_bytes) for piece, kind in kinds]
             return [*sums, *carry, *rows]
 
         return outputs, pull
@@ -136,15 +130,14 @@ class Stretches:
             pieces.append(outputs[n_carry:])
             pulls.append((unit, backward))
         state.late = late
-        joined = [
-            self._move(state, list(piece), kind.size_bytes)
-            for piece, kind in zip(zip(*pieces, strict=True), self.signature.outputs[n_carry:], strict=True)
-        ]
+        kinds = zip(zip(*pieces, strict=True), self.signature.outputs[n_carry:], strict=True)
+        joined = [self._move(state, piece, kind.size_bytes) for piece, kind in kinds]
         return [*carry, *joined], pulls[::-1]
 
-    def _move(self, state: Lowering, reads: Numbers, size: int) -> int:
-        """Copy rows out of an array, or several arrays into one."""
-        return state.move(self.eqn, "rows", tuple(reads), None, size)
+    def _move(self, state: Lowering, reads: Sequence[int | None], size: int) -> Any:
+        """Copy rows out of an array, or several arrays into one; None where there are none."""
+        given = tuple(r for r in reads if r is not None)
+        return state.move(self.eqn, "rows", given, None, size) if given else None
 
     def _sum(self, state: Lowering, one: int | None, other: int | None, index: int) -> int | None:
         if one is None or other is None:
