@@ -19,9 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import core
-from jax._src import config, source_info_util, traceback_util
+from jax._src import config, lib, source_info_util, traceback_util
 from jax._src.ad_util import add_any_p as _add_any
 from jax._src.interpreters import mlir
+from jax._src.util import merge_lists, partition_list  # noqa: F401 (used as _compat.name)
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval
 
@@ -48,13 +49,23 @@ from remat_plan._compat.effects import (  # noqa: F401 (used as _compat.name)
     runs_once,
     without_key_checks,
 )
-from remat_plan._compat.shardings import (  # noqa: F401 (used as _compat.name)
+from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     automatic_sharding,
+    concrete,
+    depending,
     has_explicit_axes,
     has_shardings,
     in_order,
     is_automatic,
+    is_float,
+    is_float_dtype,
+    is_key,
+    is_literal,
+    is_ref,
+    is_threefry,
+    is_tracer,
     jit_arguments,
+    perturbed,
     shard_map_arguments,
     shard_shape,
     spread,
@@ -63,16 +74,6 @@ from remat_plan._compat.shardings import (  # noqa: F401 (used as _compat.name)
     varies,
     varying_axes,
     zeros,
-)
-from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
-    concrete,
-    is_float,
-    is_float_dtype,
-    is_key,
-    is_ref,
-    is_threefry,
-    is_tracer,
-    perturbed,
 )
 
 for _module in (source_info_util, traceback_util):  # our frames are not the user's
@@ -87,45 +88,23 @@ def is_of_while_loop(error: ValueError) -> bool:
     return "Reverse-mode differentiation does not work for lax.while_loop" in str(error)
 
 
-Jaxpr = Any
-"""An open jaxpr: ``eqns``, ``invars``, ``constvars``, ``outvars``. (One class with the closed one in jax >= 0.12.)"""
-
-Literal = jex_core.Literal
-Var = jex_core.Var
-
 INLINE_CALLS = frozenset("jit pjit call closed_call core_call core_closed_call custom_lin_call eval_jaxpr".split())
 """Names of the primitives that only call a jaxpr: calling it inline means the same."""
 
 
 def jaxlib_version() -> tuple[int, ...]:
     """Return the jaxlib version as integers, for example ``(0, 12, 0)``."""
-    import jaxlib
-
-    parts = []
-    for piece in jaxlib.__version__.split("."):
-        digits = "".join(ch for ch in piece if ch.isdigit())
-        if not digits:
-            break
-        parts.append(int(digits))
-    return tuple(parts)
+    return lib.version
 
 
-def open_jaxpr(jaxpr: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split a closed jaxpr into the open one and the values of its constants; accept an open one too."""
-    inner = getattr(jaxpr, "jaxpr", None)
-    if inner is None:
-        return jaxpr, tuple(getattr(jaxpr, "consts", ()) or ())
-    return inner, tuple(getattr(jaxpr, "consts", ()) or ())
-
-
-def is_literal(atom: Any) -> bool:
-    """Tell whether a jaxpr atom is a literal (a scalar written into the equation)."""
-    return isinstance(atom, Literal)
+    return getattr(jaxpr, "jaxpr", jaxpr), tuple(getattr(jaxpr, "consts", ()) or ())
 
 
 def with_literals(eqn: Any, values: Sequence[Any | None]) -> Any:
     """Return an equation with literals in place of the operands whose value is given (None: left as it is)."""
-    atoms = [a if v is None else Literal(v, a.aval) for a, v in zip(eqn.invars, values, strict=True)]
+    atoms = [a if v is None else jex_core.Literal(v, a.aval) for a, v in zip(eqn.invars, values, strict=True)]
     return eqn.replace(invars=atoms)
 
 
@@ -181,7 +160,7 @@ def is_function(value: Any) -> bool:
     return callable(value) or hasattr(value, "call_wrapped")
 
 
-def live_jaxpr(closed: Any) -> tuple[Jaxpr, tuple[Any, ...]]:
+def live_jaxpr(closed: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the open jaxpr without dead equations and unused inputs, and its constants."""
     jaxpr, constants = open_jaxpr(closed)
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0], constants
@@ -231,12 +210,9 @@ def bind(eqn: Any, invals: Sequence[Any]) -> list[Any]:
 
 def aval_bytes(aval: Any) -> int:
     """Return the bytes of an abstract value on one device (the shard where its sharding is known); tokens are 0."""
-    shape = getattr(aval, "shape", None)
-    dtype = getattr(aval, "dtype", None)
-    if shape is None or dtype is None:
+    if getattr(aval, "shape", None) is None or getattr(aval, "dtype", None) is None:
         return 0
-    shape = shard_shape(tuple(shape), getattr(aval, "sharding", None))
-    return _array_bytes(shape, dtype)
+    return _array_bytes(shard_shape(tuple(aval.shape), getattr(aval, "sharding", None)), aval.dtype)
 
 
 @functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
@@ -301,6 +277,23 @@ def zero_tangent(value: Any) -> Any:
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Run an open jaxpr on values and return its outputs as a list."""
     return core.eval_jaxpr(jaxpr, constants, *args)
+
+
+def run_equations(
+    eqns: Sequence[Any],
+    env: dict[Any, Any],
+    outputs: Sequence[Any],
+    run: Callable[[Any, list[Any]], Sequence[Any]] = bind,
+) -> list[Any]:
+    """Run equations by ``run`` on the values of an environment, which gets those that it lacks; return the outputs."""
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [a.val if is_literal(a) else env[a] for a in atoms]
+
+    for eqn in eqns:
+        values = zip(eqn.outvars, run(eqn, read(eqn.invars)), strict=True)
+        env.update((v, x) for v, x in values if v not in env)
+    return read(outputs)
 
 
 def addition(aval: Any) -> Any:

@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src.util import merge_lists, partition_list
 from jax.extend import core as jex_core
 from jax.extend.core.primitives import name_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from remat_plan._compat.shardings import struct
+from remat_plan._compat.values import depending, is_literal, struct
 
 _REMAT_CALLS = frozenset({"remat2", "checkpoint", "remat"})
 """Names under which ``jax.checkpoint`` has appeared as a primitive, and that of ours."""
@@ -59,10 +60,8 @@ def name_equation(eqn: Any, name: str) -> Any:
 
 
 def barriers_hold_cotangents() -> bool:
-    """Tell whether the barrier of ``jax.checkpoint`` waits for cotangents."""
-    return not (
-        _is_set("jax_remat3") and _is_set("jax_remat_barrier_no_cotangents")
-    )  # that counts under the first only
+    """Tell whether the barrier of ``jax.checkpoint`` waits for cotangents (the second flag counts under the first)."""
+    return not (_is_set("jax_remat3") and _is_set("jax_remat_barrier_no_cotangents"))
 
 
 def _is_set(flag: str) -> bool:
@@ -124,57 +123,34 @@ def _types(*_: Any, call_jaxpr: Any, policy: Any) -> tuple[list[Any], Any]:
     return list(call_jaxpr.out_avals), call_jaxpr.effects
 
 
-def _moves(tangent: Any) -> bool:
-    return type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0
-
-
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: Any, policy: Any
 ) -> tuple[list[Any], list[Any]]:
-    moving = [i for i, t in enumerate(tangents) if _moves(t)]
+    moves = [type(t) is not ad.Zero and t.dtype != jax.dtypes.float0 for t in tangents]
+    still, moving = partition_list(moves, primals)
+    _, directions = partition_list(moves, tangents)
     run = _jax_checkpoint(jex_core.jaxpr_as_fun(call_jaxpr), policy=policy, prevent_cse=False)
-    outputs, push = jax.linearize(_along(run, primals, moving), *[primals[i] for i in moving])
-    directions = [tangents[i] for i in moving]
-    linear = jax.make_jaxpr(push)(*directions)
-    moved = _depending(linear)
-    some = jax.make_jaxpr(lambda *ds: [t for t, moves in zip(push(*ds), moved, strict=True) if moves])(*directions)
-    pushed = iter(_bind(some, directions, None))
-    zero = (ad.Zero(jax.typeof(x).to_tangent_aval()) for x in outputs)
-    return outputs, [next(pushed) if moves else z for moves, z in zip(moved, zero, strict=True)]
-
-
-def _along(run: Callable[..., list[Any]], args: Sequence[Any], moving: Sequence[int]) -> Callable[..., list[Any]]:
-    def along(*values: Any) -> list[Any]:
-        full = list(args)
-        for i, x in zip(moving, values, strict=True):
-            full[i] = x
-        return run(*full)
-
-    return along
-
-
-def _depending(closed: Any) -> list[bool]:
-    """Tell which outputs of a jaxpr depend on its inputs."""
-    jaxpr = getattr(closed, "jaxpr", closed)
-    reached = set(jaxpr.invars)
-    for eqn in jaxpr.eqns:
-        if any(a in reached for a in eqn.invars if not isinstance(a, jex_core.Literal)):
-            reached.update(eqn.outvars)
-    return [not isinstance(v, jex_core.Literal) and v in reached for v in jaxpr.outvars]
+    outputs, push = jax.linearize(lambda *xs: run(*merge_lists(moves, still, xs)), *moving)
+    closed: Any = jax.make_jaxpr(push)(*directions)
+    linear = getattr(closed, "jaxpr", closed)
+    reached = depending(linear.eqns, linear.invars)
+    moved = [not is_literal(v) and v in reached for v in linear.outvars]
+    some = jax.make_jaxpr(lambda *ds: partition_list(moved, push(*ds))[1])(*directions)
+    unmoved = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x, m in zip(outputs, moved, strict=True) if not m]
+    return outputs, merge_lists(moved, unmoved, _bind(some, directions, None))
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, call_jaxpr: Any, policy: Any) -> list[Any]:
     del policy
-    linear = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
-    live = [i for i, ct in enumerate(cotangents) if type(ct) is not ad.Zero]
-    kept = [None if ad.is_undefined_primal(x) else x for x in operands]
-    kept, live_cotangents = jax.lax.optimization_barrier((kept, [cotangents[i] for i in live]))
-    along = _along(jex_core.jaxpr_as_fun(call_jaxpr), kept, linear)
+    linear = [ad.is_undefined_primal(x) for x in operands]
+    live = [type(ct) is not ad.Zero for ct in cotangents]
+    kept, unknown = partition_list(linear, operands)
+    kept, given = jax.lax.optimization_barrier((kept, partition_list(live, cotangents)[1]))
+    run = jex_core.jaxpr_as_fun(call_jaxpr)
     some = jax.linear_transpose(
-        lambda *xs: [y for i, y in enumerate(along(*xs)) if i in live], *[struct(operands[i].aval) for i in linear]
+        lambda *xs: partition_list(live, run(*merge_lists(linear, kept, xs)))[1], *[struct(x.aval) for x in unknown]
     )
-    results = iter(some(live_cotangents))
-    return [next(results) if i in linear else None for i in range(len(operands))]
+    return merge_lists(linear, [None] * len(kept), some(given))
 
 
 def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call_jaxpr: Any, policy: Any) -> tuple[Any, Any]:

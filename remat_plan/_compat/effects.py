@@ -17,6 +17,8 @@ from jax import ffi
 from jax._src import callback, config, core, debugging, effects
 from jax._src.interpreters import mlir
 
+from remat_plan._compat.values import is_key
+
 _HOST_CALLS = (
     callback.pure_callback_p,
     callback.io_callback_p,
@@ -62,7 +64,7 @@ def checks_keys(closed: Any) -> bool:
     """Tell whether JAX looks for random keys that are used twice, and a program has keys."""
     if not jax.config.jax_debug_key_reuse:
         return False
-    return any(_is_key(v.aval) for eqn in getattr(closed, "jaxpr", closed).eqns for v in (*eqn.invars, *eqn.outvars))
+    return any(is_key(v.aval) for eqn in getattr(closed, "jaxpr", closed).eqns for v in (*eqn.invars, *eqn.outvars))
 
 
 def without_key_checks() -> AbstractContextManager[None]:
@@ -72,10 +74,6 @@ def without_key_checks() -> AbstractContextManager[None]:
 
 def _is_check(effect: Any) -> bool:
     return type(effect).__name__ == "ErrorEffect"
-
-
-def _is_key(aval: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(aval, "dtype", None), jax.dtypes.prng_key)
 
 
 def has_lost_effects(eqn: Any) -> bool:

@@ -22,13 +22,13 @@ from remat_plan.cost.recording import Recordings
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.cost.steps import RegionCost, Step
 from remat_plan.graph.action import action_of
-from remat_plan.graph.border import Borders
 from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.order import Order
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, as_is
 from remat_plan.graph.structure import Structure, structure_of
+from remat_plan.graph.uses import Borders
 
 Made = TypeVar("Made")
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from jax.ad_checkpoint import checkpoint_name
 
 SAVE = "save"
-OFFLOAD = "offload"
 
 
 class Rates(Protocol):
@@ -25,8 +24,9 @@ class Rates(Protocol):
     def bytes_per_second(self) -> float: ...
 
 
-class Action(Protocol):
-    """What is done with a value.
+@dataclass(slots=True)
+class Action:
+    """What is done with a value. As it stands, it is kept as it is, on the device or on the host.
 
     Attributes:
         name: as schedules have it; a verb.
@@ -35,51 +35,26 @@ class Action(Protocol):
     """
 
     name: str
-    on_host: bool
-    offered: bool
+    on_host: bool = False
+    offered: bool = False
 
     def takes(self, aval: Any) -> bool:
         """Whether values of a type may be kept so."""
-        ...
+        return True
 
     def device_bytes(self, size_bytes: int) -> int:
         """Bytes on the device between the passes, of a value of so many bytes."""
-        ...
+        return 0 if self.on_host else size_bytes
 
     def seconds(self, size_bytes: int, rates: Rates) -> float:
         """What storing such a value takes, and again what fetching it takes; 0 where that is a kernel like any other.
 
         What takes seconds of its own is fused with nothing.
         """
-        ...
-
-    def tag(self, value: Any, name: str) -> Any:
-        """Return the value; what is to be kept of it bears the name, so that a policy finds it."""
-        ...
-
-
-@dataclass(slots=True)
-class Whole:
-    """Keep the value as it is, on the device or on the host."""
-
-    name: str
-    on_host: bool = False
-    offered: bool = False
-
-    def takes(self, aval: Any) -> bool:
-        """Any."""
-        return True
-
-    def device_bytes(self, size_bytes: int) -> int:
-        """All of it or none."""
-        return 0 if self.on_host else size_bytes
-
-    def seconds(self, size_bytes: int, rates: Rates) -> float:
-        """A copy on the device, or none at all."""
         return 0.0
 
     def tag(self, value: Any, name: str) -> Any:
-        """Name the value itself."""
+        """Return the value; what is to be kept of it bears the name, so that a policy finds it."""
         return checkpoint_name(value, name)
 
 
@@ -92,11 +67,7 @@ def register_action(action: Action) -> None:
 
 
 def action_of(name: str) -> Action:
-    """Return an action by name.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Return an action by name; ``ValueError`` if there is none of that name."""
     if name not in _ACTIONS:
         known = ", ".join(map(repr, _ACTIONS))
         raise ValueError(f"action {name!r} is not known to this program; it knows {known}.")
@@ -108,5 +79,5 @@ def offered_actions() -> tuple[str, ...]:
     return tuple(sorted(name for name, action in _ACTIONS.items() if action.offered))
 
 
-register_action(Whole(SAVE))
-register_action(Whole(OFFLOAD, on_host=True))
+register_action(Action(SAVE))
+register_action(Action("offload", on_host=True))

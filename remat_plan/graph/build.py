@@ -11,9 +11,8 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, flatten, substituted
-from remat_plan.graph.merge import merge_equal
+from remat_plan.graph.merge import merge_equal, sink_views
 from remat_plan.graph.records import Graph, Op, Value
-from remat_plan.graph.sink import sink_views
 from remat_plan.graph.tell import loses_effects, told_behind
 from remat_plan.graph.walks import Derivatives, differentiate
 
@@ -39,14 +38,10 @@ def build(
     merge: bool = True,
     wanted: Sequence[bool] | None = None,
 ) -> Graph:
-    """Build the graph of a closed jaxpr.
+    """Build the graph of a closed jaxpr on flat arguments.
 
-    Args:
-        closed: ``jax.make_jaxpr`` of the function on flat arguments.
-        differentiated: which flat arguments gradients are taken of.
-        keep_remat: leave the user's own ``jax.checkpoint`` regions whole.
-        merge: take equal equations as one.
-        wanted: which outputs a cotangent is given to; by default every one of floating point.
+    ``keep_remat`` leaves the user's own ``jax.checkpoint`` regions whole, ``merge`` takes equal equations as one.
+    ``wanted``: which outputs a cotangent is given to; by default every one of floating point.
     """
     flat = flatten(_compat.without_dead_results(closed), keep_remat)
     count = len(flat.eqns)

@@ -19,8 +19,7 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.argnums import fixed_arguments, normalize_argnums
-from remat_plan.graph.argument_names import FLAT_NAMES, name_arguments
+from remat_plan.graph.argnums import FLAT_NAMES, fixed_arguments, name_arguments, normalize_argnums
 from remat_plan.graph.frameworks import check_function, is_nnx_module, is_number, sort_leaves
 from remat_plan.small.wording import short
 
@@ -45,7 +44,6 @@ _NO_LOSS = " If it returns (loss, aux), pass has_aux=True. If it is a layer, use
 
 _NNX_DOOR = "Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: these return updates."
 
-
 _NO_GRADIENT = (
     " If it already is a gradient (jax.grad, jax.value_and_grad, jitted or not), pass the loss instead and take "
     "the gradient of the planned function."
@@ -56,13 +54,8 @@ _NO_GRADIENT = (
 class Call:
     """A function with its arguments taken apart.
 
-    Attributes:
-        fn: the user's function.
-        tree: the structure of ``(args, kwargs)``.
-        traced: which leaves are arrays.
-        static: the other leaves, in order.
-        leaves: the arrays, in order.
-        differentiated: which of ``leaves`` gradients are taken of.
+    ``tree`` is the structure of ``(args, kwargs)``; ``traced`` tells which of its leaves are arrays. These are
+    ``leaves``, the others ``static``; ``differentiated`` tells which of ``leaves`` gradients are taken of.
     """
 
     fn: Callable[..., Any]
@@ -74,9 +67,7 @@ class Call:
 
     def flat_fn(self, *leaves: Any) -> Any:
         """Call the user's function on flat arrays."""
-        arrays, others = iter(leaves), iter(self.static)
-        full = [next(arrays) if t else next(others) for t in self.traced]
-        args, kwargs = jax.tree.unflatten(self.tree, full)
+        args, kwargs = jax.tree.unflatten(self.tree, _compat.merge_lists(self.traced, self.static, leaves))
         modules = [m for m in jax.tree.leaves((args, kwargs), is_leaf=is_nnx_module) if is_nnx_module(m)]
         before = jax.tree.leaves(modules)
         result = self.fn(*args, **kwargs)
@@ -100,7 +91,10 @@ class Call:
         Arrays along automatic axes name their mesh in their type, and JAX then writes it into equations; values inside
         ``jit`` are traced without it (``_compat.struct``). A plan is made of the one and applied to the other.
         """
-        return tuple(_without_automatic_axes(s) for s in self.structs)
+        return tuple(
+            jax.ShapeDtypeStruct(s.shape, s.dtype, weak_type=s.weak_type) if _compat.is_automatic(s.sharding) else s
+            for s in self.structs
+        )
 
     @property
     def layout(self) -> tuple[Any, ...]:
@@ -112,9 +106,6 @@ class Call:
         """Trace the function; return the call, its closed jaxpr and the tree of its output shapes.
 
         The call is another one where the function needs to know the Python numbers in its arguments.
-
-        Raises:
-            NotImplementedError: the function closes over a mutable array.
         """
         try:
             call, (closed, shapes) = self, self._trace()
@@ -144,23 +135,14 @@ class Call:
     def _with_numbers(self) -> Call | None:
         """This call with its Python numbers as they are; None where that changes nothing that may be changed."""
         known = [is_number(leaf) for leaf in self.leaves]
-        moving = tuple([d for d, k in zip(self.differentiated, known, strict=True) if not k])
+        moving = _compat.partition_list(known, self.differentiated)[0]
         if not any(known) or any(moving) != any(self.differentiated):
             return None
-        arrays, others = iter(zip(self.leaves, known, strict=True)), iter(self.static)
-        traced, static = [], []
-        for t in self.traced:
-            leaf, is_known = next(arrays) if t else (next(others), True)
-            traced.append(not is_known)
-            static += [leaf] if is_known else []
-        leaves = tuple([leaf for leaf, k in zip(self.leaves, known, strict=True) if not k])
-        return replace(self, traced=tuple(traced), static=tuple(static), leaves=leaves, differentiated=moving)
-
-
-def _without_automatic_axes(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    if not _compat.is_automatic(struct.sharding):
-        return struct
-    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, weak_type=struct.weak_type)
+        fixed = _compat.merge_lists(self.traced, [True] * len(self.static), known)
+        values = _compat.merge_lists(self.traced, self.static, self.leaves)
+        leaves, static = map(tuple, _compat.partition_list(fixed, values))
+        traced = tuple(not k for k in fixed)
+        return replace(self, traced=traced, static=static, leaves=leaves, differentiated=tuple(moving))
 
 
 def make_call(
@@ -173,9 +155,7 @@ def make_call(
 ) -> Call:
     """Take the call of a loss apart.
 
-    Raises:
-        TypeError: ``fn`` is not callable, or a differentiated argument has a leaf that is no float.
-        ValueError: a bad position, or nothing to differentiate.
+    Raises ``TypeError`` if a differentiated argument has a leaf that is no float, ``ValueError`` for a bad position.
     """
     check_function(fn, f"fn={short(fn)}: the first argument must be")
     if not args:
@@ -214,16 +194,7 @@ def make_function_call(
     static_argnums: int | Sequence[int] = (),
     static_argnames: Sequence[str] = (),
 ) -> Call:
-    """Take the call of any function apart: every array of floating point in its arguments is differentiated.
-
-    Args:
-        fn, args, kwargs: the call; there may be no arguments, or none of floating point.
-        static_argnums: positions of arguments that are not traced.
-        static_argnames: keyword arguments that are not traced.
-
-    Raises:
-        ValueError: a bad position.
-    """
+    """Take the call of any function apart: every array of floating point in its arguments is differentiated."""
     fixed, names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
     return _take_apart(fn, args, kwargs, fixed, names, lambda _, leaf, __: _compat.is_float(struct_of(leaf)))
 
@@ -287,18 +258,10 @@ class NoLoss(TypeError):
 
 
 def check_loss(call: Call, shapes: Any, has_aux: bool) -> None:
-    """Check that a function returns a scalar loss, or a pair of it and anything.
+    """Raise ``NoLoss`` unless a function that returns ``shapes`` returns a scalar loss, or a pair of it and anything.
 
     A pair is taken for one without ``has_aux`` too, unless a gradient (of ``jax.value_and_grad``) or new parameters may
     be what is beside the scalar.
-
-    Args:
-        call: of the function.
-        shapes: what it returns.
-        has_aux: whether it was said to return a pair.
-
-    Raises:
-        NoLoss: what it returns instead.
     """
     is_pair = isinstance(shapes, (tuple, list)) and len(shapes) == 2
     if has_aux and not is_pair:

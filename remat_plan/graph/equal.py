@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from remat_plan import _compat
+from remat_plan.graph.needs import Derivative
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -36,16 +37,11 @@ _SMALL = 64
 _DEPTH = 3
 """How deep rules in rules are compared."""
 
-_CALLS = _compat.INLINE_CALLS
 _Numbers = tuple[dict[Any, int], dict[Any, int]]
 
 
 class Source:
-    """A traced program that can be compared with others.
-
-    Args:
-        jaxpr: as ``jax.make_jaxpr`` returns it; values of its constants are not kept.
-    """
+    """A traced program that can be compared with others; values of its constants are not kept."""
 
     def __init__(self, jaxpr: Any):
         self.jaxpr = _compat.open_jaxpr(jaxpr)[0]
@@ -68,7 +64,7 @@ class Source:
         if _has_rule(eqn):
             rule = self.rule(eqn)
             return rule is not None and not any(map(_compat.is_tracer, rule[1]))
-        if eqn.primitive.name in _CALLS:
+        if eqn.primitive.name in _compat.INLINE_CALLS:
             return True  # JAX keeps these itself
         inner = [e for j in _compat.sub_jaxprs(eqn.params) for e in _compat.open_jaxpr(j)[0].eqns]
         return all(map(self._is_free_of_tracers, inner))
@@ -245,31 +241,22 @@ def _derivative(eqn: Any, read: Sequence[bool]) -> tuple[Any, tuple[Any, ...]] |
     """Trace tangents, or gradients, of an equation whose rule is its own; ``read`` tells which outputs are used."""
     if eqn.params.get("symbolic_zeros"):
         return None
-    operands = [_compat.struct(a.aval) for a in eqn.invars]
-    moving = [i for i, s in enumerate(operands) if _compat.is_float(s)]
-
+    moves = [_compat.is_float(a.aval) for a in eqn.invars]
+    derivative = Derivative(eqn, range(len(moves)), (), moves)
     floats = [used and _compat.is_float(v.aval) for v, used in zip(eqn.outvars, read, strict=True)]
 
-    def forward(*values: Any) -> list[Any]:
-        return [x for x, wanted in zip(_compat.bind(eqn, values), floats, strict=True) if wanted]
+    def push(values: list[Any], tangents: list[Any]) -> list[Any]:
+        return _compat.partition_list(floats, derivative.push(values, tangents)[1])[1]
 
-    def push(values: list[Any], tangents: list[Any]) -> Any:
-        return jax.jvp(lambda *xs: forward(*_replaced(values, moving, xs)), [values[i] for i in moving], tangents)[1]
+    def pull(values: list[Any], cotangents: list[Any]) -> list[Any]:
+        return derivative.pull(floats, values, cotangents)[1]
 
-    def pull(values: list[Any], cotangents: list[Any]) -> Any:
-        return jax.vjp(lambda *xs: forward(*_replaced(values, moving, xs)), *[values[i] for i in moving])[1](cotangents)
-
+    is_jvp = eqn.primitive.name.startswith("custom_jvp")
+    outputs = [_compat.struct(v.aval) for v in eqn.outvars]
+    which, kinds = (moves, derivative.structs) if is_jvp else (floats, outputs)
+    types = _compat.partition_list(which, kinds)[1]
     try:
-        if eqn.primitive.name.startswith("custom_jvp"):
-            return _compat.live_jaxpr(jax.make_jaxpr(push)(operands, [operands[i] for i in moving]))
-        cotangents = [_compat.struct(v.aval) for v, wanted in zip(eqn.outvars, floats, strict=True) if wanted]
-        return _compat.live_jaxpr(jax.make_jaxpr(pull)(operands, cotangents))
+        return _compat.live_jaxpr(jax.make_jaxpr(push if is_jvp else pull)(derivative.structs, types))
     except Exception:  # the user's rule may raise anything; where it is needed, JAX raises that again
         _LOG.debug("%s: its rule cannot be traced by itself, so it is not compared", eqn.primitive.name, exc_info=True)
         return None
-
-
-def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Return ``values`` with those at ``places`` replaced."""
-    given = dict(zip(places, new, strict=True))
-    return [given.get(i, v) for i, v in enumerate(values)]

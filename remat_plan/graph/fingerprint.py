@@ -23,12 +23,8 @@ _SEEDED = ("random_seed", "random_fold_in")
 class Fingerprint:
     """Identity of a program.
 
-    Attributes:
-        digest: of everything.
-        equations: per equation a digest of eight hexadecimal digits.
-        labels: per equation what a person can read, for example ``dot_general float32[8,4]``.
-        inputs: types of the arguments.
-        differentiated: the numbers of those that gradients are taken of.
+    ``digest`` is of everything; ``equations`` are digests of eight hexadecimal digits, ``labels`` what a person can
+    read of each (``dot_general float32[8,4]``); ``inputs`` are types, ``differentiated`` numbers of arguments.
     """
 
     digest: str

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.graph.calls import inlinable
-from remat_plan.graph.dissolve import dissolved, holds_remat
+from remat_plan.graph.calls import dissolved, holds_remat, inlinable
 from remat_plan.graph.records import TAG_PREFIX
 
 
@@ -49,6 +48,7 @@ class _Flattener:
         self.avals: list[Any] = []
         self.constants: list[tuple[int, Any]] = []
         self.literals: list[Any] = []
+        self.inputs: tuple[int, ...] = ()
 
     def new(self, aval: Any) -> int:
         self.avals.append(aval)
@@ -91,44 +91,37 @@ class _Flattener:
             if inner is None:
                 outputs = tuple(self.new(v.aval) for v in eqn.outvars)
                 self.eqns.append(FlatEqn(self.with_literals(eqn, operands), operands, outputs))
-                env.update(zip(eqn.outvars, outputs, strict=True))
-                continue
-            env.update(zip(eqn.outvars, self.inline(inner, operands), strict=True))
+            else:
+                outputs = self.inline(inner, operands)
+            env.update(zip(eqn.outvars, outputs, strict=True))
 
-    def inline(self, closed: Any, operands: tuple[int, ...]) -> list[int]:
-        """Write the equations of a closed jaxpr; return the numbers of its outputs."""
+    def inline(self, closed: Any, operands: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Write the equations of a closed jaxpr (on new operands: None); return the numbers of its outputs."""
         body, consts = _compat.open_jaxpr(closed)
-        sub = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
-        sub.update(zip(body.invars, operands, strict=True))
-        self.run(body, sub)
-        return [self.atom(sub, atom) for atom in body.outvars]
+        env = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
+        if operands is None:
+            operands = self.inputs = tuple(self.new(v.aval) for v in body.invars)
+        env.update(zip(body.invars, operands, strict=True))
+        self.run(body, env)
+        return tuple(self.atom(env, atom) for atom in body.outvars)
+
+    def flat(self, outputs: tuple[int, ...]) -> Flat:
+        """What was written."""
+        eqns = live_eqns(self.eqns, outputs)
+        return Flat(eqns, self.avals, self.inputs, self.constants, self.literals, outputs)
 
 
 def flatten(closed: Any, keep_remat: bool = False) -> Flat:
-    """Flatten a closed jaxpr; see the module docstring.
-
-    Args:
-        closed: what ``jax.make_jaxpr`` returns.
-        keep_remat: leave the user's ``jax.checkpoint`` regions whole.
-    """
-    jaxpr, consts = _compat.open_jaxpr(closed)
+    """Flatten a closed jaxpr; see the module docstring. ``keep_remat`` leaves the user's checkpointed regions whole."""
     state = _Flattener(keep_remat)
-    env: dict[Any, int] = {v: state.constant(v, c) for v, c in zip(jaxpr.constvars, consts, strict=True)}
-    inputs = []
-    for var in jaxpr.invars:
-        env[var] = state.new(var.aval)
-        inputs.append(env[var])
-    state.run(jaxpr, env)
-    outputs = tuple(state.atom(env, a) for a in jaxpr.outvars)
-    flat = Flat(state.eqns, state.avals, tuple(inputs), state.constants, state.literals, outputs)
-    flat.eqns = live_eqns(flat.eqns, flat.outputs)
-    return flat
+    return state.flat(state.inline(closed, None))
 
 
 def substituted(flat: Flat, bodies: Mapping[int, Any], keep_remat: bool = False) -> Flat:
     """Return the program with closed jaxprs written out in place of equations, by position."""
     state = _Flattener(keep_remat)
-    state.avals, state.constants, state.literals = list(flat.avals), list(flat.constants), list(flat.literals)
+    state.avals, state.inputs = list(flat.avals), flat.inputs
+    state.constants, state.literals = list(flat.constants), list(flat.literals)
     renamed: dict[int, int] = {}
     for position, item in enumerate(flat.eqns):
         operands = tuple([renamed.get(o, o) for o in item.operands])
@@ -136,8 +129,7 @@ def substituted(flat: Flat, bodies: Mapping[int, Any], keep_remat: bool = False)
             renamed.update(zip(item.outputs, state.inline(bodies[position], operands), strict=True))
         else:
             state.eqns.append(FlatEqn(item.eqn, operands, item.outputs))
-    outputs = tuple([renamed.get(o, o) for o in flat.outputs])
-    return Flat(live_eqns(state.eqns, outputs), state.avals, flat.inputs, state.constants, state.literals, outputs)
+    return state.flat(tuple([renamed.get(o, o) for o in flat.outputs]))
 
 
 def live_eqns(eqns: list[FlatEqn], outputs: tuple[int, ...]) -> list[FlatEqn]:

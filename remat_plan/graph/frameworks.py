@@ -73,12 +73,8 @@ def refuse_bound_linen(leaves: Iterable[Any], need: str) -> None:
 
 
 def check_function(fn: Any, need: str) -> None:
-    """Raise ``TypeError`` unless ``fn`` is a function that computes with its arguments.
-
-    Args:
-        fn: what was given.
-        need: how the message begins, such as ``"rp.remat needs"``.
-    """
+    """Raise ``TypeError`` unless ``fn`` is a function that computes with its arguments; ``need`` begins the message
+    (``"rp.remat needs"``)."""
     if isinstance(fn, functools.partial):
         return check_function(fn.func, need)
     if not callable(fn):

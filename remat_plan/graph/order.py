@@ -31,9 +31,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat_plan import _compat
+from remat_plan.graph.merge import argument_views
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Segment, is_planned
-from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import is_loop, structure_of
 
 _EARLY_SHARE = 1 / 16
@@ -46,9 +46,7 @@ Ordered = list[tuple[Segment, tuple[int, ...]]]
 class Order:
     """The order of a graph's segments; what two of them that follow each other wait for is derived once.
 
-    Args:
-        graph: the program.
-        free: operations that every segment makes for itself.
+    ``free`` are the operations that every segment makes for itself.
     """
 
     def __init__(self, graph: Graph, free: frozenset[int]):
@@ -58,7 +56,7 @@ class Order:
         self._early: dict[tuple[int, int], bool] = {}
         self._depths = _depths(graph, free)
         self._views = argument_views(graph)
-        loops = [op for op in graph.ops if starts_early(op)]
+        loops = [op for op in graph.ops if is_loop(op)]  # they begin with memory that depends on nothing
         self._several = len(loops) > 1
         self._in_the_way = self._several and any(_hands_on_rows(graph, op) for op in loops)
 
@@ -98,18 +96,17 @@ class Order:
         it can has it. Views and casts of single arguments do not count.
         """
         key = segment.start, segment.end
-        if key not in self._early:
-            self._early[key] = self._makes_early(*key)
-        return self._early[key]
-
-    def _makes_early(self, start: int, end: int) -> bool:
-        ops = [op for op in self.graph.ops[start:end] if op.index not in self.free and not op.effectful]
+        if key in self._early:
+            return self._early[key]
+        ops = [op for op in self.graph.ops[slice(*key)] if op.index not in self.free and not op.effectful]
         made = {v for op in ops for v in op.outputs}
         reads = {v for op in ops for v in op.reads} - made
         entry = max((self._depths[v] for v in reads), default=0)
         entering = sum([self.graph.values[v].size_bytes for v in reads if self._depths[v] == entry])
         early = [v for op in ops if op.index not in self._views for v in op.outputs if self._depths[v] <= entry]
-        return max([self.graph.values[v].size_bytes for v in early], default=0) > _EARLY_SHARE * entering
+        most = max([self.graph.values[v].size_bytes for v in early], default=0)
+        self._early[key] = most > _EARLY_SHARE * entering
+        return self._early[key]
 
     def late_loops(self, schedule: Sequence[Segment]) -> tuple[bool, bool]:
         """Tell whether loops take their memory when they are reached: those of a schedule, those recomputed inside it.
@@ -120,12 +117,9 @@ class Order:
         Where JAX would copy what a loop in a ``cond`` reads, only several recomputed ones are worth it. A plain program
         stays as it is.
         """
-        forwards = _compat.cond_forwards_residuals()
-        planned = is_planned(schedule)
-        first = (
-            forwards and self._in_the_way and planned and not self.graph.is_region
-        )  # in a branch its stack would be copied
-        return first, self._several or (forwards and not self.graph.is_region)
+        # In a branch the stack of a loop would be copied.
+        outside = _compat.cond_forwards_residuals() and not self.graph.is_region
+        return outside and self._in_the_way and is_planned(schedule), self._several or outside
 
 
 def _depths(graph: Graph, free: frozenset[int]) -> list[int]:
@@ -186,11 +180,6 @@ def _beside(graph: Graph, segment: Segment, following: Segment, free: frozenset[
         if recomputed or any(v in wanted for v in op.outputs):
             wanted.update((v, None) for v in op.reads if graph.active[v])
     return [v for v in wanted if v not in made]
-
-
-def starts_early(op: Op) -> bool:
-    """Tell whether an operation begins with memory that depends on nothing: a loop that stacks its residuals."""
-    return is_loop(op)
 
 
 def _hands_on_rows(graph: Graph, op: Op) -> bool:

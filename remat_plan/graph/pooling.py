@@ -21,13 +21,9 @@ XLA."""
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a pooling, dimension by dimension.
+    """The windows of a pooling, dimension by dimension: their number ``n_out``, what is pooled has ``n_in`` elements.
 
-    Attributes:
-        sizes, strides: in elements.
-        padding: before and behind what is pooled.
-        n_in, n_out: elements of what is pooled, and windows.
-        largest: whether the largest element is chosen, not the smallest.
+    ``largest``: whether the largest element is chosen, not the smallest.
     """
 
     sizes: tuple[int, ...]

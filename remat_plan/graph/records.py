@@ -21,15 +21,8 @@ TAG_PREFIX = "remat_plan:"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One array of the program.
-
-    Attributes:
-        index: its number in ``Graph.values``.
-        aval: JAX's abstract value (shape, dtype).
-        size_bytes: bytes on one device.
-        producer: the number of the operation that makes it; -1 for inputs and constants.
-        name: the user's ``checkpoint_name``, or ``""``.
-    """
+    """One array of the program: its number, JAX's abstract value, bytes on one device, the number of the operation that
+    makes it (-1 for inputs and constants), and the user's ``checkpoint_name`` or ``""``."""
 
     index: int
     aval: Any
@@ -48,17 +41,14 @@ class Op:
     """One equation of the flattened program.
 
     Attributes:
-        index: its number in ``Graph.ops``.
         eqn: the JAX equation: primitive and parameters (its own variables are not used).
-        operands: value numbers, or ``-1 - k`` for the ``k``-th literal of ``Graph.literals``.
-        outputs: value numbers.
+        operands: value numbers, or ``-1 - k`` for the ``k``-th literal of ``Graph.literals``; ``reads``: values only.
         active: which operands carry a tangent of the differentiated inputs.
         differentiated: whether a cotangent reaches this equation in the backward pass.
-        kind: number of the class of equal equations (same primitive, parameters, types, literals, activity,
-            outputs that are given a cotangent).
+        kind: number of the class of equal equations (same primitive, parameters, types, literals, activity, outputs
+            that are given a cotangent).
         effectful: whether it has a JAX effect (``debug.print``, ...), so that it must run exactly once (see
             ``Graph.apart``).
-        reads: the operands that are values (literals left out).
     """
 
     index: int
@@ -86,25 +76,21 @@ class Graph:
 
     Attributes:
         ops, values: in execution order.
-        inputs: value numbers of the flattened arguments.
-        differentiated_inputs: those of them that gradients are taken of.
+        inputs, differentiated_inputs: value numbers of flattened arguments, and of those that gradients are taken of.
         constants: (value number, array) of closed-over constants.
         literals: Python or NumPy scalars written into equations.
-        outputs: value numbers, or ``-1 - k`` for literals.
-        output_avals: their types.
+        outputs: value numbers, or ``-1 - k`` for literals; ``output_avals`` are their types.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         alike: per operation class, a number that it shares with those that are equal work: which part of an array a
             slice is, what a name is, and what number a literal is, do not matter.
-        active: per value, whether it carries a tangent and a cotangent.
-        moving: per value, whether it carries a tangent.
+        active, moving: per value, whether it carries a tangent and a cotangent; whether it carries a tangent.
         apart: operations with an effect and with results that are read, so that they stay outside any segment. One
             whose results nobody reads may be among the operations of a segment, and runs right behind it.
-        keep_remat: whether ``jax.checkpoint`` regions of the user were left whole.
         merged: how many equations were left out since they repeat another.
         is_region: whether it is inside a structure of another graph.
         in_place: runs a function while the maps around the region are being traced, whose axes its equations may speak
             of; None where there are none.
-        bodies: graphs of loop bodies, by class of the loop (filled by ``graph.loops`` when asked for).
+        bodies: regions inside structures, by class of equation, filled when asked for.
     """
 
     ops: tuple[Op, ...]

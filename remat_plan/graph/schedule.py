@@ -40,13 +40,8 @@ def as_is(start: int, end: int) -> Segment:
 
 
 def saving(start: int, end: int, saved: Iterable[int] | Mapping[int, str] = (), action: str = SAVE) -> Segment:
-    """Return equations under one ``jax.checkpoint`` that saves some values and recomputes the others.
-
-    Args:
-        start, end: equation numbers.
-        saved: values, or values with an action for each.
-        action: of values without one.
-    """
+    """Return equations under one ``jax.checkpoint`` that saves some values, or values with an action for each, and
+    recomputes the others."""
     actions = saved.items() if isinstance(saved, Mapping) else ((v, action) for v in saved)
     return Segment(start, end, Keep(tuple(actions)))
 

@@ -22,28 +22,19 @@ from remat_plan.graph.schedule import Choice, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """A loop: a region run step after step, each on what the last one carried.
+    """A loop: a region run ``count`` times, each time on what the last step carried.
 
-    Attributes:
-        count: the trip count.
-        carry_bytes: of what is carried from step to step.
-        body: the region of a step.
-        carried: per carry, the value of the body that comes in, and the one that the next step is given.
+    ``carried``: per carry, the value of the body that comes in, and the one that the next step is given.
     """
 
     count: int
     carry_bytes: int
     body: Graph
-    carried: tuple[tuple[int, int], ...] = ()
+    carried: tuple[tuple[int, int], ...]
 
 
 class Structure(Protocol):
-    """What is asked of a structure.
-
-    Attributes:
-        name: what it is called in tables.
-        primitives: names of the primitives that are this structure.
-    """
+    """What is asked of a structure: its name in tables, the primitives that are this structure, eight methods."""
 
     name: str
     primitives: tuple[str, ...]
@@ -91,11 +82,7 @@ _REGISTRY: dict[str, Structure] = {}
 
 
 def register(structure: Structure) -> None:
-    """Make a structure known under its primitives, in place of what they were before.
-
-    Raises:
-        TypeError: it lacks a method or an attribute of ``Structure``.
-    """
+    """Make a structure known under its primitives, in place of what they were; ``TypeError`` if it lacks something."""
     asked = [*Structure.__annotations__, *(name for name in vars(Structure) if not name.startswith("_"))]
     if missing := [name for name in asked if not hasattr(structure, name)]:
         raise TypeError(f"{type(structure).__name__} is no structure: it has no {', '.join(missing)}.")

@@ -18,7 +18,7 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.calls import inlinable
 
-_Told = tuple[Callable[..., None], list[Any]]
+_Told = tuple[Callable[..., Any], list[Any]]
 """What tells, and the values to call it with."""
 
 
@@ -70,7 +70,7 @@ def _scan(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[_Told]]:
     body, closed = _compat.open_jaxpr(eqn.params["jaxpr"])
     consts, init, rows = args[:n_consts], list(args[n_consts : n_consts + n_carry]), list(args[n_consts + n_carry :])
     loop = partial(jax.lax.scan, length=eqn.params["length"], reverse=eqn.params["reverse"])
-    tells: list[Callable[..., None]] = []
+    tells: list[Callable[..., Any]] = []
 
     def step(carry: list[Any], row: list[Any]) -> tuple[list[Any], tuple[list[Any], list[list[Any]]]]:
         outputs, told = _equations(body, closed, (*consts, *carry, *row))
@@ -93,14 +93,11 @@ def _scan(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[_Told]]:
 
 def _equations(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> tuple[list[Any], list[_Told]]:
     """Run a jaxpr without what it tells; return its outputs and what is to be told."""
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    env.update(zip(jaxpr.invars, args, strict=True))
     told: list[_Told] = []
     read = _read(jaxpr)
-    for eqn in jaxpr.eqns:
-        values = [a.val if _compat.is_literal(a) else env[a] for a in eqn.invars]
+
+    def run(eqn: Any, values: list[Any]) -> list[Any]:
         inner = inlinable(eqn) if _compat.has_lost_effects(eqn) else None
-        more: list[_Told] = []
         if inner is not None:
             outputs, more = _equations(*_compat.open_jaxpr(inner), values)
         elif _tells(eqn, read):
@@ -108,17 +105,15 @@ def _equations(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> tuple[
         elif loses_effects(eqn):
             outputs, more = _scan(eqn, values)
         else:
-            outputs = _compat.bind(eqn, values)
-        told += more
-        env.update(zip(eqn.outvars, outputs, strict=True))
-    return [a.val if _compat.is_literal(a) else env[a] for a in jaxpr.outvars], told
+            return _compat.bind(eqn, values)
+        told.extend(more)
+        return outputs
+
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    return _compat.run_equations(jaxpr.eqns, env, jaxpr.outvars, run), told
 
 
 def _to_tell(eqn: Any, values: Sequence[Any]) -> _Told:
-    literal = [_compat.is_literal(a) for a in eqn.invars]
-
-    def tell(*arrays: Any) -> None:
-        left = iter(arrays)
-        _compat.bind(eqn, [v if fixed else next(left) for v, fixed in zip(values, literal, strict=True)])
-
-    return tell, [v for v, fixed in zip(values, literal, strict=True) if not fixed]
+    is_literal = [_compat.is_literal(a) for a in eqn.invars]
+    given, literals = _compat.partition_list(is_literal, values)
+    return lambda *arrays: _compat.bind(eqn, _compat.merge_lists(is_literal, arrays, literals)), given

@@ -1,14 +1,18 @@
-"""Where values are used.
+"""Where values are used, and what crosses the border of a segment.
 
 In: ``Graph``. Out: the operations that depend on nothing, those that hang on keys and integers alone, those that nobody
-reads; the last use of every value, and what the backward pass reads.
+reads; the last use of every value, and what the backward pass reads. In: ``Segment``. Out: the values that it reads,
+those that it makes for later, those that pass through it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import Segment
 
 
 def free_ops(graph: Graph) -> frozenset[int]:
@@ -65,3 +69,53 @@ def residuals(graph: Graph, op: Op) -> list[int]:
 def all_residuals(graph: Graph) -> frozenset[int]:
     """Return the values that the backward pass of some operation reads."""
     return frozenset(v for op in graph.ops for v in residuals(graph, op))
+
+
+Interface = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Values that a segment reads, that it makes and that are used later, that pass through it."""
+
+
+class Borders:
+    """The borders of a graph's segments, each derived once: schedules share most of theirs."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.free, self.told, self.last = free_ops(graph), told_ops(graph), last_uses(graph)
+        self._known: dict[tuple[int, int], Interface] = {}
+
+    def interface(self, segment: Segment, waits: Sequence[int] = ()) -> Interface:
+        """Return what a segment reads, what it makes that is used later, and what passes through it. Values that it
+        ``waits`` for pass through whether it reads them or not (see ``graph.order``)."""
+        key = segment.start, segment.end
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        reads, leaves, through = self._known[key]
+        if not waits:
+            return reads, leaves, through
+        return tuple(dict.fromkeys((*reads, *waits))), leaves, tuple(dict.fromkeys((*through, *waits)))
+
+    def _find(self, start: int, end: int) -> Interface:
+        graph, last = self.graph, self.last
+        reads: dict[int, None] = {}
+        made: list[int] = []
+        inside: set[int] = set()
+        told: set[int] = set()
+        for index in range(start, end):
+            if index in self.free:
+                continue
+            op = graph.ops[index]
+            if index in self.told:
+                told.update(op.reads)
+                continue
+            for v in op.reads:
+                if v not in inside and graph.values[v].producer not in self.free:
+                    reads.setdefault(v)
+            inside.update(op.outputs)
+            made.extend(op.outputs)
+        if start == 0 and end == len(graph.ops):
+            # In the order of the program, as a hand-written checkpoint of a step or branch reads them: XLA merges the
+            # tuples of operands of branches that agree in it.
+            reads = {v: None for v in graph.inputs if v in reads} | reads
+        leaves = tuple([v for v in made if last[v] >= end or v in told])
+        through = tuple([v for v in reads if last[v] >= end and graph.values[v].producer >= 0 and graph.active[v]])
+        return tuple(reads), leaves, through

@@ -9,7 +9,7 @@ which equations are structures, what regions they have and how often these run.
 from __future__ import annotations
 
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover, is_written
+from remat_plan.graph.schedule import Choice, Schedule, Segment, check_cover, is_written
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import free_ops
 
@@ -67,12 +67,8 @@ def _check_steps(choice: Choice, count: int, place: str) -> None:
     if choice.slots < 0 or (choice.slots and len(planned) > 1):
         raise ValueError(f"{place} cannot run {len(planned)} parts in {choice.slots} slots")
     for part in choice.parts:
-        _check_groups(part, place)
-
-
-def _check_groups(part: Part, place: str) -> None:
-    steps = part.count
-    for groups in part.groups:
-        if not 1 <= groups <= steps:
-            raise ValueError(f"{place} has {steps} steps, which cannot be divided into {groups} groups")
-        steps = -(-steps // groups)
+        steps = part.count
+        for groups in part.groups:
+            if not 1 <= groups <= steps:
+                raise ValueError(f"{place} has {steps} steps, which cannot be divided into {groups} groups")
+            steps = -(-steps // groups)

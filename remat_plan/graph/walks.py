@@ -25,14 +25,12 @@ _PLACES = ("slice", "name")
 
 def param_text(eqn: Any) -> str:
     """Return the parameters of an equation as text without addresses, equal in every process."""
-    simple = []
-    for key in sorted(eqn.params):
-        value = eqn.params[key]
-        if callable(value) and not hasattr(value, "eqns") and not hasattr(value, "jaxpr"):
-            simple.append(f"{key}={getattr(value, '__name__', type(value).__name__)}")
-        else:
-            simple.append(f"{key}={value}")
-    return _ADDRESS.sub("", ";".join(simple))
+
+    def shown(value: Any) -> Any:
+        is_function = callable(value) and not hasattr(value, "eqns") and not hasattr(value, "jaxpr")
+        return getattr(value, "__name__", type(value).__name__) if is_function else value
+
+    return _ADDRESS.sub("", ";".join([f"{key}={shown(value)}" for key, value in sorted(eqn.params.items())]))
 
 
 class Texts:
@@ -43,7 +41,7 @@ class Texts:
 
     def of(self, eqn: Any) -> str:
         try:
-            key = (eqn.primitive, tuple(sorted((k, v) for k, v in eqn.params.items())))
+            key = (eqn.primitive, tuple(sorted(eqn.params.items())))
             hash(key)
         except TypeError:  # a parameter that cannot be hashed: its text is made each time
             return param_text(eqn)
@@ -56,13 +54,9 @@ class Texts:
 class Derivatives:
     """What differentiating a program does.
 
-    Attributes:
-        needs: of the classes of equations, in the order of the program.
-        kinds: per equation, the number of its class.
-        alike: of the classes, the number of those that are equal work.
-        active: per equation, which operands carry a tangent.
-        moving: the values that carry a tangent.
-        reached: those of them that a cotangent reaches.
+    ``kinds`` are the numbers of the equations' classes, in the order of ``needs``; ``alike`` numbers the classes that
+    are equal work; ``active`` tells per equation which operands carry a tangent. ``moving`` values carry a tangent; a
+    cotangent reaches those that are ``reached``.
     """
 
     needs: tuple[Need, ...]
@@ -110,7 +104,7 @@ class _Walks:
         self.flat, self.texts = flat, Texts()
         known: dict[Any, int] = {}
         self.classes = [known.setdefault(self.signature(item), len(known)) for item in flat.eqns]
-        self.examples = {number: item for item, number in zip(flat.eqns, self.classes, strict=True)}
+        self.examples = dict(zip(self.classes, flat.eqns, strict=True))
         self.moves: dict[Any, tuple[bool, ...]] = {}
         self.needs: dict[Any, Need] = {}
 

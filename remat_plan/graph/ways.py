@@ -25,13 +25,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Runs of an inner region that are alike.
+    """``count`` runs of an inner region that are alike; of a loop, steps that follow each other.
 
-    Attributes:
-        count: how many; of a loop, steps that follow each other.
-        schedule: of the region.
-        groups: of a loop, how many groups the steps are in, at each level from the outermost; each group is under
-            ``jax.checkpoint``, so that one carry is kept for it. A count that does not divide leaves a shorter group.
+    ``groups``: of a loop, how many groups the steps are in, at each level from the outermost; each group is under
+    ``jax.checkpoint``, so that one carry is kept for it. A count that does not divide leaves a shorter group.
     """
 
     count: int
@@ -53,12 +50,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a structure is run.
+    """How a structure is run: its branches, in order, or stretches of a loop's steps in the order of the rows.
 
-    Attributes:
-        parts: its inner regions under schedules: the branches of a branch, in order; of a loop, stretches of steps in
-            the order of the rows.
-        slots: of a loop, how many carries binomial checkpointing may keep; 0 where it is not used.
+    ``slots``: of a loop, how many carries binomial checkpointing may keep; 0 where it is not used.
     """
 
     parts: tuple[Part, ...]
@@ -68,11 +62,9 @@ class Choice:
 class Way:
     """How the equations of a segment are run. Each is a frozen dataclass that says what is not so of this one.
 
-    Attributes:
-        checkpointed: whether they run again in the backward pass.
-        actions: (value, action) for the values that are kept, by number, where they run again.
-        schedule: segments inside, covering the same equations.
-        choices: (equation, choice) for the structures that are not run as they are.
+    ``checkpointed`` ones run again in the backward pass and keep values by ``actions`` (value, action). ``schedule``
+    are segments inside, covering the same equations; ``choices`` (equation, choice) are structures that are not run as
+    they are.
     """
 
     __slots__ = ()

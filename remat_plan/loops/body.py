@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
 
@@ -29,13 +30,8 @@ Leaves = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a pytree lies in flat lists: its structure, its leaves as lists hold them, and which of these are keys.
-
-    Attributes:
-        tree: the structure.
-        structs: type of each leaf; of a key, of its bits.
-        keys: per leaf the name of the key's generator, None for other leaves.
-    """
+    """How a pytree lies in flat lists: its structure, the types of its leaves (of a key, of its bits), and per leaf the
+    name of the key's generator, None for other leaves."""
 
     tree: Any
     structs: tuple[jax.ShapeDtypeStruct, ...]
@@ -75,40 +71,44 @@ def layout(tree: Any) -> Layout:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Body:
-    """A loop body on flat lists.
-
-    Attributes:
-        jaxpr: of (carry, x) to (carry, y).
-        constants: values of its constants; None where a traced value goes, which is then an argument.
-        carry, x, y: how these lie in flat lists.
-    """
+class Opened:
+    """A traced function of flat lists; its constants are None where a traced value goes, which is then an argument."""
 
     jaxpr: Any
     constants: tuple[Any, ...]
+
+    def __call__(self, closed: Sequence[Any], args: Sequence[Any]) -> Leaves:
+        """Run it on the values that it closes over and on its arguments."""
+        values = iter(closed)
+        return _compat.evaluate(self.jaxpr, [next(values) if c is None else c for c in self.constants], args)
+
+
+def opened(fn: Callable[..., list[Any]], *types: Sequence[Any]) -> tuple[Opened, Leaves]:
+    """Trace a function of flat lists; return it with the traced values that it closes over."""
+    jaxpr, constants = _compat.open_jaxpr(jax.make_jaxpr(fn)(*map(list, types)))
+    left = tuple(None if _compat.is_tracer(c) else c for c in constants)
+    return Opened(jaxpr, left), [c for c in constants if _compat.is_tracer(c)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A loop body on flat lists: (carry, x) to (carry, y), and how these lie in them."""
+
+    run: Opened
     carry: Layout
     x: Layout
     y: Layout
 
     def __call__(self, closed: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[Leaves, Leaves]:
         """Run one step and return carry and y."""
-        values = iter(closed)
-        constants = [next(values) if c is None else c for c in self.constants]
-        outputs = _compat.evaluate(self.jaxpr, constants, [*carry, *x])
+        outputs = self.run(closed, [*carry, *x])
         return outputs[: len(carry)], outputs[len(carry) :]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A loop that is ready to run.
-
-    Attributes:
-        body: its body.
-        closed: the traced values that the body closes over.
-        init: the first carry.
-        xs: the stacked inputs.
-        length: the trip count.
-    """
+    """A loop that is ready to run: its body, the traced values that this closes over, the first carry, stacked inputs,
+    trip count."""
 
     body: Body
     closed: Leaves
@@ -118,47 +118,36 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class _Traced:
-    """What tracing the body finds beside its jaxpr."""
+class _OnLists:
+    """A body as a function of flat lists; running it leaves behind the types of its carry and how its y lies."""
 
     call: Callable[..., Any]
     carry: Layout
     x: Layout
     name: str
-    outputs: tuple[Any, Layout] | None = None
+    after: Any = None
+    y: Any = None
 
     def __call__(self, carry: Leaves, x: Leaves) -> list[Any]:
         result = self.call(self.carry.pack(carry), self.x.pack(x))
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"{self.name}: the body must return a pair (carry, y), not {type(result).__name__}.")
-        carried, y = result
-        self.outputs = jax.tree.map(jax.typeof, carried), layout(y)
-        return [*unpack(carried), *unpack(y)]
+        self.after, self.y = jax.tree.map(jax.typeof, result[0]), layout(result[1])
+        return unpack(result)
 
 
 def prepare(call: Callable[..., Any], init: Any, xs: Any, length: int, name: str) -> Prepared:
-    """Trace a loop's body.
+    """Trace a loop's body, for ``length`` >= 1 steps; ``name`` is what the user called, for messages.
 
-    Args:
-        call: the body.
-        init: pytree, the first carry.
-        xs: pytree of arrays with ``length`` rows.
-        length: the trip count, at least 1.
-        name: what the user called, for messages.
-
-    Raises:
-        TypeError: the body returns no pair, or its carry has another structure or type than ``init``.
+    ``TypeError`` if it returns no pair, or its carry has another structure or type than ``init``.
     """
-    stacked, x = unpack(xs), _row_layout(xs)
-    init, carry = _checked_carry(call, init, x, name)
-    traced = _Traced(call, carry, x, name)
-    closed = jax.make_jaxpr(traced)(list(carry.structs), list(x.structs))
-    jaxpr, constants = _compat.open_jaxpr(closed)
-    assert traced.outputs is not None
-    traced_constants = [c for c in constants if _compat.is_tracer(c)]
-    left = tuple(None if _compat.is_tracer(c) else c for c in constants)
-    body = Body(jaxpr, left, carry, x, traced.outputs[1])
-    return Prepared(body, traced_constants, unpack(init), stacked, length)
+    stacked, whole = unpack(xs), layout(xs)
+    rows = jax.eval_shape(lambda xs: [jax.lax.index_in_dim(x, 0, keepdims=False) for x in xs], stacked)
+    x = Layout(whole.tree, tuple(rows), whole.keys)
+    init = _checked_carry(call, init, x, name)
+    traced = _OnLists(call, layout(init), x, name)
+    run, closed = opened(traced, traced.carry.structs, x.structs)
+    return Prepared(Body(run, traced.carry, x, traced.y), closed, unpack(init), stacked, length)
 
 
 @contextmanager
@@ -175,18 +164,28 @@ def forward_mode_explained(message: str) -> Iterator[None]:
         raise TypeError(message) from error
 
 
-def _row_layout(xs: Any) -> Layout:
-    whole = layout(xs)
-    structs = jax.eval_shape(_first_rows, unpack(xs))
-    return Layout(whole.tree, tuple(structs), whole.keys)
+def read_primals(inputs: Any) -> tuple[Any, Any]:
+    """Return the values of what ``custom_vjp`` hands to a rule, and which of them are differentiated."""
+
+    def of_each(read: Callable[[Any], Any]) -> Any:
+        return jax.tree.map(read, inputs, is_leaf=lambda x: hasattr(x, "perturbed"))
+
+    return of_each(lambda x: x.value), of_each(lambda x: x.perturbed and _compat.is_float(jax.typeof(x.value)))
 
 
-def _first_rows(stacked: Leaves) -> Leaves:
-    return [jax.lax.index_in_dim(x, 0, keepdims=False) for x in stacked]
+def only_floats(cotangents: Sequence[Any], of: Layout) -> Leaves:
+    """Return the cotangents of leaves of floating point; zeros where ``custom_vjp`` hands none to a rule."""
+    given = [c for c, is_float in zip(cotangents, of.floats, strict=True) if is_float]
+    return [_compat.zeros(c.aval) if isinstance(c, SymbolicZero) else c for c in given]
 
 
-def _checked_carry(call: Callable[..., Any], init: Any, x: Layout, name: str) -> tuple[Any, Layout]:
-    """Return the first carry with the type that the body gives it, and how it lies in lists.
+def spread(values: Leaves, places: Sequence[bool]) -> list[Any]:
+    """Return values in their places, None in the others."""
+    return _compat.merge_lists(places, [None] * (len(places) - len(values)), values)
+
+
+def _checked_carry(call: Callable[..., Any], init: Any, x: Layout, name: str) -> Any:
+    """Return the first carry with the type that the body gives it.
 
     A Python number has a weak type, which the body's first step may make firm, as in ``jax.lax.scan``.
     """
@@ -203,23 +202,19 @@ def _checked_carry(call: Callable[..., Any], init: Any, x: Layout, name: str) ->
             f"{name}: the carry changes its type between iterations: {lines}. "
             "Convert init, or what the body returns, so that both agree."
         )
-    init = jax.tree.map(_without_weak_type, init)
-    return init, layout(init)
+    return jax.tree.map(lambda x: jnp.asarray(x, jax.typeof(x).dtype) if jax.typeof(x).weak_type else x, init)
 
 
 def _carry_after(call: Callable[..., Any], init: Any, x: Layout, name: str) -> Any:
     """Return the types of the carry after one step."""
-    carry = layout(init)
-    traced = _Traced(call, carry, x, name)
-    jax.eval_shape(traced, list(carry.structs), list(x.structs))
-    assert traced.outputs is not None
-    after = traced.outputs[0]
-    if jax.tree.structure(after) != carry.tree:
+    traced = _OnLists(call, layout(init), x, name)
+    jax.eval_shape(traced, list(traced.carry.structs), list(x.structs))
+    if jax.tree.structure(traced.after) != traced.carry.tree:
         raise TypeError(
-            f"{name}: the carry changes its structure between iterations, from {carry.tree} to "
-            f"{jax.tree.structure(after)}. Return a carry with the structure of init."
+            f"{name}: the carry changes its structure between iterations, from {traced.carry.tree} to "
+            f"{jax.tree.structure(traced.after)}. Return a carry with the structure of init."
         )
-    return after
+    return traced.after
 
 
 def _changed(init: Any, after: Any) -> list[tuple[Any, Any, Any]]:
@@ -240,7 +235,3 @@ def _may_become(before: Any, after: Any) -> bool:
     kinds = ((jnp.complexfloating, complex), (jnp.floating, float), (jnp.integer, int))
     number = next((scalar for kind, scalar in kinds if jnp.issubdtype(before.dtype, kind)), bool)
     return jnp.result_type(number, after.dtype) == after.dtype
-
-
-def _without_weak_type(x: Any) -> Any:
-    return jnp.asarray(x, jax.typeof(x).dtype) if jax.typeof(x).weak_type else x

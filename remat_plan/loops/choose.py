@@ -30,11 +30,9 @@ from remat_plan.solve.binomial import advances, useful_slots
 WORKING_COPIES = 4
 """Carries that every schedule needs at once: before and after a step, their cotangents."""
 
-PREFERENCE = 0.02
-"""How much of a plain step's time the schedules built of ``jax.checkpoint`` may cost more and still be taken."""
-
-_PLAIN_EVALUATIONS = 3
-"""A step and its backward pass, in forward evaluations."""
+PREFERENCE = 0.06
+"""How many evaluations of the body for each step (a step and its backward pass are three) the schedules built of
+``jax.checkpoint`` may cost more and still be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +57,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a loop is run.
-
-    Attributes:
-        kind: ``"plain"``, ``"each"``, ``"nested"`` or ``"binomial"``.
-        factors: of ``"nested"``.
-        slots, tape: of ``"binomial"``.
-    """
+    """How a loop is run: ``"plain"``, ``"each"``, ``"nested"`` by factors or ``"binomial"`` by slots and tape."""
 
     kind: str
     factors: tuple[int, ...] = ()
@@ -101,21 +93,15 @@ def binomial_candidate(sizes: Sizes, slots: int, tape: int) -> Candidate:
     return Candidate(Schedule("binomial", (), slots, tape), size, advances(sizes.length, slots, tape))
 
 
-def tapes(length: int) -> Iterator[int]:
-    """Yield the tapes that are tried: powers of two below the length."""
-    tape = 1
-    while tape < max(length, 2):
-        yield tape
-        tape *= 2
-
-
 def binomial_candidates(sizes: Sizes, budget_bytes: int) -> Iterator[Candidate]:
-    """Yield the table-driven schedules that use a budget: for each tape, the slots that are left."""
-    for tape in tapes(sizes.length):
+    """Yield the table-driven schedules that use a budget: for tapes of powers of two, the slots that are left."""
+    tape = 1
+    while tape < max(sizes.length, 2):
         left = budget_bytes - sizes.working_bytes - tape * sizes.residual_bytes
         slots = min(left // max(sizes.carry_bytes, 1), sizes.length)
         if slots >= 1:
             yield binomial_candidate(sizes, slots, tape)
+        tape *= 2
 
 
 def checkpoint_candidates(sizes: Sizes) -> Iterator[Candidate]:
@@ -128,8 +114,8 @@ def checkpoint_candidates(sizes: Sizes) -> Iterator[Candidate]:
     yield nested_candidate(sizes, log_factors(n))
 
 
-def choose(sizes: Sizes, budget_bytes: int, name: str) -> Schedule:
-    """Return the schedule with the fewest evaluations that fits.
+def choose(sizes: Sizes, budget_bytes: int, name: str, tabled: bool = False) -> Schedule:
+    """Return the schedule with the fewest evaluations that fits; ``tabled``: of slots against tape only.
 
     Raises:
         BudgetError: none fits.
@@ -140,37 +126,19 @@ def choose(sizes: Sizes, budget_bytes: int, name: str) -> Schedule:
         >>> choose(Sizes(1000, 100, 200, 0), 3_000, "scan")
         Schedule(kind='binomial', factors=(), slots=16, tape=4)
     """
-    checkpointed = [c for c in checkpoint_candidates(sizes) if c.size_bytes <= budget_bytes]
-    tabled = [c for c in binomial_candidates(sizes, budget_bytes) if c.size_bytes <= budget_bytes]
-    if not checkpointed and not tabled:
-        raise _too_small(sizes, budget_bytes, name)
-    extra = PREFERENCE * _PLAIN_EVALUATIONS * sizes.length
-    return min(
-        [*checkpointed, *tabled],
-        key=lambda c: (c.evaluations + (extra if c.schedule.kind == "binomial" else 0), c.size_bytes),
-    ).schedule
-
-
-def choose_binomial(sizes: Sizes, budget_bytes: int, name: str) -> Schedule:
-    """Return the table-driven schedule with the fewest evaluations that fits: slots against tape.
-
-    Raises:
-        BudgetError: none fits.
-    """
-    found = list(binomial_candidates(sizes, budget_bytes))
+    checkpointed = () if tabled else checkpoint_candidates(sizes)
+    found = [c for c in (*checkpointed, *binomial_candidates(sizes, budget_bytes)) if c.size_bytes <= budget_bytes]
     if not found:
-        raise _too_small(sizes, budget_bytes, name)
-    return min(found, key=lambda c: (c.evaluations, c.size_bytes)).schedule
-
-
-def _too_small(sizes: Sizes, budget_bytes: int, name: str) -> BudgetError:
-    least = binomial_candidate(sizes, 1, 1).size_bytes
-    return BudgetError(
-        f"{name}: budget={format_bytes(budget_bytes)} cannot be met. The minimum is {format_bytes(least)}: one "
-        f"stored carry of {format_bytes(sizes.carry_bytes)}, the residuals of one step "
-        f"({format_bytes(sizes.residual_bytes)}), and working copies.",
-        minimum_bytes=least,
-        budget_bytes=budget_bytes,
-        where="one step of the loop",
-        largest=(f"the carry ({format_bytes(sizes.carry_bytes)})",),
-    )
+        least = binomial_candidate(sizes, 1, 1).size_bytes
+        raise BudgetError(
+            f"{name}: budget={format_bytes(budget_bytes)} cannot be met. The minimum is {format_bytes(least)}: one "
+            f"stored carry of {format_bytes(sizes.carry_bytes)}, the residuals of one step "
+            f"({format_bytes(sizes.residual_bytes)}), and working copies.",
+            minimum_bytes=least,
+            budget_bytes=budget_bytes,
+            where="one step of the loop",
+            largest=(f"the carry ({format_bytes(sizes.carry_bytes)})",),
+        )
+    extra = PREFERENCE * sizes.length
+    cost = lambda c: (c.evaluations + (extra if c.schedule.kind == "binomial" else 0), c.size_bytes)  # noqa: E731
+    return min(found, key=cost).schedule

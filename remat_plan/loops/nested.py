@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,11 +60,11 @@ def log_factors(length: int) -> tuple[int, ...]:
 def check_factors(factors: Any, length: int, name: str) -> tuple[int, ...]:
     """Return factors given by a user.
 
-    Raises:
-        TypeError: not a sequence of integers.
-        ValueError: one is below 1, or their product is below ``length``.
+    ``TypeError`` for what is no sequence of integers, ``ValueError`` if one is below 1 or their product below
+    ``length``.
     """
-    if not isinstance(factors, (tuple, list)) or not all(_is_count(k) for k in factors) or not factors:
+    numbers = isinstance(factors, (tuple, list)) and [isinstance(k, int) and not isinstance(k, bool) for k in factors]
+    if not numbers or not all(numbers):
         raise TypeError(
             f"{name}: schedule=('nested', {factors!r}): give a tuple of integers, such as ('nested', (8, 8))."
         )
@@ -77,18 +76,6 @@ def check_factors(factors: Any, length: int, name: str) -> tuple[int, ...]:
             f"has {length}. Choose factors whose product is {length} or more."
         )
     return tuple(int(k) for k in factors)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def each_scan(
-    body: Callable[..., Any], init: Any, xs: Any, length: int, *, reverse: bool = False, unroll: int = 1
-) -> tuple[Any, Any]:
-    """Scan with every step a segment. Arguments and result are those of ``nested_scan``."""
-    step = jax.checkpoint(body, prevent_cse=False)
-    return jax.lax.scan(step, init, xs, length, reverse=reverse, unroll=unroll)
 
 
 def divide(length: int, groups: int) -> tuple[int, int, int]:
@@ -113,17 +100,8 @@ def nested_scan(
 ) -> tuple[Any, Any]:
     """Scan in groups of groups, each under ``jax.checkpoint``.
 
-    Args:
-        body: (carry, x) -> (carry, y), as in ``jax.lax.scan``.
-        init: pytree, the first carry.
-        xs: pytree of arrays with ``length`` rows; None for no inputs.
-        length: the trip count.
-        factors: groups at each level from the outermost; the last is the most steps of an innermost group.
-        reverse: run from the last row to the first.
-        unroll: of the innermost scans.
-
-    Returns:
-        The last carry, and the outputs stacked as ``jax.lax.scan`` stacks them.
+    ``factors`` are the groups at each level from the outermost; the last is the most steps of an innermost group, whose
+    scan is unrolled by ``unroll``. All else is as in ``jax.lax.scan``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -143,36 +121,26 @@ def nested_scan(
         carry, ys = jax.lax.scan(jax.checkpoint(inner, prevent_cse=False), init, parts, groups, reverse=reverse)
         return carry, jax.tree.map(lambda y: y.reshape(length, *y.shape[2:]), ys)
     # Rows 0 .. groups * size - 1 are the groups, the rest is the tail; backwards the tail comes first.
-    tail = partial(_tail, _Group(partial(jax.lax.scan, body, length=rest, reverse=reverse, unroll=unroll), xs, rest))
-    main = jax.checkpoint(_Group(inner, xs, size), prevent_cse=False)
+    main = jax.checkpoint(_group(inner, xs, size), prevent_cse=False)
+    # The steps that are left are a segment, not inside a scan, so its border must be kept from CSE.
+    tail = _compat.checkpoint(
+        _group(partial(jax.lax.scan, body, length=rest, reverse=reverse, unroll=unroll), xs, rest)
+    )
     starts = jnp.arange(groups, dtype=jnp.int32) * size
-    before = after = None
-    carry = init
-    if rest and reverse:
-        carry, before = tail(carry, groups * size)
+    carry, end = init, None
+    if reverse:
+        carry, end = tail(carry, groups * size)
     carry, ys = jax.lax.scan(main, carry, starts, reverse=reverse)
-    if rest and not reverse:
-        carry, after = tail(carry, groups * size)
-    ys = jax.tree.map(lambda y: y.reshape(groups * size, *y.shape[2:]), ys)
-    ends = before if reverse else after
-    if rest:
-        ys = jax.tree.map(lambda y, end: jnp.concatenate([y, end]), ys, ends)
-    return carry, ys
+    if not reverse:
+        carry, end = tail(carry, groups * size)
+    joined = lambda y, end: jnp.concatenate([y.reshape(groups * size, *y.shape[2:]), end])  # noqa: E731
+    return carry, jax.tree.map(joined, ys, end)
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class _Group:
+def _group(run: Callable[..., Any], xs: Any, size: int) -> Callable[[Any, Any], tuple[Any, Any]]:
     """The scan over ``size`` rows of xs from a start: (carry, start) -> (carry, ys)."""
 
-    run: Callable[..., Any]
-    xs: Any
-    size: int
+    def group(carry: Any, start: Any) -> tuple[Any, Any]:
+        return run(carry, jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), xs))
 
-    def __call__(self, carry: Any, start: Any) -> tuple[Any, Any]:
-        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, self.size), self.xs)
-        return self.run(carry, part)
-
-
-def _tail(group: _Group, carry: Any, start: int) -> tuple[Any, Any]:
-    """Run the steps that are left as a segment (not inside a scan, so its border must be kept from CSE)."""
-    return _compat.checkpoint(group)(carry, start)
+    return group

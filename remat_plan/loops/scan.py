@@ -15,8 +15,8 @@ import jax
 from remat_plan import _compat
 from remat_plan.loops.binomial import binomial_scan
 from remat_plan.loops.body import Prepared, forward_mode_explained, prepare
-from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
-from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
+from remat_plan.loops.choose import Schedule, Sizes, choose
+from remat_plan.loops.nested import check_factors, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
 from remat_plan.solve.binomial import slots_for
@@ -92,13 +92,18 @@ def scan(
     loop = prepare(body, init, xs, count, _NAME)
     chosen = resolve(loop, schedule, slots, budget)
     if chosen.kind == "binomial":
-        carry, ys = _run_binomial(loop, chosen, reverse)
+        message = (
+            f"{_NAME}: schedule='binomial' has no forward-mode derivative (jax.jvp, jax.jacfwd). Use schedule='log', "
+            "'sqrt' or 'plain', which have all derivatives."
+        )
+        with forward_mode_explained(message):
+            carry, ys = binomial_scan(loop, chosen.slots, chosen.tape, reverse)
         return loop.body.carry.pack(carry), loop.body.y.pack(ys)
     init = loop.body.carry.pack(loop.init)
     if chosen.kind == "nested":
         return nested_scan(body, init, xs, count, chosen.factors, reverse=reverse, unroll=unroll)
-    run = each_scan if chosen.kind == "each" else jax.lax.scan
-    return run(body, init, xs, count, reverse=reverse, unroll=unroll)
+    step = jax.checkpoint(body, prevent_cse=False) if chosen.kind == "each" else body
+    return jax.lax.scan(step, init, xs, count, reverse=reverse, unroll=unroll)
 
 
 def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Schedule:
@@ -119,8 +124,7 @@ def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Sc
         return Schedule("binomial", (), slots or slots_for(loop.length, MOST_REPETITIONS), 1)
     sizes = loop_sizes(loop)
     budget_bytes = parse_budget(budget, few=True).resolve(sizes.plain_bytes, None)
-    pick = choose if schedule == "auto" else choose_binomial
-    return pick(sizes, budget_bytes, _NAME)
+    return choose(sizes, budget_bytes, _NAME, tabled=schedule == "binomial")
 
 
 def loop_sizes(loop: Prepared) -> Sizes:
@@ -134,9 +138,8 @@ def loop_sizes(loop: Prepared) -> Sizes:
 def trip_count(xs: Any, length: int | None) -> int:
     """Return how many steps a loop has.
 
-    Raises:
-        ValueError: inputs of different lengths, or none and no ``length``.
-        TypeError: ``length`` is no integer, or an input has no rows.
+    ``ValueError`` for inputs of different lengths, or none and no ``length``; ``TypeError`` if that is no integer, or
+    an input has no rows.
     """
     if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__")):
         raise TypeError(f"{_NAME}: length={length!r} must be an integer that is known when the loop is traced.")
@@ -152,7 +155,7 @@ def trip_count(xs: Any, length: int | None) -> int:
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
         raise ValueError(f"{_NAME}: all inputs must have the same number of rows: {told}.")
-    count = next(iter(lengths.values()))
+    (count,) = set(lengths.values())
     if count < 0:
         raise ValueError(f"{_NAME}: length={count} is negative.")
     return count
@@ -160,11 +163,9 @@ def trip_count(xs: Any, length: int | None) -> int:
 
 def check_slots(slots: Any, name: str) -> None:
     """Raise ``TypeError`` or ``ValueError`` for slots that are no positive integer."""
-    if slots is None:
-        return
-    if isinstance(slots, bool) or not isinstance(slots, int):
+    if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
         raise TypeError(f"{name}: slots={slots!r} must be an integer: how many carries may be stored.")
-    if slots < 1:
+    if slots is not None and slots < 1:
         raise ValueError(f"{name}: slots={slots}: at least 1 slot is needed, for the first carry.")
 
 
@@ -182,12 +183,3 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
         raise ValueError(f"{_NAME}: budget={budget!r} goes with schedule='auto' or 'binomial', not with {schedule!r}.")
     if budget is not None and slots is not None:
         raise ValueError(f"{_NAME}: pass either slots={slots} or budget={budget!r}: each says how much to store.")
-
-
-def _run_binomial(loop: Prepared, chosen: Schedule, reverse: bool) -> tuple[Any, Any]:
-    message = (
-        f"{_NAME}: schedule='binomial' has no forward-mode derivative (jax.jvp, jax.jacfwd). Use schedule='log', "
-        "'sqrt' or 'plain', which have all derivatives."
-    )
-    with forward_mode_explained(message):
-        return binomial_scan(loop, chosen.slots, chosen.tape, reverse)

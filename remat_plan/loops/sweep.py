@@ -14,7 +14,6 @@ Source: Griewank and Walther 2000 (see ``solve.binomial``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,13 +43,9 @@ def write(stacked: Leaves, values: Leaves, index: Index) -> Leaves:
 
 
 class Stack(NamedTuple):
-    """Stored carries.
+    """Stored carries: how many; before which step each was stored, ascending; which row of ``slots`` holds each.
 
-    Attributes:
-        count: how many.
-        steps: int32 (slots,): the step before which each was stored, ascending.
-        where: int32 (slots,): the row of ``slots`` that holds each.
-        slots: the leaves of the carry, each with a leading axis of slots.
+    ``slots`` are the leaves of the carry, each with a leading axis of slots.
     """
 
     count: Index
@@ -99,14 +94,8 @@ class Backward(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """A loop's steps, run forward.
-
-    Attributes:
-        body: one step.
-        closed: what it closes over.
-        xs: the stacked inputs.
-        length: the trip count, for loops that run from the last row of xs to the first; else None.
-    """
+    """A loop's steps, run forward. ``length`` is the trip count of loops that run from the last row of xs to the first;
+    else None."""
 
     body: Body
     closed: Leaves
@@ -121,32 +110,27 @@ class Forward:
         """The input of a step."""
         return rows(self.xs, self.row(step))
 
-    def advance(self, carry: Leaves, start: Index, end: Index) -> Leaves:
-        """Run steps ``start .. end-1`` and keep nothing."""
-        return jax.lax.fori_loop(start, end, self._advance_one, carry)
+    def run(
+        self, carry: Leaves, start: Index, end: Index, ys: Any = None, taped: Taped | None = None, tape: Any = None
+    ) -> tuple[Leaves, Any, Any]:
+        """Run steps ``start .. end-1``; write their outputs and residuals, where there is room for these."""
 
-    def _advance_one(self, step: Index, carry: Leaves) -> Leaves:
-        return self.body(self.closed, carry, self.x(step))[0]
+        def one(step: Index, state: tuple[Leaves, Any, Any]) -> tuple[Leaves, Any, Any]:
+            carry, ys, tape = state
+            if taped is None:
+                carry, y = self.body(self.closed, carry, self.x(step))
+                return carry, ys and write(ys, y, self.row(step)), tape
+            carry, y, kept = taped.forward(self.closed, carry, self.x(step))
+            return carry, ys and write(ys, y, self.row(step)), write(tape, kept, step - start)
 
-    def advance_with_outputs(self, carry: Leaves, ys: Leaves, start: Index, end: Index) -> tuple[Leaves, Leaves]:
-        """Run steps ``start .. end-1`` and write their outputs."""
-        return jax.lax.fori_loop(start, end, self._advance_one_with_outputs, (carry, ys))
-
-    def _advance_one_with_outputs(self, step: Index, state: tuple[Leaves, Leaves]) -> tuple[Leaves, Leaves]:
-        carry, y = self.body(self.closed, state[0], self.x(step))
-        return carry, write(state[1], y, self.row(step))
+        return jax.lax.fori_loop(start, end, one, (carry, ys, tape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """A loop's steps, run backward under a schedule.
+    """A loop's steps, run backward under a table of splits.
 
-    Attributes:
-        steps: the steps.
-        taped: one step with its pullback.
-        splits: the table.
-        ys_ct: cotangents of the stacked floating-point outputs.
-        once: residuals that are the same at every step.
+    ``ys_ct`` are cotangents of the stacked floating-point outputs, ``once`` residuals that are the same at every step.
     """
 
     steps: Forward
@@ -165,46 +149,40 @@ class Sweep:
 
     def reverse(self, state: Backward) -> Gradients:
         """Reverse all steps that are left."""
-        return jax.lax.while_loop(_unfinished, self._reverse_part, state).gradients
+        return jax.lax.while_loop(lambda state: state.end > 0, self._reverse_part, state).gradients
 
     def _reverse_part(self, state: Backward) -> Backward:
         end, (carry, start) = state.end, state.stack.top()
-        is_long = end - start > self.splits.tape
+
+        def is_long(walk: tuple[Stack, Leaves, Index]) -> Any:
+            return end - walk[2] > self.splits.tape
+
+        def split(walk: tuple[Stack, Leaves, Index]) -> tuple[Stack, Leaves, Index]:
+            stack, carry, start = walk
+            middle = start + self.left(end - start, self.splits.slots - stack.count)
+            stack, carry = stack.push(carry, start)
+            return stack, self.steps.run(carry, start, middle)[0], middle
+
+        long = end - start > self.splits.tape
         # A part that is split keeps its first carry in its slot, for its left part; a run needs it no more.
         stack = state.stack._replace(count=state.stack.count - 1)
-        middle = jnp.where(is_long, start + self.left(end - start, self.splits.slots - stack.count), start)
-        walk = stack._replace(count=stack.count + is_long), self.steps.advance(carry, start, middle), middle
-        stack, carry, start = jax.lax.while_loop(partial(self._is_long, end), partial(self._split, end), walk)
+        middle = jnp.where(long, start + self.left(end - start, self.splits.slots - stack.count), start)
+        walk = stack._replace(count=stack.count + long), self.steps.run(carry, start, middle)[0], middle
+        stack, carry, start = jax.lax.while_loop(is_long, split, walk)
         if self.splits.tape == 1:  # its residuals need not go through memory
             _, _, kept = self.taped.forward(self.steps.closed, carry, self.steps.x(start))
             return Backward(start, stack, state.tape, self._pull_back(kept, start, state.gradients))
-        tape = self.tape_run(carry, state.tape, start, end)
+        tape = self.steps.run(carry, start, end, None, self.taped, state.tape)[2]
         return Backward(start, stack, tape, self.reverse_run(tape, start, end, state.gradients))
-
-    def _is_long(self, end: Index, walk: tuple[Stack, Leaves, Index]) -> Any:
-        return end - walk[2] > self.splits.tape
-
-    def _split(self, end: Index, walk: tuple[Stack, Leaves, Index]) -> tuple[Stack, Leaves, Index]:
-        stack, carry, start = walk
-        middle = start + self.left(end - start, self.splits.slots - stack.count)
-        stack, carry = stack.push(carry, start)
-        return stack, self.steps.advance(carry, start, middle), middle
-
-    def tape_run(self, carry: Leaves, tape: Leaves, start: Index, end: Index) -> Leaves:
-        """Run steps ``start .. end-1`` and write their residuals."""
-        return jax.lax.fori_loop(start, end, partial(self._tape_one, start), (carry, tape))[1]
-
-    def _tape_one(self, start: Index, step: Index, state: tuple[Leaves, Leaves]) -> tuple[Leaves, Leaves]:
-        carry, _, kept = self.taped.forward(self.steps.closed, state[0], self.steps.x(step))
-        return carry, write(state[1], kept, step - start)
 
     def reverse_run(self, tape: Leaves, start: Index, end: Index, sums: Gradients) -> Gradients:
         """Reverse steps ``start .. end-1``, whose residuals are on the tape."""
-        return jax.lax.fori_loop(np.int32(0), end - start, partial(self._reverse_one, tape, start, end), sums)
 
-    def _reverse_one(self, tape: Leaves, start: Index, end: Index, done: Index, sums: Gradients) -> Gradients:
-        step = end - 1 - done
-        return self._pull_back(rows(tape, step - start), step, sums)
+        def one(done: Index, sums: Gradients) -> Gradients:
+            step = end - 1 - done
+            return self._pull_back(rows(tape, step - start), step, sums)
+
+        return jax.lax.fori_loop(np.int32(0), end - start, one, sums)
 
     def _pull_back(self, kept: Leaves, step: Index, sums: Gradients) -> Gradients:
         row = self.steps.row(step)
@@ -215,20 +193,11 @@ class Sweep:
         return Gradients(carry, added, write(sums.xs, x, row))
 
 
-def _unfinished(state: Backward) -> Any:
-    return state.end > 0
-
-
-def empty_tape(taped: Taped, length: int) -> Leaves:
-    """Return room for the residuals of ``length`` steps."""
-    return [_compat.zeros(s, (length,)) for s in taped.tape]
-
-
 def no_gradients(taped: Taped, closed: Leaves, carry_ct: Leaves, length: int) -> Gradients:
     """Return what the backward pass starts from: the cotangents of the last carry, and zeros."""
-    moving = taped.moving
+    closed_moves, _, x_moves = taped.moves
     return Gradients(
         carry_ct,
-        [_compat.zeros(jax.typeof(c)) for c, m in zip(closed, moving.closed, strict=True) if m],
-        [_compat.zeros(s, (length,)) for s, m in zip(taped.body.x.structs, moving.x, strict=True) if m],
+        [_compat.zeros(jax.typeof(c)) for c, m in zip(closed, closed_moves, strict=True) if m],
+        [_compat.zeros(s, (length,)) for s, m in zip(taped.body.x.structs, x_moves, strict=True) if m],
     )

@@ -23,38 +23,21 @@ from remat_plan import _compat
 from remat_plan.loops.body import Body, Leaves
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """Which inputs of a step are differentiated: one truth value for each leaf."""
-
-    closed: tuple[bool, ...]
-    carry: tuple[bool, ...]
-    x: tuple[bool, ...]
-
-    @property
-    def all(self) -> tuple[bool, ...]:
-        """Of all inputs in order."""
-        return (*self.closed, *self.carry, *self.x)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Taped:
     """A step and its pullback.
 
     Attributes:
-        body: the step.
-        moving: what is differentiated.
-        jaxpr: of (closed over, carry, x) to (carry, y, residuals).
-        constants: of the jaxpr.
+        moves: which leaves of what is closed over, of the carry and of x are differentiated.
+        jaxpr, constants: of (closed over, carry, x) to (carry, y, residuals).
         pull: the structure of the pullback around its residuals.
         sources: per residual where it comes from: ("closed", i), ("x", i), ("once", i), ("tape", i).
         once: the variables computed once for the loop.
-        tape: the types of what is stored for each step.
-        kept: positions of the tape among the residuals.
+        tape, kept: the types of what is stored for each step, and its positions among the residuals.
     """
 
     body: Body
-    moving: Moving
+    moves: tuple[Sequence[bool], Sequence[bool], Sequence[bool]]
     jaxpr: Any
     constants: tuple[Any, ...]
     pull: Any
@@ -77,80 +60,51 @@ class Taped:
 
     def compute_once(self, closed: Leaves) -> Leaves:
         """Return the residuals that are the same at every step."""
-        known: dict[Any, Any] = dict(zip(self.jaxpr.constvars, self.constants, strict=True))
-        known.update(zip(self.jaxpr.invars, closed, strict=False))
-        for eqn in _compat.needed_equations(_unchanging(self.jaxpr, len(closed)), self.once):
-            operands = [a.val if _compat.is_literal(a) else known[a] for a in eqn.invars]
-            known.update(zip(eqn.outvars, _compat.bind(eqn, operands), strict=True))
-        return [v.val if _compat.is_literal(v) else known[v] for v in self.once]
+        variables = (*self.jaxpr.constvars, *self.jaxpr.invars[: len(closed)])
+        known = dict(zip(variables, (*self.constants, *closed), strict=True))
+        needed = _compat.needed_equations(_unchanging(self.jaxpr, len(closed)), self.once)
+        return _compat.run_equations(needed, known, self.once)
 
     def backward(
         self, closed: Leaves, once: Leaves, x: Leaves, tape: Leaves, carry_ct: Leaves, y_ct: Leaves
     ) -> tuple[Leaves, Leaves, Leaves]:
-        """Pull cotangents back through one step.
+        """Pull cotangents of the floating-point leaves of the carry and of y back through one step.
 
-        Args:
-            closed, once, x, tape: where residuals come from.
-            carry_ct: cotangents of the floating-point leaves of the carry after the step.
-            y_ct: cotangents of the floating-point leaves of y.
-
-        Returns:
-            Gradients of the differentiated leaves of what is closed over, of the carry before the step, and of x.
+        Returns gradients of the differentiated leaves of what is closed over, of the carry before the step, and of x.
         """
         places = {"closed": closed, "once": once, "x": x, "tape": tape}
         residuals = [places[kind][i] for kind, i in self.sources]
         gradients = list(jax.tree.unflatten(self.pull, residuals)([*carry_ct, *y_ct]))
-        first = sum(self.moving.closed)
-        second = first + sum(self.moving.carry)
+        first = sum(self.moves[0])
+        second = first + sum(self.moves[1])
         return gradients[:first], gradients[first:second], gradients[second:]
 
 
-@dataclass(slots=True)
-class _Linearised:
-    """A step that returns its residuals; tracing it leaves the structure of the pullback behind."""
+def make_taped(body: Body, closed: Sequence[Any], closed_moves: Sequence[bool], x_moves: Sequence[bool]) -> Taped:
+    """Differentiate a body by some of the values that it closes over (their types count), its carry, and some leaves of
+    x."""
+    moves = closed_moves, body.carry.floats, x_moves
+    moving, floats = [m for part in moves for m in part], (*body.carry.floats, *body.y.floats)
+    first, second = len(closed), len(closed) + len(body.carry.structs)
+    structure = None
 
-    body: Body
-    moving: Moving
-    pull: Any = None
-
-    def split(self, outputs: Sequence[Any]) -> tuple[Leaves, Leaves]:
-        floats = (*self.body.carry.floats, *self.body.y.floats)
-        return (
-            [v for v, f in zip(outputs, floats, strict=True) if f],
-            [v for v, f in zip(outputs, floats, strict=True) if not f],
-        )
-
-    def __call__(self, closed: Leaves, carry: Leaves, x: Leaves) -> list[Any]:
-        inputs = [*closed, *carry, *x]
+    def linearised(*inputs: Any) -> list[Any]:
+        """A step that returns its residuals, and leaves the structure of its pullback behind."""
+        nonlocal structure
+        fixed, directions = _compat.partition_list(moving, inputs)
 
         def along(*values: Any) -> tuple[Leaves, Leaves]:
-            given = iter(values)
-            full = [next(given) if m else v for v, m in zip(inputs, self.moving.all, strict=True)]
-            first, second = len(closed), len(closed) + len(carry)
-            after, y = self.body(full[:first], full[first:second], full[second:])
-            return self.split([*after, *y])
+            full = _compat.merge_lists(moving, fixed, values)
+            after, y = body(full[:first], full[first:second], full[second:])
+            others, reached = _compat.partition_list(floats, [*after, *y])
+            return reached, others
 
-        directions = [v for v, m in zip(inputs, self.moving.all, strict=True) if m]
-        floats, pull, others = jax.vjp(along, *directions, has_aux=True)
-        residuals, self.pull = jax.tree.flatten(pull)
-        given, rest = iter(floats), iter(others)
-        which = (*self.body.carry.floats, *self.body.y.floats)
-        return [*(next(given) if f else next(rest) for f in which), *residuals]
+        reached, pull, others = jax.vjp(along, *directions, has_aux=True)
+        residuals, structure = jax.tree.flatten(pull)
+        return [*_compat.merge_lists(floats, others, reached), *residuals]
 
-
-def make_taped(body: Body, closed: Sequence[Any], closed_moves: Sequence[bool], x_moves: Sequence[bool]) -> Taped:
-    """Differentiate a body.
-
-    Args:
-        body: the step.
-        closed: the values that it closes over (their types count).
-        closed_moves, x_moves: which of these, and of the leaves of x, have gradients.
-    """
-    moving = Moving(tuple(closed_moves), body.carry.floats, tuple(x_moves))
-    linearised = _Linearised(body, moving)
     structs = [_compat.struct(jax.typeof(c)) for c in closed]
-    traced = jax.make_jaxpr(linearised)(structs, list(body.carry.structs), list(body.x.structs))
-    jaxpr, constants = _compat.open_jaxpr(traced)
+    jaxpr, constants = _compat.open_jaxpr(jax.make_jaxpr(linearised)(*structs, *body.carry.structs, *body.x.structs))
     residuals = jaxpr.outvars[len(body.carry.structs) + len(body.y.structs) :]
     number = {v: ("closed", i) for i, v in enumerate(jaxpr.invars[: len(closed)])}
     number.update((v, ("x", i)) for i, v in enumerate(jaxpr.invars[len(jaxpr.invars) - len(x_moves) :]))
@@ -171,7 +125,7 @@ def make_taped(body: Body, closed: Sequence[Any], closed_moves: Sequence[bool], 
             kept.append(position)
         sources.append(number[v])
     tape = tuple(_compat.struct(residuals[k].aval) for k in kept)
-    return Taped(body, moving, jaxpr, tuple(constants), linearised.pull, tuple(sources), tuple(once), tape, tuple(kept))
+    return Taped(body, moves, jaxpr, tuple(constants), structure, tuple(sources), tuple(once), tape, tuple(kept))
 
 
 def _unchanging(jaxpr: Any, closed: int) -> list[Any]:

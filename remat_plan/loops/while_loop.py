@@ -2,8 +2,8 @@
 
 In: condition, body, first carry, the number of slots. Out: the last carry.
 
-The forward pass stores carries online (``solve.online``): after any number of steps they lie as the best schedule
-for that number needs them. The backward pass knows the trip count and splits what lies between them by the table of
+The forward pass stores carries online (``record``): after any number of steps they lie as the best schedule for that
+number needs them. The backward pass knows the trip count and splits what lies between them by the table of
 ``solve.binomial``. Memory is that of ``slots`` carries and a constant number of working copies.
 
 Source: Wang, Moin and Iaccarino 2009; Stumm and Walther 2010; Griewank and Walther 2000.
@@ -15,21 +15,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
-from remat_plan.loops.body import Body, Leaves, forward_mode_explained, prepare
+from remat_plan.loops.body import (
+    Body,
+    Leaves,
+    Opened,
+    forward_mode_explained,
+    only_floats,
+    opened,
+    prepare,
+    read_primals,
+    spread,
+)
 from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
-from remat_plan.solve.online import FOREVER
 
 SLOTS = 64
 """Slots where neither ``slots`` nor ``max_steps`` is given."""
@@ -81,8 +88,8 @@ def while_loop(
         raise TypeError(f"{_NAME}: max_steps={max_steps!r} must be an integer or None.")
     if max_steps is not None and not 1 <= max_steps < INT32_MAX:
         raise ValueError(f"{_NAME}: max_steps={max_steps} must be at least 1 and below {INT32_MAX}.")
-    loop = prepare(_Step(body), init, None, 1, _NAME)
-    condition, closed = _prepare_condition(cond, loop.body)
+    loop = prepare(lambda carry, _: (body(carry), None), init, None, 1, _NAME)
+    condition, closed = _condition(cond, loop.body)
     most = max_steps or USUAL_STEPS
     if slots is None:
         slots = slots_for(most, MOST_REPETITIONS) if max_steps else SLOTS
@@ -97,39 +104,14 @@ def while_loop(
     return loop.body.carry.pack(leaves)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A body without inputs and outputs as one of a scan."""
-
-    body: Callable[[Any], Any]
-
-    def __call__(self, carry: Any, x: None) -> tuple[Any, None]:
-        return self.body(carry), None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Condition:
-    """The condition on flat lists; ``constants`` are None where a traced value goes."""
-
-    jaxpr: Any
-    constants: tuple[Any, ...]
-
-    def __call__(self, closed: Leaves, carry: Leaves) -> Any:
-        """Evaluate it."""
-        values = iter(closed)
-        constants = [next(values) if c is None else c for c in self.constants]
-        return _compat.evaluate(self.jaxpr, constants, carry)[0]
-
-
-def _prepare_condition(cond: Callable[[Any], Any], body: Body) -> tuple[Condition, Leaves]:
-    traced = jax.make_jaxpr(lambda leaves: cond(body.carry.pack(leaves)))(list(body.carry.structs))
-    jaxpr, constants = _compat.open_jaxpr(traced)
-    types = [v.aval for v in jaxpr.outvars]
+def _condition(cond: Callable[[Any], Any], body: Body) -> tuple[Opened, Leaves]:
+    """The condition on flat lists, and what it closes over."""
+    condition, closed = opened(lambda leaves: [cond(body.carry.pack(leaves))], body.carry.structs)
+    types = [v.aval for v in condition.jaxpr.outvars]
     if len(types) != 1 or types[0].shape != () or types[0].dtype != np.bool_:
         told = ", ".join(t.str_short() for t in types)
         raise TypeError(f"{_NAME}: the condition must return one boolean scalar, not {told or 'nothing'}.")
-    left = tuple(None if _compat.is_tracer(c) else c for c in constants)
-    return Condition(jaxpr, left), [c for c in constants if _compat.is_tracer(c)]
+    return condition, closed
 
 
 class Inputs(NamedTuple):
@@ -150,7 +132,13 @@ class Running(NamedTuple):
 
 
 def record(state: Running) -> Running:
-    """Store the carry of a step as ``solve.online.store`` does; two slots or more."""
+    """Store the carry of a step; two slots or more. (Wang, Moin and Iaccarino 2009, Algorithm 1.)
+
+    Every stored carry has a level. A new one takes a free slot, at level 0; else the slot of the latest carry that is
+    dispensable (a later one has a higher level), at level 0; else the slot of the latest carry, one level higher than
+    that. The first stays for ever. So after n steps no step has to be advanced more often than in the best schedule for
+    n steps, for every n at once. A step costs a copy of the carry more.
+    """
     stack, levels = state.stack, state.levels
     slots = levels.shape[0]
     number = jnp.arange(slots, dtype=jnp.int32)
@@ -159,7 +147,7 @@ def record(state: Running) -> Running:
     latest = jnp.max(jnp.where(dispensable, number, -1))
     index = jnp.where(latest < 0, slots - 1, latest)
     level = jnp.where(full & (latest < 0), levels[slots - 1] + 1, 0)
-    level = jnp.where(state.step == 0, FOREVER, level)
+    level = jnp.where(state.step == 0, INT32_MAX, level)
     place = jnp.where(full, slots - 1, stack.count)
     row = stack.where[jnp.where(full, index, stack.count)]
     source = jnp.minimum(number + (full & (number >= index)), slots - 1)
@@ -174,25 +162,17 @@ def record(state: Running) -> Running:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnlineLoop:
-    """A while loop that stores carries online.
-
-    Attributes:
-        body: one step.
-        condition: whether to take another.
-        most: the most steps to take.
-        splits: the table of the backward pass.
-    """
+    """A while loop of at most so many steps that stores carries online, with the table of its backward pass."""
 
     body: Body
-    condition: Condition
+    condition: Opened
     most: int
     splits: Splits
 
     def plain(self, inputs: Inputs) -> tuple[Leaves, Any]:
         """Run the loop where nothing is differentiated; also tell whether it had to stop."""
-        going, step = partial(self._goes_on, inputs), partial(self._step, inputs)
-        carry = jax.lax.while_loop(going, step, (jnp.int32(0), inputs.init))[1]
-        exceeded = self.condition(inputs.condition, carry)
+        carry = self._run(inputs, lambda state: state, (jnp.int32(0), inputs.init))[1]
+        exceeded = self.holds(inputs, carry)
         return _spoil(carry, exceeded), exceeded
 
     def store(self, inputs: Inputs) -> tuple[Running, Any]:
@@ -201,47 +181,46 @@ class OnlineLoop:
         stack = empty_stack(self.body, slots)
         if slots == 1:
             stack, _ = stack.push(inputs.init, jnp.int32(0))
-        start = Running(jnp.int32(0), inputs.init, stack, jnp.full(slots, -1, jnp.int32))
-        done = jax.lax.while_loop(partial(self._goes_on, inputs), partial(self._step_and_store, inputs), start)
-        return done, self.condition(inputs.condition, done.carry)
+        start = jnp.int32(0), inputs.init, stack, jnp.full(slots, -1, jnp.int32)
+        before = (lambda state: record(Running(*state))) if slots > 1 else lambda state: state
+        done = Running(*self._run(inputs, before, start))
+        return done, self.holds(inputs, done.carry)
 
-    def _goes_on(self, inputs: Inputs, state: tuple[Any, ...]) -> Any:
-        return (state[0] < self.most) & self.condition(inputs.condition, state[1])
+    def holds(self, inputs: Inputs, carry: Leaves) -> Any:
+        """Evaluate the condition."""
+        return self.condition(inputs.condition, carry)[0]
 
-    def _step(self, inputs: Inputs, state: tuple[Any, ...]) -> tuple[Any, Leaves]:
-        return state[0] + 1, self.body(inputs.closed, state[1], [])[0]
+    def _run(self, inputs: Inputs, before: Callable[[Any], Any], start: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Run from (step, carry, ...) on, with something done before each step."""
 
-    def _step_and_store(self, inputs: Inputs, state: Running) -> Running:
-        if self.splits.slots > 1:
-            state = record(state)
-        return Running(*self._step(inputs, state), *state[2:])
+        def goes_on(state: tuple[Any, ...]) -> Any:
+            return (state[0] < self.most) & self.holds(inputs, state[1])
+
+        def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            number, carry, *rest = before(state)
+            return number + 1, self.body(inputs.closed, carry, [])[0], *rest
+
+        return jax.lax.while_loop(goes_on, step, start)
 
     def forward_rule(self, inputs: Any) -> tuple[tuple[Leaves, Any], tuple[Any, ...]]:
         """The first half of the derivative: run, and keep what the second half needs."""
-        values = jax.tree.map(lambda x: x.value, inputs, is_leaf=lambda x: hasattr(x, "perturbed"))
-        moves = [p.perturbed and _compat.is_float(jax.typeof(p.value)) for p in inputs.closed]
+        values, moves = read_primals(inputs)
         done, exceeded = self.store(values)
         # Truth values are told as structure: a None is no leaf.
-        told = [() if m else None for m in moves]
+        told = [() if m else None for m in moves.closed]
         return (_spoil(done.carry, exceeded), exceeded), (told, values.closed, done.step, done.stack, exceeded)
 
     def backward_rule(self, saved: tuple[Any, ...], cotangents: tuple[Any, Any]) -> tuple[Inputs]:
         """The second half of the derivative: gradients of what is differentiated, None for the rest."""
         told, closed, end, stack, exceeded = saved
         moves = [m is not None for m in told]
-        given = [c for c, f in zip(cotangents[0], self.body.carry.floats, strict=True) if f]
-        given = [_compat.zeros(c.aval) if isinstance(c, SymbolicZero) else c for c in given]
+        given = only_floats(cotangents[0], self.body.carry)
         taped = make_taped(self.body, closed, moves, ())
         sums = no_gradients(taped, closed, _spoil(given, exceeded), 0)
         sweep = Sweep(Forward(self.body, closed, [], None), taped, self.splits, [], taped.compute_once(closed))
         found = sweep.reverse(Backward(end, stack, [], sums))
-        by_closed, by_init = iter(found.closed), iter(found.carry)
-        gradients = Inputs(
-            [next(by_closed) if m else None for m in moves],
-            [None for c in self.condition.constants if c is None],
-            [next(by_init) if f else None for f in self.body.carry.floats],
-        )
-        return (gradients,)
+        unmoved = [None for c in self.condition.constants if c is None]
+        return (Inputs(spread(found.closed, moves), unmoved, spread(found.carry, self.body.carry.floats)),)
 
 
 def _spoil(leaves: Leaves, exceeded: Any) -> Leaves:
@@ -253,8 +232,6 @@ def _no_result(x: Any) -> Any:
     dtype = jax.typeof(x).dtype
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.asarray(jnp.nan, dtype)
-    if jnp.issubdtype(dtype, jnp.unsignedinteger):
-        return jnp.asarray(jnp.iinfo(dtype).max, dtype)
     if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.asarray(jnp.iinfo(dtype).min, dtype)
+        return jnp.asarray(jnp.iinfo(dtype).min or jnp.iinfo(dtype).max, dtype)
     return x

@@ -4,7 +4,7 @@ In: ``Rules``, ``Cuts``, the plain ``Timeline``, bytes on the device. Out: the o
 
 At any instant of the backward pass, what is needed after it and not in memory runs again after it. So each instant at
 which something is known to be in memory gives a bound: the least seconds of what must run again when the rest of the
-budget is filled as well as can be (``solve.bounds``). Instants are the beginning of the backward pass, and those at
+budget is filled as well as can be (``solve.min_cut``). Instants are the beginning of the backward pass, and those at
 which a large product is differentiated: its cotangent and the gradient that it makes are there then, and all that is
 made into its operand is differentiated later. The largest bound counts.
 
@@ -37,8 +37,7 @@ from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.runs import Run, make_run, op_seconds, segment_problem
-from remat_plan.solve.bounds import recompute_bound
-from remat_plan.solve.min_cut import SegmentProblem, joined
+from remat_plan.solve.min_cut import SegmentProblem, joined, recompute_bound
 
 _INSTANTS = 4
 """So many products are looked at, those that are differentiated first among the larger and larger ones."""

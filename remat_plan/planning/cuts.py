@@ -18,8 +18,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remat_plan.graph.merge import argument_views
 from remat_plan.graph.records import Graph
-from remat_plan.graph.sink import argument_views
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import all_residuals, drawn_ops, free_ops, last_uses
 from remat_plan.planning.limits import NO_LIMITS, Limits

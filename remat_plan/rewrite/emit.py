@@ -16,27 +16,30 @@ returns what is to be told.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
 from remat_plan import _compat
 from remat_plan.graph.action import action_of
-from remat_plan.graph.border import Borders
 from remat_plan.graph.merge import identity
-from remat_plan.graph.order import Order, starts_early
+from remat_plan.graph.order import Order
 from remat_plan.graph.pooling import windows_of
 from remat_plan.graph.records import TAG_PREFIX, Graph
-from remat_plan.graph.schedule import Choice, Schedule, Segment, is_planned
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.schedule import Choice, Segment, is_planned
+from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.uses import Borders
 from remat_plan.rewrite.late import start_late, together
-from remat_plan.rewrite.policies import named_policy, offloading_policy
+from remat_plan.rewrite.policies import keeping
 from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.rewrite.save_output import Tag, run_tagged, tagged
 
 Runner = Callable[[Sequence[Any]], list[Any]]
 """Values of inputs to values of outputs."""
+
+RegionRunner = Callable[..., Runner]
+"""Makes what runs a region inside a structure under a schedule: an ``Emitter``."""
 
 
 def as_array(value: Any) -> Any:
@@ -50,12 +53,7 @@ class Emitter:
     ``prevent_cse`` is that of ``jax.checkpoint``: a loop around the program prevents it anyway.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        schedule: Sequence[Segment],
-        prevent_cse: bool = True,
-    ):
+    def __init__(self, graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = True):
         self.graph, self.schedule = graph, tuple(schedule)
         self.borders = Borders(graph)
         self.free, self.told = self.borders.free, self.borders.told
@@ -119,8 +117,8 @@ class Emitter:
         if choice is not None:
             structure = structure_of(op)
             assert structure is not None
-            values = structure.emit(self.graph, op, choice, run_region, late)(args)
-        elif late and starts_early(op):
+            values = structure.emit(self.graph, op, choice, Emitter, late)(args)
+        elif late and is_loop(op):
             values = start_late(lambda *xs: _compat.bind(op.eqn, xs), args)
         elif own & set(tags):
             env.update(zip(op.outputs, run_tagged(op.eqn, args, tags), strict=True))
@@ -135,20 +133,10 @@ class Emitter:
     def run(self, segments: Sequence[Segment], env: dict[int, Any], *, again: bool = False) -> None:
         """Run segments one after another; ``again`` where they are inside another segment."""
         for segment, waits in self.order.of(segments):
-            self.enter(segment, env, inside=again)
+            if self.lean and self.prevent_cse and self.order.waits(segment, again):
+                reads = self.borders.interface(segment)[0]
+                env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
             segment.way.emit(self, segment, waits, env, again)
-
-    def tell(self, segment: Segment, env: dict[int, Any]) -> None:
-        """Run what a segment was to tell, in order."""
-        for index in range(segment.start, segment.end):
-            if index in self.told:
-                self.equation(index, env, {})
-
-    def enter(self, segment: Segment, env: dict[int, Any], *, inside: bool) -> None:
-        """Have a segment that could start early, or is ``inside`` another one, wait for all that it reads."""
-        if self.lean and self.prevent_cse and self.order.waits(segment, inside):
-            reads = self.borders.interface(segment)[0]
-            env.update(zip(reads, together([self.read(env, v) for v in reads]), strict=True))
 
     def equations(self, segment: Segment, env: dict[int, Any], names: dict[int, Tag], *, again: bool) -> None:
         """Run the equations of a segment one after another."""
@@ -162,15 +150,14 @@ class Emitter:
         """Run one segment under ``jax.checkpoint``; ``waits`` are values whose cotangents its backward pass awaits."""
         reads, leaves, through = self.borders.interface(segment, waits)
         key = self.share_key(segment, reads, leaves, through)
-        body = self.shared.get(key) if key is not None else None
-        if body is None:
-            body = self.body(segment, reads, leaves + through, run)
-            if key is not None:
-                self.shared[key] = body
+        body = self.shared.get(key) or self.body(segment, reads, leaves + through, run)
+        if key is not None:
+            self.shared[key] = body
         values = body(*[self.read(env, v) for v in reads])
         env.update(zip(leaves + through, values, strict=True))
-        if not again:
-            self.tell(segment, env)
+        for index in () if again else range(segment.start, segment.end):
+            if index in self.told:
+                self.equation(index, env, {})
 
     def body(
         self, segment: Segment, reads: tuple[int, ...], returns: tuple[int, ...], run: Callable[..., None]
@@ -184,7 +171,7 @@ class Emitter:
             return [self.read(env, v) for v in returns]
 
         body.__name__ = f"segment_{segment.start}_{segment.end}"
-        return _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=policy_of(names.values()))
+        return _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=keeping(names.values()))
 
     def share_key(
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]
@@ -221,25 +208,3 @@ def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
         for position, v in enumerate(op.outputs):
             keys[v] = known.setdefault((made, position), len(known))
     return keys
-
-
-class RegionRunner(Protocol):
-    """Makes what runs a region inside a structure under a schedule."""
-
-    def __call__(self, region: Graph, schedule: Schedule, barriers: bool = True) -> Runner:
-        """``barriers``: ``prevent_cse`` of ``jax.checkpoint``."""
-        ...
-
-
-def run_region(region: Graph, schedule: Schedule, barriers: bool = True) -> Emitter:
-    """Return what runs a region inside a structure."""
-    return Emitter(region, schedule, prevent_cse=barriers)
-
-
-def policy_of(tags: Iterable[Tag]) -> Callable[..., Any] | None:
-    """Return the checkpoint policy that keeps exactly the values with these names, each where its action says."""
-    kept = [name for action, name in tags if not action.on_host]
-    moved = [name for action, name in tags if action.on_host]
-    if not kept and not moved:
-        return None
-    return offloading_policy(kept, moved) if moved else named_policy(kept)

@@ -13,10 +13,12 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+
+from remat_plan.graph.action import Action
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -79,16 +81,18 @@ def guarded(policy: Any) -> Any:
     return _Guarded(policy, names) if any(names) else policy
 
 
-def offloading_policy(kept: Sequence[str], moved: Sequence[str]) -> Callable[..., Any]:
-    """Return the policy that saves the values with some names, and those with others in the host's memory."""
-    return guarded(
-        jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=list(kept),
-            names_which_can_be_offloaded=list(moved),
-            offload_src="device",
-            offload_dst="pinned_host",
-        )
+def keeping(tags: Iterable[tuple[Action, str]]) -> Callable[..., Any] | None:
+    """Return the policy that keeps exactly the values with these names, each where its action says."""
+    moved, kept = ([name for action, name in tags if action.on_host is on_host] for on_host in (True, False))
+    if not moved:
+        return named_policy(kept)
+    to_host = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=kept,
+        names_which_can_be_offloaded=moved,
+        offload_src="device",
+        offload_dst="pinned_host",
     )
+    return guarded(to_host)
 
 
 def named_policy(names: Sequence[str]) -> Callable[..., Any] | None:

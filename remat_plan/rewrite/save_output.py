@@ -13,7 +13,8 @@ depend on is still there, for derivatives of the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
 from remat_plan.graph.action import Action
+from remat_plan.graph.needs import Derivative
 
 Tag = tuple[Action, str]
 """What is done with a value, and the name under which a policy finds it."""
@@ -38,57 +40,22 @@ def tagged(value: Any, tag: Tag) -> Any:
     return action.tag(value, name)
 
 
-class _Derivative:
+def _pushed(eqn: Any, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
     """The JVP rule of a function of an equation's operands and outputs that returns the outputs."""
-
-    def __init__(self, run: Callable[..., list[Any]]):
-        self.run = run
-
-    def __call__(self, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-        (args, outputs), (directions, _) = primals, tangents
-        moving = [i for i, t in enumerate(directions) if not isinstance(t, SymbolicZero)]
-        if not moving:
-            return outputs, [_no_tangent(x) for x in outputs]
-
-        def push(args: list[Any], directions: list[Any]) -> tuple[list[Any], list[Any]]:
-            def along(*xs: Any) -> list[Any]:
-                full = list(args)
-                for i, x in zip(moving, xs, strict=True):
-                    full[i] = x
-                return self.run(*full)
-
-            return jax.jvp(along, tuple(args[i] for i in moving), tuple(directions))
-
-        closed = jax.make_jaxpr(push)(args, [directions[i] for i in moving])
-        jaxpr, consts = _compat.open_jaxpr(closed)
-        own, results = jaxpr.outvars[: len(outputs)], jaxpr.outvars[len(outputs) :]
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        env.update(zip(jaxpr.invars, [*args, *(directions[i] for i in moving)], strict=True))
-        env.update((v, x) for v, x in zip(own, outputs, strict=True) if not _compat.is_literal(v))
-        moved = depending(jaxpr, jaxpr.invars[len(args) :])
-        pushed = zip(_compute(jaxpr, results, env), results, outputs, strict=True)
-        return outputs, [t if not _compat.is_literal(v) and v in moved else _no_tangent(x) for t, v, x in pushed]
-
-
-def _compute(jaxpr: Any, results: Sequence[Any], env: dict[Any, Any]) -> list[Any]:
-    """Return values of a jaxpr, given some of them in ``env``; only what they need is computed."""
-
-    def read(atom: Any) -> Any:
-        return atom.val if _compat.is_literal(atom) else env[atom]
-
-    for eqn in _compat.needed_equations(jaxpr.eqns, results, frozenset(env)):
-        values = _compat.bind(eqn, [read(a) for a in eqn.invars])
-        env.update((v, x) for v, x in zip(eqn.outvars, values, strict=True) if v not in env)
-    return [read(v) for v in results]
-
-
-def depending(jaxpr: Any, variables: Sequence[Any]) -> set[Any]:
-    """Return the variables of a jaxpr that depend on some of its variables, and these."""
-    found = set(variables)
-    for eqn in jaxpr.eqns:
-        if any(a in found for a in eqn.invars if not _compat.is_literal(a)):
-            found.update(eqn.outvars)
-    return found
+    (args, outputs), (directions, _) = primals, tangents
+    moves = [not isinstance(t, SymbolicZero) for t in directions]
+    if not any(moves):
+        return outputs, [_no_tangent(x) for x in outputs]
+    directions = _compat.partition_list(moves, directions)[1]
+    derivative = Derivative(eqn, range(len(moves)), (), moves)
+    jaxpr, consts = _compat.open_jaxpr(jax.make_jaxpr(derivative.push)(args, directions))
+    own, results = jaxpr.outvars[: len(outputs)], jaxpr.outvars[len(outputs) :]
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args, *directions), strict=True))
+    env.update((v, x) for v, x in zip(own, outputs, strict=True) if not _compat.is_literal(v))
+    moved = _compat.depending(jaxpr.eqns, jaxpr.invars[len(args) :])
+    needed = _compat.needed_equations(jaxpr.eqns, results, frozenset(env))
+    pushed = zip(_compat.run_equations(needed, env, results), results, outputs, strict=True)
+    return outputs, [t if not _compat.is_literal(v) and v in moved else _no_tangent(x) for t, v, x in pushed]
 
 
 def _no_tangent(value: Any) -> SymbolicZero:
@@ -97,14 +64,8 @@ def _no_tangent(value: Any) -> SymbolicZero:
 
 
 def run_tagged(eqn: Any, args: Sequence[Any], names: dict[int, Tag]) -> list[Any]:
-    """Run an equation and tag the outputs ``names`` (position to name) for a checkpoint policy.
-
-    Args:
-        eqn: the JAX equation.
-        args: its operands.
-        names: which outputs to tag, and with what.
-    """
+    """Run an equation on its operands and tag some outputs (by position) for a checkpoint policy."""
     outputs = [tagged(x, names[i]) if i in names else x for i, x in enumerate(_compat.bind(eqn, args))]
     function = jax.custom_jvp(lambda _, outputs: outputs)
-    function.defjvp(_Derivative(lambda *xs: _compat.bind(eqn, xs)), symbolic_zeros=True)
+    function.defjvp(partial(_pushed, eqn), symbolic_zeros=True)
     return function(list(args), outputs)

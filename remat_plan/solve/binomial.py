@@ -1,8 +1,7 @@
 """Binomial checkpointing: the schedule that reverses a loop with the fewest forward steps.
 
 In: the length of a loop, the number of carries that may be stored (slots), and how many steps in a row may keep
-their residuals (tape). Out: the number of forward steps, the table of splits that a compiled loop reads, and the
-schedule written out as actions.
+their residuals (tape). Out: the number of forward steps, and the table of splits that a compiled loop reads.
 
 Source: Griewank and Walther 2000, Algorithm 799 (revolve). With beta(s, r) = (s + r)! / (s! r!), a loop of n steps
 whose first carry is stored can be reversed with s slots (that one included) in
@@ -21,8 +20,9 @@ Limits: steps of equal cost; slots of equal size.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +49,7 @@ def repetitions(length: int, slots: int, tape: int = 1) -> int:
     runs = -(-length // tape)
     if slots == 1:
         return max(runs - 1, 0)
-    r = 0
-    while beta(slots, r) < runs:
-        r += 1
-    return r
+    return next(r for r in itertools.count() if beta(slots, r) >= runs)
 
 
 def check(length: int, slots: int, tape: int) -> None:
@@ -89,24 +86,14 @@ def slots_for(length: int, most_repetitions: int, tape: int = 1) -> int:
     >>> slots_for(1024, 2)
     44
     """
-    low, high = 1, max(1, length)
-    while low < high:
-        middle = (low + high) // 2
-        if tape * beta(middle, most_repetitions) >= length:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return 1 + bisect_left(range(1, max(1, length)), length, key=lambda slots: tape * beta(slots, most_repetitions))
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The table that says where to split.
+    """The table that says where to split, for so many slots and a tape of so many steps.
 
-    Attributes:
-        table: int32, shape (slots + 1, repetitions + 1): ``tape * beta(s, r)``, at most ``INT32_MAX``.
-        slots: how many carries may be stored.
-        tape: how many steps in a row keep their residuals.
+    ``table`` is int32 of shape (slots + 1, repetitions + 1): ``tape * beta(s, r)``, at most ``INT32_MAX``.
     """
 
     table: np.ndarray
@@ -131,11 +118,7 @@ class Splits:
 
 
 def make_splits(length: int, slots: int, tape: int = 1) -> Splits:
-    """Compute the table for loops of up to ``length`` steps.
-
-    Raises:
-        ValueError: see ``check``.
-    """
+    """Compute the table for loops of up to ``length`` steps."""
     most = max(repetitions(length, slots, tape), 1)
     width = np.arange(most + 1, dtype=np.float64)
     rows = [np.full(most + 1, float(tape))]
@@ -143,55 +126,3 @@ def make_splits(length: int, slots: int, tape: int = 1) -> Splits:
         # beta(s, r) is the running sum of beta(s - 1, .). Doubles are exact beyond the largest 32-bit number.
         rows.append(np.minimum(np.cumsum(rows[-1]) if s > 1 else tape * (width + 1), INT32_MAX))
     return Splits(np.stack(rows).astype(np.int32), slots, tape)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One action of a schedule.
-
-    Attributes:
-        kind: ``"store"`` the carry of step ``start`` in ``slot``; ``"restore"`` it; ``"advance"`` from ``start`` to
-            ``end``; ``"tape"`` the steps ``start .. end-1``; ``"reverse"`` them, last first.
-        start, end: steps; equal for ``"store"`` and ``"restore"``.
-        slot: a slot; -1 where there is none.
-    """
-
-    kind: str
-    start: int
-    end: int
-    slot: int = -1
-
-
-def actions(length: int, slots: int, tape: int = 1) -> Iterator[Action]:
-    """Write a schedule out: what the compiled loop does, in order. For tests and pictures.
-
-    >>> for action in actions(3, 1):
-    ...     print(action.kind, action.start, action.end)
-    store 0 0
-    advance 0 2
-    tape 2 3
-    reverse 2 3
-    restore 0 0
-    store 0 0
-    advance 0 1
-    tape 1 2
-    reverse 1 2
-    restore 0 0
-    tape 0 1
-    reverse 0 1
-    """
-    splits = make_splits(length, slots, tape)
-    stack: list[int] = []
-    start, end = 0, length
-    while end > 0:
-        stored, last = splits.descend(start, end, slots - len(stack))
-        for step, following in zip(stored, (*stored, last)[1:], strict=True):
-            yield Action("store", step, step, len(stack))
-            yield Action("advance", step, following)
-            stack.append(step)
-        yield Action("tape", last, end)
-        yield Action("reverse", last, end)
-        end = last
-        if stack:
-            start = stack.pop()
-            yield Action("restore", start, start, len(stack))

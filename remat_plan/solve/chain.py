@@ -52,7 +52,6 @@ class ChainProblem:
         block_classes: per block a number; equal numbers mean equal blocks in equal surroundings.
         runs: per start block, the runs that may be one segment: (end, options); at least the block alone.
         frontiers: per cut 0..n the (bytes, last cut that it crosses) of each value of the frontier.
-        forward_seconds: per block.
         may_nest: per block, whether it may run inside a checkpointed segment (blocks with effects may not).
     """
 
@@ -102,6 +101,8 @@ class ChainTable:
         self.ids, self.distinct = intervals(problem.block_classes)
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
+        for s, t in self.distinct:
+            self.fill(s, t)
 
     def _most_bytes(self) -> int:
         """Bytes at which every block can take its cheapest option."""
@@ -152,10 +153,8 @@ class ChainTable:
     def choose(self, s: int, t: int, slot: int, table: int) -> tuple[int, int]:
         """Return (end, option or -1) of the choice that the cost of an interval comes from.
 
-        Costs only are stored while the table is filled: choices are looked up for one slot at a time.
-
-        Raises:
-            ValueError: if no schedule needs so little.
+        Costs only are stored while the table is filled: choices are looked up for one slot at a time. ``ValueError`` if
+        no schedule needs so little.
         """
         best = self.row(s, t)[table, slot] if slot >= 0 else np.inf
         if not np.isfinite(best):
@@ -173,12 +172,12 @@ class ChainTable:
         raise AssertionError("the table has a cost that no choice leads to")
 
     def schedule(self, slot: int) -> tuple[Leaf | Nest, ...]:
-        """Return the segments of the whole chain with ``slot`` quanta of memory.
-
-        Raises:
-            ValueError: if no schedule needs so little.
-        """
+        """Return the segments of the whole chain in ``slot`` quanta; ``ValueError`` if none needs so little."""
         return self._extract(0, self.n, slot, 0)
+
+    def nested(self, slot: int) -> tuple[Leaf | Nest, ...]:
+        """Return those where the chain is run again as one checkpointed part (D); raises as ``schedule`` does."""
+        return self._extract(0, self.n, slot, 1)
 
     def _extract(self, s: int, t: int, slot: int, table: int) -> tuple[Leaf | Nest, ...]:
         nodes: list[Leaf | Nest] = []
@@ -194,26 +193,15 @@ class ChainTable:
             s = end
         return tuple(nodes)
 
-    def nested(self, slot: int) -> tuple[Leaf | Nest, ...]:
-        """Return the segments of the whole chain where it is run again as one checkpointed part (D).
-
-        Raises:
-            ValueError: if no schedule needs so little.
-        """
-        return self._extract(0, self.n, slot, 1)
-
     @property
     def costs(self) -> np.ndarray:
         """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
         return self.row(0, self.n)[0]
 
-    def breakpoints(self) -> list[int]:
-        """The slots at which the schedule changes, from least memory to most."""
-        return changes(self.costs)
-
-    def nested_points(self) -> list[int]:
-        """The slots at which ``nested`` changes."""
-        return changes(self.row(0, self.n)[1])
+    def breakpoints(self, table: int = 0) -> list[int]:
+        """The slots at which the schedule changes, from least memory to most; of table 1, those of ``nested``."""
+        costs = self.row(0, self.n)[table]
+        return [i for i in range(len(costs)) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
 
 
 def intervals(classes: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
@@ -233,20 +221,7 @@ def intervals(classes: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], lis
     return ids, distinct
 
 
-def changes(costs: np.ndarray) -> list[int]:
-    """Return the numbers at which a cost changes, of finite costs that fall."""
-    return [i for i in range(len(costs)) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
-
-
 def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:
-    """Solve a chain for every budget at once.
-
-    Args:
-        problem: the chain.
-        slots: how many quanta the memory is counted in; by default 600 to 1024, growing with the chain.
-    """
-    n = len(problem.block_classes)
-    table = ChainTable(problem, slots or min(max(16 * n, 600), 3000))
-    for s, t in table.distinct:
-        table.fill(s, t)
-    return table
+    """Solve a chain for every budget at once, its memory in so many quanta; by default 600 to 3000, growing with the
+    chain."""
+    return ChainTable(problem, slots or min(max(16 * len(problem.block_classes), 600), 3000))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -51,66 +52,31 @@ _SLOTS = 6000
 
 @dataclass(frozen=True, slots=True)
 class GroupOption:
-    """One way to run a group.
-
-    Attributes:
-        nodes: of its blocks, numbered from its first one.
-        nested: whether they are under one more checkpoint.
-        cost: its bytes and seconds.
-    """
+    """One way to run a group: ``nodes`` of its blocks, numbered from its first one, under one more checkpoint if
+    ``nested``."""
 
     nodes: Nodes
     nested: bool
     cost: RunOption
 
 
-class GroupedTable:
-    """The solved table of a long chain. Build with ``solve_chain``.
+class GroupedTable(ChainTable):
+    """The solved table of a long chain: that of its groups, whose nodes are expanded. Build with ``solve_chain``.
 
-    Attributes:
-        problem: the chain.
-        starts: the first block of each group, and the end of the chain.
-        options: per group.
-        table: of the chain of groups.
+    ``starts`` are the first block of each group, and the end of the chain; ``options`` are those of each group.
     """
 
     def __init__(self, problem: ChainProblem, starts: Sequence[int], options: Sequence[Sequence[GroupOption]]):
-        self.problem, self.starts, self.options = problem, starts, options
-        self.table = solve(_problem_of_groups(problem, starts, options), _SLOTS)
-
-    @property
-    def quantum_bytes(self) -> int:
-        """Bytes per slot."""
-        return self.table.quantum_bytes
-
-    @property
-    def costs(self) -> np.ndarray:
-        """Recomputed seconds of the whole chain per slot (``inf`` where nothing fits)."""
-        return self.table.costs
-
-    def breakpoints(self) -> list[int]:
-        """The slots at which the schedule changes, from least memory to most."""
-        return self.table.breakpoints()
-
-    def nested_points(self) -> list[int]:
-        """The slots at which ``nested`` changes."""
-        return self.table.nested_points()
+        super().__init__(_problem_of_groups(problem, starts, options), _SLOTS)
+        self.starts, self.options = starts, options
 
     def schedule(self, slot: int) -> Nodes:
-        """Return the segments of the whole chain with ``slot`` quanta of memory.
-
-        Raises:
-            ValueError: if no schedule needs so little.
-        """
-        return tuple(self._expanded(self.table.schedule(slot)))
+        """Return the segments of the whole chain, over its blocks; see ``ChainTable``."""
+        return tuple(self._expanded(super().schedule(slot)))
 
     def nested(self, slot: int) -> Nodes:
-        """Return the segments of the whole chain where it is run again as one checkpointed part.
-
-        Raises:
-            ValueError: if no schedule needs so little.
-        """
-        return tuple(self._expanded(self.table.nested(slot)))
+        """Return those where the chain is run again as one checkpointed part."""
+        return tuple(self._expanded(super().nested(slot)))
 
     def _expanded(self, nodes: Nodes) -> Iterator[Leaf | Nest]:
         """Yield nodes over blocks for nodes over groups."""
@@ -136,7 +102,7 @@ def _moved(nodes: Nodes, by: int) -> Iterator[Leaf | Nest]:
             yield Leaf(node.start + by, node.end + by, node.option)
 
 
-def solve_chain(problem: ChainProblem) -> ChainTable | GroupedTable:
+def solve_chain(problem: ChainProblem) -> ChainTable:
     """Solve a chain of any length for every budget at once."""
     if is_short(problem.block_classes):
         return solve(problem)
@@ -232,17 +198,13 @@ def _group_options(problem: ChainProblem) -> tuple[GroupOption, ...]:
     if all(problem.may_nest) and n > 1:
         table = solve_chain(problem)
         left, forward = problem.frontier_bytes(0, n), sum(problem.forward_seconds)
-        for point in _spread(table.nested_points()):
+        for point in _spread(table.breakpoints(1)):
             nodes = table.nested(point)
             _, needed, seconds = cost_of(problem, nodes, True)
             cost = RunOption(left, max(needed, left), forward + seconds, seconds)
             found[nodes, True] = GroupOption(nodes, True, cost)
-    return tuple(undominated(found.values(), _costs))
-
-
-def _costs(option: GroupOption) -> tuple[float, ...]:
-    cost = option.cost
-    return cost.kept_bytes, cost.seconds, cost.transient_bytes, cost.last_seconds
+    costs = attrgetter("cost.kept_bytes", "cost.seconds", "cost.transient_bytes", "cost.last_seconds")
+    return tuple(undominated(found.values(), costs))
 
 
 def _with_rest(problem: ChainProblem, rest_bytes: int) -> ChainProblem:
@@ -270,9 +232,7 @@ def _problem_of_groups(
 ) -> ChainProblem:
     """Return the chain of groups; equal groups have the same options object."""
     count = len(options)
-    group_of = (
-        np.searchsorted(np.asarray(starts), np.arange(starts[-1] + 1), side="right") - 1
-    )  # of a cut: the last start
+    group_of = np.searchsorted(np.asarray(starts), np.arange(starts[-1] + 1), side="right") - 1  # of a cut
     frontiers = [tuple((b, int(group_of[c])) for b, c in problem.frontiers[start]) for start in starts]
     numbers: dict[int, int] = {}
     spans = list(itertools.pairwise(starts))

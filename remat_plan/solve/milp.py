@@ -36,20 +36,14 @@ import numpy as np
 from remat_plan.solve.min_cut import SegmentProblem, Selection, complete, front, producers, prune, save_none
 
 NODES = 20_000
-GAP = 1e-6
 
 
-def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap: float = GAP) -> Selection:
+def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap: float = 1e-6) -> Selection:
     """Return the selection with the fewest recomputed seconds that keeps at most ``budget_bytes``.
 
-    Args:
-        problem: the segment.
-        budget_bytes: bytes that may be kept (values that are stored anyway count nothing).
-        nodes: branch-and-bound nodes; where they run out, the best found so far is returned.
-        gap: relative distance from the optimum at which to stop.
-
-    Raises:
-        ValueError: what must be kept (it cannot be made again) takes more than the budget.
+    Values that are stored anyway count nothing. Where the branch-and-bound ``nodes`` run out, it is the best found so
+    far; it stops at a relative ``gap`` to the optimum. ``ValueError`` if what must be kept (it cannot be made again)
+    takes more.
 
     >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
     ...                        frozenset({1, 2}))
@@ -77,17 +71,10 @@ def between(
     nodes: int = NODES,
     gap: float = 1e-3,
 ) -> list[Selection]:
-    """Fill the gaps between the points of a hull.
+    """Fill the gaps between the points of a hull (``min_cut.hull``); return the front, from fewest bytes to most.
 
-    Args:
-        problem: the segment.
-        selections: its hull (``min_cut.hull``).
-        share: neighbours further apart than this share of the most kept bytes get points at such steps between.
-        seconds_share: so do neighbours further apart than this share of all seconds, however few bytes that is.
-        nodes, gap: as in ``exact``.
-
-    Returns:
-        All points, those added included, that no other beats; from fewest bytes to most.
+    Neighbours further apart than a share of the most kept bytes get points at such steps between; so do those further
+    apart than a share of all seconds, however few bytes that is. ``nodes``, ``gap``: as in ``exact``.
     """
     found = list(selections)
     ordered = sorted(found, key=lambda s: s.kept_bytes)
@@ -126,7 +113,7 @@ def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -
     upper[n_ops + n_values :] = (sizes[1:] < sizes[0]).ravel()
     lower[[n_ops + v for v in problem.needed]] = 1.0
     constraints = [
-        LinearConstraint(_matrix(_implications(problem), width), -np.inf, 0.0),  # r or a <= a or r
+        LinearConstraint(_implications(problem, width), -np.inf, 0.0),
         LinearConstraint(budget[None, :], -np.inf, float(budget_bytes > 0)),
     ]
     if problem.offers:
@@ -151,21 +138,15 @@ def _solve(problem: SegmentProblem, budget_bytes: int, nodes: int, gap: float) -
     return prune(problem, complete(problem, selected))
 
 
-def _implications(problem: SegmentProblem) -> list[tuple[int, int]]:
-    """Pairs (x, y) of variable numbers with x <= y."""
+def _implications(problem: SegmentProblem, width: int) -> Any:
+    """The matrix of x - y for pairs of variables with x <= y: r or a <= a or r."""
+    from scipy.sparse import csr_array
+
     n_ops = len(problem.op_inputs)
     rows: list[tuple[int, int]] = []
     for n, (inputs, outputs) in enumerate(zip(problem.op_inputs, problem.op_outputs, strict=True)):
         rows += [(n, n_ops + v) for v in dict.fromkeys((*inputs, *outputs))]
         rows += [(n_ops + v, n) for v in outputs if not problem.saveable[v]]
-    return rows
-
-
-def _matrix(rows: list[tuple[int, int]], width: int) -> Any:
-    from scipy.sparse import csr_array
-
-    count = len(rows)
-    data = np.concatenate([np.ones(count), -np.ones(count)])
-    index = np.concatenate([np.arange(count), np.arange(count)])
-    columns = np.array([x for x, _ in rows] + [y for _, y in rows], dtype=np.int64)
-    return csr_array((data, (index, columns)), shape=(count, width))
+    count, columns = len(rows), np.array(rows, dtype=np.int64).reshape(-1, 2).T.ravel()
+    signs, index = np.repeat([1.0, -1.0], count), np.tile(np.arange(count), 2)
+    return csr_array((signs, (index, columns)), shape=(count, width))

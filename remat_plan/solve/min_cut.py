@@ -12,6 +12,11 @@ price, ``min_k(price * bytes_vk + seconds_vk)``, under the same constraints. Spl
 points by the price of their chord finds every hull point (Eisner & Severance 1976). Complexity: two cuts per hull
 point, each ``scipy.sparse.csgraph.maximum_flow`` on ``ops + values + 2`` nodes.
 
+The lower bound on recomputation (``recompute_bound``): when the backward pass starts, what is saved is within the
+budget, so everything needed and not saved runs again at least once, whatever the schedule. For every price p >= 0 the
+minimum over all selections of ``seconds + p * bytes`` less ``p * budget`` is therefore a lower bound (Lagrangian
+duality); the best price is found by bisection, since the bound is concave in the price. Nested schedules may need more.
+
 Limits: capacities are rounded to 30-bit integers; a point that is best only by less than 1e-7 of all seconds
 may be missed. Points inside the hull need ``solve.milp``.
 """
@@ -43,9 +48,7 @@ class SegmentProblem:
 
     Attributes:
         op_inputs, op_outputs: per equation, values made inside the segment (what comes from outside is there).
-        op_seconds: what running the equation once more costs.
         value_bytes: what saving the value costs; 0 for values that are stored anyway.
-        saveable: which values may be saved.
         needed: values that the backward pass reads.
         fixed: equations that must not run again; what is read of their outputs is saved.
         offers: actions beside saving a value as it is, which is number 0: numbers 1, 2, ...
@@ -115,9 +118,6 @@ def complete(problem: SegmentProblem, saved: Mapping[int, int]) -> Selection:
     """Return the selection that saves exactly ``saved`` (value to action) and recomputes what is needed and missing.
 
     What is missing and made by a ``fixed`` equation is saved too, as it is.
-
-    Raises:
-        ValueError: if a needed value cannot be recomputed.
     """
     made_by = producers(problem)
     recomputed: set[int] = set()
@@ -248,9 +248,7 @@ def lagrangian(problem: SegmentProblem, price: float) -> Selection:
 def hull(problem: SegmentProblem, max_points: int = 24) -> list[Selection]:
     """Return the selections on the convex hull of kept bytes against seconds, from fewest bytes to most.
 
-    Args:
-        problem: the segment.
-        max_points: stop splitting after so many points (node limit, so that results do not depend on time).
+    Splitting stops at ``max_points`` (a limit on nodes, so that results do not depend on time).
 
     >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
     ...                        frozenset({1, 2}))
@@ -280,3 +278,30 @@ def front(points: Iterable[Selection]) -> list[Selection]:
     """Keep the points that no other beats in both bytes and seconds, from fewest bytes to most."""
     ordered = sorted(points, key=lambda p: p.actions)
     return undominated(ordered, lambda p: (p.kept_bytes, p.seconds))
+
+
+def recompute_bound(problem: SegmentProblem, budget_bytes: float) -> float:
+    """Return seconds that every schedule saving at most ``budget_bytes`` recomputes.
+
+    >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
+    ...                        frozenset({1, 2}))
+    >>> round(recompute_bound(chain, 4), 6)
+    1.0
+    """
+    low, high = save_none(problem), save_most(problem)
+    if budget_bytes >= high.kept_bytes or low.seconds <= high.seconds:
+        return 0.0
+    left, right = low, high
+    best = 0.0
+    for _ in range(12):
+        if right.kept_bytes <= left.kept_bytes or left.seconds <= right.seconds:
+            break
+        price = (left.seconds - right.seconds) / (right.kept_bytes - left.kept_bytes)
+        point = lagrangian(problem, price)
+        value = point.seconds + price * point.kept_bytes
+        best = max(best, value - price * budget_bytes)
+        if value >= (left.seconds + price * left.kept_bytes) * (1 - 1e-9):
+            break
+        # Keep the side of the hull that the budget lies on.
+        left, right = (point, right) if point.kept_bytes <= budget_bytes else (left, point)
+    return max(best, 0.0)

@@ -22,8 +22,7 @@ from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
 from remat_plan.rewrite.emit import RegionRunner
-from remat_plan.structures.regions import kept, reached, region_of
-from remat_plan.structures.ways import Way, ways_of, worth_having
+from remat_plan.structures.regions import Way, kept, reached, region_of, ways_of, worth_having
 
 _PRICES = 12
 """At most so many prices of a byte are tried; a choice for each is one schedule to compare."""
@@ -73,9 +72,12 @@ class Cond:
         """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
         table = [self.ways(rules, op, region, solve) for region in self.regions(rules.graph, op)]
         found: dict[Choice, None] = {}
-        for size in (_kept, _kept_and_needed):
-            for price in prices([[(size(way), way.price) for way in ways] for ways in table]):
-                best = [min(ways, key=lambda w: (w.price + price * size(w), size(w))) for ways in table]
+        # What is kept counts from the forward pass on; what is needed too where the peak is in the branch itself: its
+        # layers may be segments of their own.
+        for needed in (False, True):
+            sizes = [[(w, w.kept_bytes + needed * w.inside_bytes) for w in ways] for ways in table]
+            for price in prices([[(size, way.price) for way, size in ways] for ways in sizes]):
+                best = [min(ways, key=lambda w: (w[0].price + price * w[1], w[1]))[0] for ways in sizes]
                 found[Choice(tuple(Part(1, way.schedule) for way in best))] = None
         return iter(found)
 
@@ -90,24 +92,17 @@ class Cond:
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The branch as JAX runs it."""
         regions = self.regions(graph, op)
-        branches = [run(region, part.schedule) for region, part in zip(regions, choice.parts, strict=True)]
-
-        def switch(args: Sequence[Any]) -> list[Any]:
-            index, *operands = args
-            return jax.lax.switch(index, [_Branch(branch) for branch in branches], *operands)
-
-        return switch
+        runs = [run(region, part.schedule) for region, part in zip(regions, choice.parts, strict=True)]
+        return lambda args: jax.lax.switch(args[0], [_branch(own) for own in runs], *args[1:])
 
 
-class _Branch:
+def _branch(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., list[Any]]:
     """One branch as ``lax.switch`` wants it."""
 
-    def __init__(self, run: Callable[[Sequence[Any]], list[Any]]):
-        self.run = run
-        self.__name__ = "branch"
+    def branch(*operands: Any) -> list[Any]:
+        return run(operands)
 
-    def __call__(self, *operands: Any) -> list[Any]:
-        return self.run(operands)
+    return branch
 
 
 class Chosen:
@@ -126,16 +121,6 @@ class Chosen:
         """Append the forward pass; return its outputs and what appends the backward pass."""
         outputs, pull = self.branches.linearize(state, inputs[1:])
         return outputs, lambda cotangents: [None, *pull(cotangents)]
-
-
-def _kept(way: Way) -> int:
-    """Bytes that count from the forward pass on."""
-    return way.kept_bytes
-
-
-def _kept_and_needed(way: Way) -> int:
-    """Bytes that count where the peak is in the branch itself: its layers may be segments of their own."""
-    return way.kept_bytes + way.inside_bytes
 
 
 def prices(table: Sequence[Sequence[tuple[int, float]]]) -> list[float]:

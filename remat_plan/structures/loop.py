@@ -11,43 +11,31 @@ from dataclasses import dataclass
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Part
+from remat_plan.graph.structure import Trips
 from remat_plan.structures.regions import kept, region_of
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
-    """One scan.
+class Loop(Trips):
+    """One scan. Its first ``n_consts`` operands are constants of the body; then come what is carried and the rows.
 
-    Attributes:
-        length: the trip count.
-        reverse: whether it runs from the last row to the first.
-        n_consts, n_carry: how many operands are constants of the body, and how many are carried; the others are
-            inputs, one row a step.
-        unroll: steps in one iteration of the compiled loop; 0: all of them.
-        body: the graph of a step: constants, carry and rows to next carry and rows of the outputs.
+    ``reverse``: from the last row to the first. ``unroll``: steps in one iteration of the compiled loop; 0: all of
+    them.
     """
 
-    length: int
-    reverse: bool
     n_consts: int
-    n_carry: int
+    reverse: bool
     unroll: int
-    body: Graph
 
     @property
-    def carries(self) -> tuple[int, ...]:
-        """The values of the body that are carried in."""
-        return self.body.inputs[self.n_consts : self.n_consts + self.n_carry]
+    def n_carry(self) -> int:
+        """How many values are carried."""
+        return len(self.carried)
 
     @property
-    def carry_bytes(self) -> int:
-        """Bytes of what is carried from step to step."""
-        return sum(self.body.values[v].size_bytes for v in self.carries)
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The values of the body that are rows of the inputs."""
-        return self.body.inputs[self.n_consts + self.n_carry :]
+    def first_row(self) -> int:
+        """The first operand that is an input, and the first value of the body that is a row."""
+        return self.n_consts + len(self.carried)
 
 
 def needs_barriers(part: Part, slots: int, unroll: int) -> bool:
@@ -80,16 +68,14 @@ def _make_loop(graph: Graph, op: Op) -> Loop:
     while True:  # a carry that gets a tangent in one step has it in the next, a cotangent in the one before
         body = region_of(graph, params["jaxpr"], moving, wanted)
         carries = [(i, n_consts + i, body.inputs[n_consts + i]) for i in range(n_carry)]
-        pushed = [place for i, place, _ in carries if not moving[place] and _moves(body, body.outputs[i])]
+        moved = [v >= 0 and body.moving[v] for v in body.outputs]  # literals have negative numbers
+        pushed = [place for i, place, _ in carries if not moving[place] and moved[i]]
         pulled = [i for i, _, value in carries if not wanted[i] and body.active[value]]
         if not pushed and not pulled:
-            return Loop(params["length"], params["reverse"], n_consts, n_carry, params["unroll"], body)
+            carried = tuple((value, body.outputs[i]) for i, _, value in carries)
+            size = sum(body.values[value].size_bytes for value, _ in carried)
+            return Loop(params["length"], size, body, carried, n_consts, params["reverse"], params["unroll"])
         for place in pushed:
             moving[place] = True
         for i in pulled:
             wanted[i] = True
-
-
-def _moves(body: Graph, value: int) -> bool:
-    """Tell whether an output of a body carries a tangent (literals have negative numbers)."""
-    return value >= 0 and body.moving[value]

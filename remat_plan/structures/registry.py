@@ -6,12 +6,9 @@ In: nothing. Out: the registry of ``graph.structure``, filled when this module i
 from __future__ import annotations
 
 from remat_plan.graph.structure import register
-from remat_plan.structures.call import Call
+from remat_plan.structures.call import Call, ShardMap
 from remat_plan.structures.cond import Cond
 from remat_plan.structures.scan import Scan
-from remat_plan.structures.shard_map import ShardMap
 
-STRUCTURES = (Scan(), Cond(), Call(), ShardMap())
-
-for structure in STRUCTURES:
+for structure in (Scan(), Cond(), Call(), ShardMap()):
     register(structure)

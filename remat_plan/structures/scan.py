@@ -13,6 +13,7 @@ has no forward mode.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -24,15 +25,14 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.graph.structure import Trips
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.emit import RegionRunner, Runner
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of, needs_barriers
+from remat_plan.structures.regions import ways_of, worth_having
 from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
-from remat_plan.structures.ways import ways_of, worth_having
 
 
 class Scan:
@@ -53,11 +53,9 @@ class Scan:
         """The trip count."""
         return (float(op.eqn.params["length"]),)
 
-    def loop(self, graph: Graph, op: Op) -> Trips:
-        """Its trip count and carry."""
-        own = loop_of(graph, op)
-        carried = zip(own.carries, own.body.outputs[: own.n_carry], strict=True)
-        return Trips(own.length, own.carry_bytes, own.body, tuple(carried))
+    def loop(self, graph: Graph, op: Op) -> Loop:
+        """Its trip count, body and carry."""
+        return loop_of(graph, op)
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
         """How it is run, in words."""
@@ -71,16 +69,16 @@ class Scan:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
-        steps = ways_of(schedules, [lowering.step(Part(loop.length, s)).passes for s in schedules], rules.hardware)
-        row_bytes = sum(loop.body.values[v].size_bytes for v in loop.rows)
-        return scan_choices(loop.length, loop.carry_bytes, row_bytes, worth_having(steps))
+        steps = ways_of(schedules, [lowering.step(Part(loop.count, s)).passes for s in schedules], rules.hardware)
+        row_bytes = sum(loop.body.values[v].size_bytes for v in loop.body.inputs[loop.first_row :])
+        return scan_choices(loop.count, loop.carry_bytes, row_bytes, worth_having(steps))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
         barriers = [needs_barriers(part, choice.slots, loop.unroll) for part in choice.parts]
-        steps = [run(loop.body, p.schedule, barriers=b) for p, b in zip(choice.parts, barriers, strict=True)]
-        return PlannedScan(loop, choice, steps, late)
+        steps = [run(loop.body, p.schedule, prevent_cse=b) for p, b in zip(choice.parts, barriers, strict=True)]
+        return partial(_run, loop, choice, steps, late)
 
 
 def scan_text(length: int, choice: Choice) -> str:
@@ -107,77 +105,49 @@ def _levels(part: Part) -> list[str]:
     return found
 
 
-class PlannedScan:
-    """A scan under a choice, as a function of its operands; holds no values.
+def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: Sequence[Any]) -> list[Any]:
+    """Run a scan under a choice, each of whose parts has what runs a step.
 
-    Args:
-        loop: the scan.
-        choice: how it is run.
-        steps: per part of the choice, what runs a step.
-        late: whether stretches take their memory when they are reached (see ``rewrite.late``).
+    ``late``: stretches take their memory when they are reached (see ``rewrite.late``). ``args`` are constants, first
+    carry, inputs with one row a step, as the equation has them.
     """
-
-    def __init__(self, loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool = False):
-        self.loop, self.choice, self.steps, self.late = loop, choice, tuple(steps), late
-
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """Run the scan.
-
-        Args:
-            args: constants, first carry, inputs with one row a step, as the equation has them.
-
-        Returns:
-            The last carry and the stacked outputs.
-        """
-        loop, choice = self.loop, self.choice
-        first_row = loop.n_consts + loop.n_carry
-        consts, rows = args[: loop.n_consts], list(args[first_row:])
-        carry = [jax.numpy.asarray(x) for x in args[loop.n_consts : first_row]]
-        if choice.slots:
-            body = _Body(self.steps[0], consts, loop.n_carry)
-            given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
-            carry, stacked = scan_by(body, carry, rows, loop.length, **given)
-        else:
-            carry, stacked = self.stretches(consts, carry, rows)
+    n_consts, n_carry = loop.n_consts, loop.n_carry
+    consts, rows = args[:n_consts], list(args[loop.first_row :])
+    carry = [jax.numpy.asarray(x) for x in args[n_consts : loop.first_row]]
+    if choice.slots:
+        given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
+        carry, stacked = scan_by(_body(steps[0], consts, n_carry), carry, rows, loop.count, **given)
         return [*carry, *stacked]
 
-    def stretch(self, number: int, *args: Any) -> list[Any]:
-        """Run the steps of one part: constants, carry and their rows to the next carry and the stacked outputs."""
-        loop, part = self.loop, self.choice.parts[number]
-        first_row = loop.n_consts + loop.n_carry
-        body = _Body(self.steps[number], args[: loop.n_consts], loop.n_carry)
-        carry, rows = list(args[loop.n_consts : first_row]), list(args[first_row:])
+    def stretch(part: Part, step: Runner, *args: Any) -> list[Any]:
+        """The steps of one part: constants, carry and their rows to the next carry and the stacked outputs."""
+        body = _body(step, args[:n_consts], n_carry)
+        carry, rows = list(args[n_consts : loop.first_row]), list(args[loop.first_row :])
         given: dict[str, Any] = {"reverse": loop.reverse, "unroll": loop.unroll}
         carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, **given)
         return [*carry, *stacked]
 
-    def stretches(self, consts: Sequence[Any], carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Run one scan after another."""
-        loop = self.loop
-        counts = [part.count for part in self.choice.parts]
-        starts = [sum(counts[:i]) for i in range(len(counts))]
-        made: dict[int, list[Any]] = {}
-        for i in reversed(range(len(counts))) if loop.reverse else range(len(counts)):
-            whole = counts[i] == loop.length
-            part = rows if whole else [jax.lax.slice_in_dim(x, starts[i], starts[i] + counts[i]) for x in rows]
-            run = partial(self.stretch, i)
-            operands = [*consts, *carry, *part]
-            # The outermost loop over groups makes its zeros early whatever is done, so groups stay as they are.
-            several = len(counts) > 1 and _compat.cond_forwards_residuals()
-            alone = (self.late or several) and not self.choice.parts[i].groups
-            outputs = start_late(run, operands) if alone else run(*operands)
-            carry, made[i] = outputs[: loop.n_carry], outputs[loop.n_carry :]
-        pieces = [made[i] for i in sorted(made)]
-        return carry, [ys[0] if len(ys) == 1 else jax.numpy.concatenate(ys) for ys in zip(*pieces, strict=True)]
+    ends = itertools.accumulate(part.count for part in choice.parts)
+    stretches = list(zip(choice.parts, steps, ends, strict=True))
+    several = len(stretches) > 1
+    made: list[list[Any]] = []
+    for part, step, end in reversed(stretches) if loop.reverse else stretches:
+        own = [jax.lax.slice_in_dim(x, end - part.count, end) for x in rows] if several else rows
+        run, operands = partial(stretch, part, step), [*consts, *carry, *own]
+        # The outermost loop over groups makes its zeros early whatever is done, so groups stay as they are.
+        alone = (late or (several and _compat.cond_forwards_residuals())) and not part.groups
+        outputs = start_late(run, operands) if alone else run(*operands)
+        carry = outputs[:n_carry]
+        made.append(outputs[n_carry:])
+    pieces = zip(*(reversed(made) if loop.reverse else made), strict=True)
+    return [*carry, *(jax.numpy.concatenate(ys) if several else ys[0] for ys in pieces)]
 
 
-class _Body:
+def _body(run: Runner, consts: Sequence[Any], n_carry: int) -> Callable[[Any, Any], tuple[list[Any], list[Any]]]:
     """One step as ``jax.lax.scan`` wants it: (carry, row) to (next carry, outputs)."""
 
-    def __init__(self, step: Runner, consts: Sequence[Any], n_carry: int):
-        self.step, self.consts, self.n_carry = step, consts, n_carry
-        self.__name__ = "step"
+    def step(carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+        outputs = run((*consts, *carry, *row))
+        return outputs[:n_carry], outputs[n_carry:]
 
-    def __call__(self, carry: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
-        outputs = self.step((*self.consts, *carry, *row))
-        return outputs[: self.n_carry], outputs[self.n_carry :]
+    return step

@@ -8,7 +8,7 @@ In: a scan, schedules of its body. Out: ``Choice``s. The evaluator says what eac
     partly     first steps in groups, then steps that are not
     deep       groups in groups, for long loops
 
-Limits: mixtures are made of neighbours, and at ``_MIXTURES`` places only; the search moves the border to any step.
+Limits: mixtures are made of neighbours, and at ``_TRIED`` places only; the search moves the border to any step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.structures.ways import Way
+from remat_plan.loops.nested import LOG_BASE
+from remat_plan.structures.regions import Way
 
-_SMALL_GROUP, _GROUPS = 6, 4
-_MIXTURES = 6
-_MAX_GROUPINGS = 6
+_SMALL_GROUP = 6
+"""Groups of groups are made while there are more steps than this."""
+
+_TRIED = 6
+"""So many places of mixtures, and sizes of groups, are tried."""
+
 _INNER_POINTS = 3
 """Of so many ways at most every one is tried in groups; of more the first, the last and their ``knee``."""
 
@@ -50,7 +54,7 @@ def group_sizes(length: int, carry_bytes: int, step_bytes: int) -> list[int]:
     near = {min(max(round(best * factor), 2), max(length // 2, 2)) for factor in (0.5, 1, 2)}
     found = [d for d in divisors(length) if best / 4 <= d <= best * 4]
     sizes = found if len(found) >= len(near) else sorted({*found, *near})
-    return sorted(sorted(sizes, key=lambda k: (abs(math.log(k / best)), k))[:_MAX_GROUPINGS])
+    return sorted(sorted(sizes, key=lambda k: (abs(math.log(k / best)), k))[:_TRIED])
 
 
 def alike(length: int, schedule: Schedule) -> Choice:
@@ -63,11 +67,6 @@ def grouped(length: int, size: int, schedule: Schedule) -> Choice:
     return Choice((Part(length, schedule, (-(-length // size),)),))
 
 
-def mixed(length: int, first: Schedule, second: Schedule, count: int) -> Choice:
-    """Steps by ``first``, the last ``count`` of them by ``second``."""
-    return Choice((Part(length - count, first), Part(count, second)))
-
-
 def partly_grouped(length: int, size: int, schedule: Schedule, count: int) -> Choice:
     """Groups of ``size`` steps, but for the last ``count`` steps."""
     return Choice((*grouped(length - count, size, schedule).parts, Part(count, schedule)))
@@ -76,14 +75,14 @@ def partly_grouped(length: int, size: int, schedule: Schedule, count: int) -> Ch
 def deep_groups(length: int) -> Iterator[tuple[int, ...]]:
     """Yield groups of two levels and more.
 
-    As many at each level as a small divisor, for want of one ``_GROUPS``.
+    As many at each level as a small divisor, for want of one ``LOG_BASE``.
 
     >>> list(deep_groups(64))
     [(4, 4)]
     """
     groups: list[int] = []
     while length > _SMALL_GROUP:
-        groups.append(max((d for d in divisors(length) if d <= _SMALL_GROUP), default=_GROUPS))
+        groups.append(max((d for d in divisors(length) if d <= _SMALL_GROUP), default=LOG_BASE))
         length = -(-length // groups[-1])
         if len(groups) > 1:
             yield tuple(groups)
@@ -109,18 +108,15 @@ def knee(steps: Sequence[Way]) -> Way:
 def scan_choices(length: int, carry_bytes: int, row_bytes: int, steps: Sequence[Way]) -> Iterator[Choice]:
     """Yield the ways to run a scan.
 
-    Args:
-        length: the trip count.
-        carry_bytes: of the values that are carried.
-        row_bytes: of the inputs of one step.
-        steps: the ways to run a step that no other one beats, from fewest kept bytes to most.
+    ``row_bytes`` are those of the inputs of one step; ``steps`` are the ways to run a step that no other one beats,
+    from fewest kept bytes to most.
     """
     for step in steps:
         yield alike(length, step.schedule)
-    counts = sorted({round(length * i / _MIXTURES) for i in range(1, _MIXTURES)} - {0, length})
+    counts = sorted({round(length * i / _TRIED) for i in range(1, _TRIED)} - {0, length})
     for less, more in itertools.pairwise(steps):
         for count in counts:
-            yield mixed(length, less.schedule, more.schedule, count)
+            yield Choice((Part(length - count, less.schedule), Part(count, more.schedule)))
     most = steps[-1]
     for count in counts:
         sizes = group_sizes(length - count, carry_bytes, most.kept_bytes + row_bytes) if length - count > 3 else []

@@ -14,11 +14,12 @@ from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
 from remat_plan.cost.program import Lowering
 from remat_plan.cost.units import LoopStep, LoopUnit, SegmentUnit, SlottedUnit
 from remat_plan.cost.whole_step import RegionUnit
-from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Choice, Part
 from remat_plan.loops.nested import divide
 from remat_plan.solve.binomial import advances
 from remat_plan.structures.loop import Loop, loop_of, needs_barriers
+from remat_plan.structures.regions import reached
 
 
 class ScanUnits:
@@ -28,15 +29,8 @@ class ScanUnits:
         self.rules, self.op = rules, op
         self.loop = loop_of(rules.graph, op)
         self.inside = rules.inside(self.loop.body)
-        body = self.loop.body
-        given = rules.arriving(op)
-        carried = [v >= 0 and body.active[v] for v in body.outputs[: self.loop.n_carry]]
-        rows = [v >= 0 and body.active[v] and a for v, a in self._rows(body, given)]
-        self.arriving = (*carried, *rows)
-
-    def _rows(self, body: Graph, given: Sequence[bool]) -> list[tuple[int, bool]]:
         n = self.loop.n_carry
-        return list(zip(body.outputs[n:], given[n:], strict=True))
+        self.arriving = reached(self.loop.body, (True,) * n + tuple(rules.arriving(op)[n:]))
 
     def step(self, part: Part, slots: int = 0) -> LoopStep:
         """One step of a part, evaluated once however many stretches and groups are made of it."""
@@ -71,29 +65,18 @@ class ScanUnits:
 
     def slotted(self, step: LoopStep, slots: int) -> Unit:
         """Binomial checkpointing."""
-        loop = self.loop
-        advanced = advances(loop.length, min(slots, loop.length))
-        carry_bytes = sum(
-            step.signature.inputs[i].size_bytes for i in range(loop.n_consts, loop.n_consts + loop.n_carry)
-        )
-        return SlottedUnit(
-            self.stretch(self.loop_step(SegmentUnit(step.inner)), loop.length), slots * carry_bytes, advanced
-        )
+        count, slot_bytes = self.loop.count, slots * self.loop.carry_bytes
+        again = self.stretch(self.loop_step(SegmentUnit(step.inner)), count)
+        return SlottedUnit(again, slot_bytes, advances(count, min(slots, count)))
 
 
 class Stretches:
-    """Loops over parts of the same rows, one after another.
-
-    Args:
-        loops: in the order of the rows.
-        loop: the scan.
-        eqn: the equation that is shown for its steps.
-    """
+    """Loops over parts of the same rows, in their order; ``eqn`` is the equation that is shown for its steps."""
 
     def __init__(self, loops: Sequence[Unit], loop: Loop, eqn: Any):
         self.loops, self.loop, self.eqn = tuple(loops), loop, eqn
         first = loops[0].signature
-        self.border = loop.n_consts + loop.n_carry
+        self.border = loop.first_row
         self.signature = Signature(
             self._joined([u.signature.inputs for u in loops], self.border),
             self._joined([u.signature.outputs for u in loops], loop.n_carry),
@@ -122,49 +105,39 @@ class Stretches:
             pieces: list[list[int | None]] = []
             for unit, backward in pulls:
                 sizes = [kind.size_bytes for kind in unit.signature.outputs[n_carry:]]
-                parts = [
-                    None if c is None else self._move(state, [c], size) for c, size in zip(stacked, sizes, strict=True)
-                ]
+                parts = [self._move(state, [c], size) for c, size in zip(stacked, sizes, strict=True)]
                 found = backward([*carry, *parts])
                 carry = found[n_consts : self.border]
                 sums = [self._sum(state, a, b, i) for i, (a, b) in enumerate(zip(sums, found, strict=False))]
                 pieces.append(found[self.border :])
-            rows = [
-                None
-                if all(p is None for p in piece)
-                else self._move(state, [p for p in piece if p is not None], k.size_bytes)
-                for piece, k in zip(zip(*pieces, strict=True), self.signature.inputs[self.border :], strict=True)
-            ]
+            kinds = zip(zip(*pieces, strict=True), self.signature.inputs[self.border :], strict=True)
+            rows = [self._move(state, piece, kind.size_bytes) for piece, kind in kinds]
             return [*sums, *carry, *rows]
 
         return outputs, pull
 
     def _through(self, state: Lowering, inputs: Sequence[int], run: Callable[[Unit, Numbers], Any]) -> Any:
         """Append the forward passes; return the outputs and the units with what they returned, the last one first."""
-        consts, carry, rows = (
-            inputs[: self.loop.n_consts],
-            inputs[self.loop.n_consts : self.border],
-            inputs[self.border :],
-        )
+        n_consts, n_carry = self.loop.n_consts, self.loop.n_carry
+        consts, carry, rows = inputs[:n_consts], inputs[n_consts : self.border], inputs[self.border :]
         pieces, pulls = [], []
         late, state.late = state.late, state.late or _compat.cond_forwards_residuals()
         for unit in reversed(self.loops) if self.loop.reverse else self.loops:
             sizes = [kind.size_bytes for kind in unit.signature.inputs[self.border :]]
             parts = [self._move(state, [row], size) for row, size in zip(rows, sizes, strict=True)]
             outputs, backward = run(unit, [*consts, *carry, *parts])
-            carry = outputs[: self.loop.n_carry]
-            pieces.append(outputs[self.loop.n_carry :])
+            carry = outputs[:n_carry]
+            pieces.append(outputs[n_carry:])
             pulls.append((unit, backward))
         state.late = late
-        joined = [
-            self._move(state, list(piece), kind.size_bytes)
-            for piece, kind in zip(zip(*pieces, strict=True), self.signature.outputs[self.loop.n_carry :], strict=True)
-        ]
+        kinds = zip(zip(*pieces, strict=True), self.signature.outputs[n_carry:], strict=True)
+        joined = [self._move(state, piece, kind.size_bytes) for piece, kind in kinds]
         return [*carry, *joined], pulls[::-1]
 
-    def _move(self, state: Lowering, reads: Numbers, size: int) -> int:
-        """Copy rows out of an array, or several arrays into one."""
-        return state.move(self.eqn, "rows", tuple(reads), None, size)
+    def _move(self, state: Lowering, reads: Sequence[int | None], size: int) -> Any:
+        """Copy rows out of an array, or several arrays into one; None where there are none."""
+        given = tuple(r for r in reads if r is not None)
+        return state.move(self.eqn, "rows", given, None, size) if given else None
 
     def _sum(self, state: Lowering, one: int | None, other: int | None, index: int) -> int | None:
         if one is None or other is None:

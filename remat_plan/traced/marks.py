@@ -23,12 +23,8 @@ class MarkRunner(Protocol):
     """Runs marked functions; hashable, and one object for one way to run them."""
 
     def run_mark(self, trace: Callable[[], Traced], request: Any) -> Any:
-        """Return what a call of a marked function returns.
-
-        Args:
-            trace: traces the call.
-            request: what the mark says of its plan (``search.candidates.Request``).
-        """
+        """Return what a call of a marked function returns; ``request`` (``search.candidates.Request``) is what it says
+        of its plan."""
         ...
 
 

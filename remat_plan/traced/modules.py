@@ -33,10 +33,7 @@ def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Return ``f`` with a pure function of the modules' state run in its place.
 
     The pure function returns the new state with the result, so that what ``f`` updates is updated once, whatever
-    ``run`` computes again.
-
-    Raises (when called):
-        TypeError: an argument is given by keyword that can be given in no other way.
+    ``run`` computes again. A keyword-only argument is refused when it is called.
     """
     from flax.nnx.transforms import general
 
@@ -83,14 +80,10 @@ def _run_updates(run: Run, pure: Callable[..., Any], args: tuple[Any, ...]) -> A
 
 @dataclass(frozen=True)
 class Functional:
-    """A function of modules (a training step) as one of their state, and the modules that it was given.
+    """A function of modules (a training step) as one of their state.
 
-    Attributes:
-        fn: the user's function.
-        graph: what the modules are beside their state.
-        places: which arguments hold modules.
-        modules: these arguments.
-        states: their state, one pytree for each.
+    ``places`` are the arguments that hold modules, ``modules`` these arguments, ``states`` their state, one pytree for
+    each; ``graph`` is what they are beside it.
     """
 
     fn: Callable[..., Any]

@@ -19,7 +19,7 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.build import build
 from remat_plan.graph.call import Call, check_loss, make_call, make_function_call
-from remat_plan.graph.dissolve import evaluate, holds_remat
+from remat_plan.graph.calls import evaluate, holds_remat
 from remat_plan.graph.fingerprint import Fingerprint, fingerprint
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import WRITTEN, Segment, as_is, is_written
@@ -38,14 +38,9 @@ Runner = Callable[..., list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One call, traced.
+    """One call, traced to the closed jaxpr of its flat form and the structure of what it returns.
 
-    Attributes:
-        call: function and arguments.
-        jaxpr: the closed jaxpr of its flat form.
-        output_tree: the structure of what the function returns.
-        is_loss: whether its gradient step is ``value_and_grad``.
-        cotangents: shapes of the cotangents that its VJP is given; none for a loss, whose cotangent is 1.
+    The gradient step of a loss is ``value_and_grad``; ``cotangents`` are what the VJP of other functions is given.
     """
 
     call: Call
@@ -103,11 +98,7 @@ def trace_loss(
     has_aux: bool,
     static_argnums: int | Sequence[int],
 ) -> Traced:
-    """Trace a loss function.
-
-    Raises:
-        TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
-    """
+    """Trace a loss function; ``TypeError`` or ``ValueError`` for bad arguments or outputs (see ``graph.call``)."""
     call, closed, shapes = make_call(fn, args, kwargs, argnums, static_argnums).trace()
     check_loss(call, shapes, has_aux)
     return Traced(call, closed, jax.tree.structure(shapes), True, ())
@@ -120,11 +111,7 @@ def trace_function(
     static_argnums: int | Sequence[int] = (),
     static_argnames: Sequence[str] = (),
 ) -> Traced:
-    """Trace any function of arrays.
-
-    Raises:
-        TypeError, ValueError: bad arguments (see ``graph.call``), or outputs that are no arrays.
-    """
+    """Trace any function of arrays; errors as of ``trace_loss``."""
     return traced_function(*make_function_call(fn, args, kwargs, static_argnums, static_argnames).trace())
 
 
@@ -137,12 +124,7 @@ def traced_function(call: Call, closed: Any, shapes: Any) -> Traced:
 
 @garbage.seldom_in
 def make_program(traced: Traced, existing: str) -> Program:
-    """Build the graph of a traced call.
-
-    Args:
-        traced: the call.
-        existing: what becomes of the user's own ``jax.checkpoint`` regions: ``"replan"`` or ``"keep"``.
-    """
+    """Build the graph of a traced call; ``existing`` says what becomes of the user's own ``jax.checkpoint`` regions."""
     graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=existing == "keep", wanted=traced.wanted)
     shared = traced.call, traced.jaxpr, traced.output_tree, traced.is_loss, traced.cotangents
     return Program(*shared, graph, fingerprint(graph))
@@ -157,11 +139,7 @@ def trace_program(
     static_argnums: int | Sequence[int],
     existing: str,
 ) -> Program:
-    """Trace a loss function and build its graph.
-
-    Raises:
-        TypeError, ValueError: bad arguments or outputs (see ``graph.call``).
-    """
+    """Trace a loss function and build its graph; errors as of ``trace_loss``."""
     check_existing(existing)
     return make_program(trace_loss(fn, args, kwargs, argnums, has_aux, static_argnums), existing)
 
@@ -171,24 +149,20 @@ def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = 
     return Emitter(graph, schedule, prevent_cse)
 
 
-class _AsWritten:
-    """A program with the user's own ``jax.checkpoint`` regions in place."""
-
-    def __init__(self, traced: Traced):
-        self.jaxpr, self.constants = _compat.open_jaxpr(traced.jaxpr)
-
-    def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
-        """Run it on flat values; the first of ``constants`` replace those of the outermost jaxpr."""
-        given = self.constants if constants is None else constants[: len(self.constants)]
-        return [as_array(x) for x in _compat.run_jaxpr(self.jaxpr, given, args)]
-
-
 def make_runner(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Runner:
     """Return a program under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``.
 
     Regions of the user that are left as written keep the ``prevent_cse`` that they were written with.
     """
-    return _AsWritten(program) if is_written(schedule) else make_emitter(program.graph, schedule, prevent_cse)
+    if not is_written(schedule):
+        return make_emitter(program.graph, schedule, prevent_cse)
+    jaxpr, constants = _compat.open_jaxpr(program.jaxpr)
+
+    def as_written(args: Sequence[Any], given: Sequence[Any] = constants) -> list[Any]:
+        """Run it; the first of the constants that are given are those of the outermost jaxpr."""
+        return [as_array(x) for x in _compat.run_jaxpr(jaxpr, given[: len(constants)], args)]
+
+    return as_written
 
 
 def run_plain(program: Program, values: Sequence[Any]) -> list[Any]:

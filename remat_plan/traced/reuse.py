@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -70,31 +69,15 @@ def run_as_traced(traced: Traced) -> Any:
     return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in outputs])
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """A program that was emitted.
-
-    Attributes:
-        source: the program that was traced (it holds no closed-over array).
-        run: the program under its schedule, from flat arguments and constants to flat outputs.
-    """
-
-    source: Source
-    run: Callable[..., list[Any]]
-
-
 class Emissions:
-    """What was emitted for one function.
+    """What was emitted for one function, under the schedules that ``schedule_of`` finds, once per program.
 
-    Args:
-        schedule_of: finds the schedule of a program; asked once per program.
-        existing: what becomes of the user's own ``jax.checkpoint`` regions.
-        prevent_cse: as in ``jax.checkpoint``, for the segments.
+    ``existing`` is what becomes of the user's own ``jax.checkpoint`` regions; ``prevent_cse`` is for the segments.
     """
 
     def __init__(self, schedule_of: Callable[[Program], Schedule], existing: str, prevent_cse: bool = True):
         self.schedule_of, self.existing, self.prevent_cse = schedule_of, existing, prevent_cse
-        self.kept: Recent[object, tuple[Any, Emission]] = Recent(MOST_SHAPES)
+        self.kept: Recent[object, tuple[Any, Source, Callable[..., list[Any]]]] = Recent(MOST_SHAPES)
 
     def __call__(self, traced: Traced) -> Any:
         """Run a traced call under its schedule, on its own arguments."""
@@ -106,27 +89,23 @@ class Emissions:
             return run_schedule(program, self.schedule_of(program), self.prevent_cse)
         key = (traced.is_loss, traced.call.differentiated, traced.call.layout, _compat.trace_context())
         source = Source(traced.jaxpr)
-        emission = self.find(key, source)
-        if emission is None:
+        run = self.find(key, source)
+        if run is None:
             program = make_program(traced, self.existing)
             runner = make_runner(program, self.schedule_of(program), self.prevent_cse)
-            emission = Emission(source, emit(program, runner, constants))
+            run = emit(program, runner, constants)
             if source.outlives_its_trace():
-                self.keep(key, emission)
+                self.kept.keep(object(), (key, source, run))
         values = map(_as_operand, [*traced.call.leaves, *constants])
-        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in emission.run(*values)])
+        return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in run(*values)])
 
-    def find(self, key: Any, source: Source) -> Emission | None:
-        """The emission of the same program, if there is one."""
-        for number, (other, emission) in self.kept.latest_first():
-            if other == key and same_program(emission.source, source):
+    def find(self, key: Any, source: Source) -> Callable[..., list[Any]] | None:
+        """The emission of the same program, if there is one: from flat arguments and constants to flat outputs."""
+        for number, (other, known, run) in self.kept.latest_first():
+            if other == key and same_program(known, source):
                 self.kept.use(number)
-                return emission
+                return run
         return None
-
-    def keep(self, key: Any, emission: Emission) -> None:
-        """Keep an emission."""
-        self.kept.keep(object(), (key, emission))
 
 
 def emit(program: Program, runner: Runner, constants: Sequence[Any]) -> Callable[..., list[Any]]:

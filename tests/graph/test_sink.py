@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from remat_plan.graph.flatten import flatten
-from remat_plan.graph.sink import sink_views
+from remat_plan.graph.merge import sink_views
 from tests.helpers import traced, under, whole
 
 W, X = jnp.ones((3, 4, 4)), jnp.ones((2, 4))

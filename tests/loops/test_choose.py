@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_plan.loops import choose as module
-from remat_plan.loops.choose import Schedule, Sizes, choose, choose_binomial
+from remat_plan.loops.choose import Schedule, Sizes, choose
 from remat_plan.small.budget import BudgetError
 from remat_plan.solve.binomial import advances
 
@@ -50,7 +50,7 @@ def test_fits_and_more_memory_is_never_dearer(length, carry, residual, budget):
 def test_slots_are_traded_for_a_tape():
     """Small residuals: a longer tape and fewer slots run fewer steps than slots alone."""
     sizes = Sizes(1000, 100, 20, 0)
-    chosen = choose_binomial(sizes, 3000, "scan")
+    chosen = choose(sizes, 3000, "scan", tabled=True)
     slots = (3000 - sizes.working_bytes - 20) // 100
     assert chosen.tape > 1
     assert advances(1000, chosen.slots, chosen.tape) < advances(1000, slots, 1)

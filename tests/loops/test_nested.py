@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.loops.nested import check_factors, each_scan, log_factors, nested_scan, sqrt_factors
+import remat_plan as rp
+from remat_plan.loops.nested import check_factors, log_factors, nested_scan, sqrt_factors
 
 WIDTH, BATCH = 64, 16
 CARRY_BYTES = 4 * WIDTH * BATCH
@@ -39,7 +40,7 @@ def test_prime_lengths_copy_no_inputs(length):
 def test_memory_falls_from_plain_to_each_to_sqrt():
     length = 256
     plain = temporaries(lambda b, h, ws: jax.lax.scan(b, h, ws), length)
-    each = temporaries(functools.partial(each_scan, length=length), length)
+    each = temporaries(functools.partial(rp.scan, length=length, schedule="each"), length)
     sqrt = temporaries(nested(length, sqrt_factors(length, 6.0)), length)
     assert each < 0.6 * plain
     assert sqrt < 0.6 * each

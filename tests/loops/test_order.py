@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
-from remat_plan.solve import binomial, online
-from remat_plan.solve.binomial import actions, advances
+from remat_plan.solve.binomial import advances, make_splits
+from tests.solve.reference import actions, advances_online, stored_after
 
 
 def run_order(loop, length):
@@ -81,12 +81,12 @@ def test_the_online_schedule_runs_as_on_paper(length, slots):
     order = run_order(loop, length)
     assert order[:length] == list(range(length))
     expected = list(range(length))
-    stack, end = list(online.stored_after(length, slots)), length
-    splits = binomial.make_splits(100, slots)
+    stack, end = list(stored_after(length, slots)), length
+    splits = make_splits(100, slots)
     while stack:
         start = stack.pop()
         held, last = splits.descend(start, end, slots - len(stack))
         expected += range(start, end)
         stack, end = [*stack, *held], last
     assert order == expected
-    assert len(order) == 2 * length + online.advances(length, slots)
+    assert len(order) == 2 * length + advances_online(length, slots)

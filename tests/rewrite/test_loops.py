@@ -95,7 +95,7 @@ def check_plans(name, step):
     loop = loop_of(program.graph, op)
     first = next(o.outputs[0] for o in loop.body.ops if o.differentiated)
     value, wanted = jax.value_and_grad(fn, (0, 1, 2))(W, V, X)
-    tried = list(plans(loop.length, len(loop.body.ops), first))
+    tried = list(plans(loop.count, len(loop.body.ops), first))
     assert len(tried) >= 4
     for plan in tried[::step]:
         emitter = make_emitter(program.graph, with_loop(program, plan))

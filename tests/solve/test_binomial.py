@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_plan.solve import binomial
-from remat_plan.solve.binomial import actions, advances, beta, make_splits, repetitions, slots_for, useful_slots
+from remat_plan.solve.binomial import advances, beta, make_splits, repetitions, slots_for, useful_slots
+from tests.solve.reference import actions
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_plan.solve import min_cut
-from remat_plan.solve.bounds import recompute_bound
+from remat_plan.solve.min_cut import recompute_bound
 from tests.solve.problems import all_selections, lower_hull, segments
 
 

@@ -124,9 +124,10 @@ def test_the_share_of_recomputation_does_not_depend_on_the_length():
 
 def test_little_memory_is_enough_for_ten_thousand_layers():
     """Nested in levels, they need hardly more than a hundred."""
-    table = solve_chain(layers(10_000))
+    problem = layers(10_000)
+    table = solve_chain(problem)
     nodes = table.schedule(table.breakpoints()[0])
-    assert cost_of(table.problem, nodes, False)[1] < 0.02 * 9 * 10_000
+    assert cost_of(problem, nodes, False)[1] < 0.02 * 9 * 10_000
     assert {b for x in walk(nodes) if isinstance(x, Leaf) for b in range(x.start, x.end)} == set(range(10_000))
 
 

@@ -15,9 +15,9 @@ from remat_plan.graph.schedule import Segment
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, solve_region
 from remat_plan.structures.loop import loop_of
+from remat_plan.structures.regions import Way
 from remat_plan.structures.scan import Scan
 from remat_plan.structures.scan_choices import divisors, scan_choices
-from remat_plan.structures.ways import Way
 from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
@@ -91,7 +91,7 @@ def test_a_scan_in_a_scan_has_its_own_choice():
     op, rules, found = choices(scans_in_scans)
     body = loop_of(rules.graph, op).body
     inner = [o for o in body.ops if structure_of(o)]
-    assert [loop_of(body, o).length for o in inner] == [4]
+    assert [loop_of(body, o).count for o in inner] == [4]
     steps = [s for c in found for part in c.parts for s in part.schedule]
     assert any(child.choices for s in steps for child in s.children)
 

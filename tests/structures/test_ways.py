@@ -8,8 +8,8 @@ from jax import lax
 import remat_plan as rp
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.graph.schedule import as_is, closed, saving
+from remat_plan.structures.regions import Way, worth_having
 from remat_plan.structures.scan_choices import partly_grouped
-from remat_plan.structures.ways import Way, worth_having
 
 S = jax.ShapeDtypeStruct
 LAYERS = [S((64, 256), "float32"), S((256, 64), "float32")]

@@ -1,31 +1,63 @@
-"""Online checkpointing: which carries to keep while the length of the loop is not known yet.
+"""The schedules of ``solve.binomial`` and ``loops.while_loop`` written out, to compare the compiled loops with."""
 
-In: the number of slots; steps as they come. Out: after each step, which steps' carries are stored.
-
-Source: Wang, Moin and Iaccarino 2009, "Minimal repetition dynamic checkpointing algorithm for unsteady adjoint
-calculation", Algorithm 1; the same distribution as Stumm and Walther 2010. Every stored carry has a level. The carry
-of a new step takes
-
-1. a free slot, at level 0; else
-2. the slot of the latest carry that is *dispensable* (a later one has a higher level), at level 0; else
-3. the slot of the latest carry, one level higher than that.
-
-The first carry stays for ever. After n steps no step has to be advanced more often than in the best schedule for n
-steps, for every n at once. The backward pass then knows n and splits each part by the table of ``solve.binomial``.
-
-Limits: one carry is stored at every step, so a step costs a copy of the carry more.
-"""
-
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from remat_plan.solve.binomial import check, make_splits
+from remat_plan.solve.binomial import INT32_MAX, check, make_splits
 
-FOREVER = 2**30
-"""The level of the first carry."""
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action of a schedule.
+
+    Attributes:
+        kind: ``"store"`` the carry of step ``start`` in ``slot``; ``"restore"`` it; ``"advance"`` from ``start`` to
+            ``end``; ``"tape"`` the steps ``start .. end-1``; ``"reverse"`` them, last first.
+        start, end: steps; equal for ``"store"`` and ``"restore"``.
+        slot: a slot; -1 where there is none.
+    """
+
+    kind: str
+    start: int
+    end: int
+    slot: int = -1
+
+
+def actions(length: int, slots: int, tape: int = 1) -> Iterator[Action]:
+    """Write a schedule out: what the compiled loop does, in order.
+
+    >>> for action in actions(3, 1):
+    ...     print(action.kind, action.start, action.end)
+    store 0 0
+    advance 0 2
+    tape 2 3
+    reverse 2 3
+    restore 0 0
+    store 0 0
+    advance 0 1
+    tape 1 2
+    reverse 1 2
+    restore 0 0
+    tape 0 1
+    reverse 0 1
+    """
+    splits = make_splits(length, slots, tape)
+    stack: list[int] = []
+    start, end = 0, length
+    while end > 0:
+        stored, last = splits.descend(start, end, slots - len(stack))
+        for step, following in zip(stored, (*stored, last)[1:], strict=True):
+            yield Action("store", step, step, len(stack))
+            yield Action("advance", step, following)
+            stack.append(step)
+        yield Action("tape", last, end)
+        yield Action("reverse", last, end)
+        end = last
+        if stack:
+            start = stack.pop()
+            yield Action("restore", start, start, len(stack))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +75,7 @@ class Stored:
 
 def begin() -> Stored:
     """Return what is stored before the first step: its carry."""
-    return Stored(np.zeros(1, np.int32), np.full(1, FOREVER, np.int32))
+    return Stored(np.zeros(1, np.int32), np.full(1, INT32_MAX, np.int32))
 
 
 def replaced(levels: np.ndarray) -> tuple[int, int]:
@@ -79,7 +111,7 @@ def stored_after(length: int, slots: int) -> tuple[int, ...]:
     return tuple(int(s) for s in stored.steps)
 
 
-def advances(length: int, slots: int) -> int:
+def advances_online(length: int, slots: int) -> int:
     """Return the steps that advance in the backward pass of a loop whose length came out as ``length``."""
     splits = make_splits(max(length, 1), slots)
     stack = list(stored_after(length, slots)) if length else []
