@@ -18,14 +18,9 @@ POINTS = 600
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live bytes over a gradient step.
+    """Live bytes at some of the steps (from 0 to ``steps - 1``) of a gradient step.
 
-    Attributes:
-        positions: step numbers, from 0 to ``steps - 1``.
-        live_bytes: live bytes at each of them, including arguments and outputs.
-        steps: the number of steps of the program.
-        peak_bytes: the largest of all steps.
-        owned_bytes: arguments and outputs, which are always live.
+    They include ``owned_bytes``: arguments and outputs, which are always live.
     """
 
     positions: tuple[int, ...]

@@ -5,6 +5,7 @@ In: ``"8GiB"``, ``"800MB"``, ``"60%"``, ``"device"``, an integer. Out: ``Budget`
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import re
@@ -53,11 +54,8 @@ class BudgetError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the attributes when the error travels between processes."""
-        return _budget_error, (str(self), self.minimum_bytes, self.budget_bytes, self.where, self.largest)
-
-
-def _budget_error(message: str, minimum: int, budget: int, where: str, largest: tuple[str, ...]) -> BudgetError:
-    return BudgetError(message, minimum_bytes=minimum, budget_bytes=budget, where=where, largest=largest)
+        facts = {name: getattr(self, name) for name in ("minimum_bytes", "budget_bytes", "where", "largest")}
+        return functools.partial(BudgetError, **facts), (str(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,7 @@ class Budget:
     device: bool = False
 
     def resolve(self, baseline_bytes: int, device_bytes: int | None) -> int:
-        """Return the budget in bytes.
-
-        Args:
-            baseline_bytes: the peak of the function as written, for fractions.
-            device_bytes: memory of the device, for ``"device"``.
-
-        Raises:
-            ValueError: ``"device"`` where the device does not tell its memory.
-        """
+        """Return the budget in bytes, of the peak of the function as written, or of the memory of the device."""
         if self.size_bytes is not None:
             return self.size_bytes
         if self.fraction is not None:
@@ -90,10 +80,6 @@ class Budget:
 
 def parse_budget(budget: Any, few: bool = False) -> Budget:
     """Parse what a user gives as ``budget``; ``few`` where so few bytes may be meant as a small loop stores.
-
-    Raises:
-        TypeError: not a number or a string.
-        ValueError: a number or string that is no budget.
 
     >>> parse_budget("1.5 GiB").size_bytes
     1610612736
