@@ -6,6 +6,7 @@ In: ``Plan``. Out: text, ``Table``, ``Chart``. The decisions are folded in ``ent
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.charts import PLAIN, PLANNED, Axis, Chart, Look, Rule, Series, bytes_axis
@@ -233,6 +234,4 @@ def _highest(trace: MemoryTrace) -> list[int]:
     for share, size in zip(_shares(trace), trace.live_bytes, strict=True):
         column = min(int(share * _COLUMNS / 100), _COLUMNS - 1)
         highest[column] = max(highest[column], size)
-    for n in range(1, _COLUMNS):
-        highest[n] = highest[n] or highest[n - 1]  # a step that is longer than a column
-    return highest
+    return [*itertools.accumulate(highest, lambda before, here: here or before)]  # a step longer than a column

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from remat_plan.small.budget import format_bytes
+from remat_plan.small.budget import format_bytes, in_units
 
 BAR = 40
 """Characters of the longest bar in a text."""
@@ -134,12 +134,7 @@ def format_flops(flops: float) -> str:
     >>> format_flops(7_324_106_758)
     '7.32 GFLOP'
     """
-    size = float(flops)
-    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} FLOP" if unit == "FLOP" else f"{size:.3g} {unit}"
-        size /= 1000.0
-    return f"{size:.3g} PFLOP"
+    return in_units(flops, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def format_seconds(seconds: float) -> str:

@@ -34,12 +34,10 @@ def reduce_timeline(timeline: Timeline) -> MemoryTrace:
     """Keep the highest step of each of at most ``POINTS`` equal stretches."""
     live = timeline.live_bytes
     width = max(1, -(-len(live) // POINTS))
-    positions = []
-    for start in range(0, len(live), width):
-        stretch = range(start, min(start + width, len(live)))
-        positions.append(max(stretch, key=live.__getitem__))
+    stretches = (range(start, min(start + width, len(live))) for start in range(0, len(live), width))
+    positions = tuple(max(stretch, key=live.__getitem__) for stretch in stretches)
     return MemoryTrace(
-        tuple(positions),
+        positions,
         tuple(live[p] for p in positions),
         len(live),
         timeline.peak_bytes,

@@ -9,6 +9,7 @@ import functools
 import math
 import numbers
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,11 +158,12 @@ def format_bytes(size_bytes: float | None) -> str:
     >>> format_bytes(1_640_000_000)
     '1.64 GB'
     """
-    if size_bytes is None:
-        return "-"
-    size = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000.0
-    return f"{size:.3g} TB"
+    return "-" if size_bytes is None else in_units(size_bytes, ("B", "kB", "MB", "GB", "TB"))
+
+
+def in_units(size: float, units: Sequence[str]) -> str:
+    """Return a number of the first unit in one that suits it, each of which is 1000 times the one before."""
+    power = 0
+    while abs(size) >= 999.5 and power < len(units) - 1:
+        size, power = size / 1000.0, power + 1
+    return f"{size:.3g} {units[power]}" if power else f"{size:.0f} {units[0]}"
