@@ -40,35 +40,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Analysis",
-    "BatchSizes",
-    "Binomial",
-    "BudgetError",
-    "Collection",
-    "Comparison",
-    "FittedStep",
-    "Measurement",
-    "Mirror",
-    "Plan",
-    "Planned",
-    "StepReport",
-    "Tradeoff",
-    "accumulate",
-    "analyze",
-    "checkpoint",
-    "compare",
-    "compiler_options",
-    "fit",
-    "mark",
-    "max_batch",
-    "plan",
-    "register_strategy",
-    "remat",
-    "scan",
-    "strategies",
-    "tradeoff",
-    "while_loop",
-]
+    "Analysis", "BatchSizes", "Binomial", "BudgetError", "Collection", "Comparison", "FittedStep", "Measurement",
+    "Mirror", "Plan", "Planned", "StepReport", "Tradeoff", "accumulate", "analyze", "checkpoint", "compare",
+    "compiler_options", "fit", "mark", "max_batch", "plan", "register_strategy", "remat", "scan", "strategies",
+    "tradeoff", "while_loop",
+]  # fmt: skip
 
 _NAMES = {
     "accumulating": "accumulate",

@@ -18,11 +18,10 @@ from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
-from remat_plan.plans.one_program import make_plan
-from remat_plan.report.plans import plan_status
+from remat_plan.plans.one_program import make_plan, plan_program
 from remat_plan.report.strategies import Strategies
 from remat_plan.results.analysis import Analysis, analyze_graph
-from remat_plan.results.curves import Tradeoff, TradeoffPoint, pareto
+from remat_plan.results.curves import Tradeoff, TradeoffPoint
 from remat_plan.results.plan import Plan
 from remat_plan.search.candidates import CURVE_POINTS, MEMORY, TIME, Candidates, Goal, Request
 from remat_plan.search.front import family
@@ -33,6 +32,7 @@ from remat_plan.small.budget import format_bytes, is_budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.wording import short
+from remat_plan.solve.pareto import undominated
 from remat_plan.traced.programs import Existing, trace_loss, trace_program
 from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
@@ -123,11 +123,8 @@ def plan(
     device = resolve(target)
     static = positions(static_argnums, "static_argnums")
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
-    with Progress("remat_plan", progress) as shown:
-        request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
-        judge = Judge(program, device, shown, cost)
-        made = make_plan(judge, Candidates(judge.rules, shown), parsed, request, started)
-    shown.conclude(plan_status(made, fn, judge.compiles))
+    request = Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings, goal)
+    made = plan_program(program, device, parsed, request, cost, progress, started)
     return dataclasses.replace(made, function=fn)
 
 
@@ -226,7 +223,8 @@ def tradeoff(
             made = make_plan(judge, candidates, parse_budget(budget), asked, time.perf_counter())
         return dataclasses.replace(made, function=fn)
 
-    curve = _distinct(pareto(found if written is None else [*found, written]), plain)
+    best = undominated(found if written is None else [*found, written], lambda p: (p.peak_bytes, p.overhead))
+    curve = _distinct(best, plain)
     return Tradeoff(curve, judge.device, make, written, plain)
 
 

@@ -11,14 +11,15 @@ from typing import Any
 
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.graph.frameworks import check_function
-from remat_plan.results.steps import BatchSize, BatchSizes
+from remat_plan.results.steps import BatchSizes
 from remat_plan.small import garbage
 from remat_plan.small.budget import parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.wording import short
-from remat_plan.training.batches import Batches, MarkedStep, largest_of
+from remat_plan.training.batches import Batches, largest_of
 from remat_plan.training.fitted import find_marks, make_call
+from remat_plan.training.schedules import Measuring
 from remat_plan.training.settings import Settings
 from remat_plan.verify.targets import resolve
 
@@ -87,27 +88,23 @@ def max_batch(
 
     with Progress("remat_plan", progress) as shown:
 
-        def step_at(batch: int) -> MarkedStep:
+        def step_at(batch: int) -> Measuring:
             shown.say(f"tracing the step with batch {batch}")
             args = tuple(make_args(batch))
             shardings = in_shardings, out_shardings
             told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *shardings, compiler_options)
-            marked = find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)
-            return MarkedStep(marked.marks, marked.measuring)
+            return find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)[0]
 
         batches = Batches(step_at, multiple_of, budget_bytes)
         plain = batches.as_written()
         limits = (*sorted(overheads), None)
         found = [plain, *(batches.within(limit, max(plain.batch, multiple_of)) for limit in limits)]
-        best = [largest_of(found, limit) for limit in limits]
-        named = zip([plain, *best], (0.0, *limits), strict=True)
-        rows = [BatchSize(row.batch, row.peak_bytes, row.overhead, limit) for row, limit in named]
     return BatchSizes(
         name=getattr(train_step, "__name__", type(train_step).__name__),
         target=device.platform if device.name == "default" else device.name,
         budget=parsed.text,
         budget_bytes=budget_bytes,
         multiple_of=multiple_of,
-        rows=tuple(rows),
+        rows=(plain, *(largest_of(found, limit) for limit in limits)),
         compiles=batches.compiles,
     )

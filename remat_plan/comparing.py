@@ -27,7 +27,7 @@ from remat_plan.results.measurement import ROUNDS, Measurement, step_values
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.small import garbage
-from remat_plan.small.budget import Budget, BudgetError, parse_budget
+from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import Existing, trace_program
@@ -94,7 +94,12 @@ def compare(
     with Progress("remat_plan", progress) as shown:
         judge = Judge(program, resolve(target), shown, cost)
         candidates = Candidates(judge.rules, shown)
-        rows = tuple(_row(judge, candidates, row, budget) for row in requests for budget in _budgets(row, parsed))
+        rows = tuple(
+            _row(judge, candidates, row, budget)
+            for row in requests
+            # none at all if budgets would make no difference
+            for budget in ([None] if row.strategy.budget == CHECKED else parsed)
+        )
         verified = verify and not judge.mapped
         peak = judge.compiled_bytes if verified else judge.predicted_bytes
         written, plain = peak(judge.baseline), peak(judge.unplanned)
@@ -108,20 +113,12 @@ def _several(given: Any) -> Sequence[Any]:
     return [given] if is_schedule or isinstance(given, str) or not isinstance(given, Iterable) else list(given)
 
 
-def _budgets(request: Request, budgets: Sequence[Budget]) -> Sequence[Budget | None]:
-    """The budgets that a strategy is tried with: none at all if they would make no difference."""
-    return [None] if request.strategy.budget == CHECKED else budgets
-
-
 def _row(judge: Judge, candidates: Candidates, request: Request, budget: Budget | None) -> ComparisonRow:
-    text = "" if budget is None else budget.text
+    name, text = request.strategy.name, "" if budget is None else budget.text
     try:
-        plan = make_plan(judge, candidates, budget, request, time.perf_counter())
-    except BudgetError as error:  # a row that says what the least is
-        return ComparisonRow(request.strategy.name, text, None, error.minimum_bytes, str(error))
-    except ValueError as error:  # it lacks a setting, or cannot plan this program
-        return ComparisonRow(request.strategy.name, text, None, None, str(error))
-    return ComparisonRow(request.strategy.name, text, plan)
+        return ComparisonRow(name, text, make_plan(judge, candidates, budget, request, time.perf_counter()))
+    except ValueError as error:  # a budget that cannot be met, or it lacks a setting, or cannot plan this program
+        return ComparisonRow(name, text, None, getattr(error, "minimum_bytes", None), str(error))
 
 
 def _measured(judge: Judge, rows: Sequence[ComparisonRow], values: Sequence[Any]) -> tuple[ComparisonRow, ...]:
@@ -135,12 +132,11 @@ def _measured(judge: Judge, rows: Sequence[ComparisonRow], values: Sequence[Any]
 
     plain, *samples = time_in_turns(runs, ROUNDS, say)
     found = dict(zip(plans, samples, strict=True))
-    return tuple(
-        row
-        if row.plan is None
-        else replace(
-            row,
-            measurement=Measurement.of(row.strategy, plain, found[row.plan.schedule], row.plan.overhead, judge.target),
-        )
-        for row in rows
-    )
+
+    def measured(row: ComparisonRow) -> ComparisonRow:
+        if row.plan is None:
+            return row
+        samples = found[row.plan.schedule]
+        return replace(row, measurement=Measurement.of(row.strategy, plain, samples, row.plan.overhead, judge.target))
+
+    return tuple(map(measured, rows))

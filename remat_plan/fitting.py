@@ -28,6 +28,7 @@ from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
 from remat_plan.small.wording import short
+from remat_plan.traced.modules import Functional
 from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.fitted import Found, fit_again, fit_step, make_call, measure_step
@@ -39,9 +40,6 @@ _LOG = logging.getLogger("remat_plan")
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-
-Fit = tuple[Found, Running]
-"""What was found for a step, and the step that runs."""
 
 
 class FittedStep(Generic[P, R]):
@@ -62,7 +60,7 @@ class FittedStep(Generic[P, R]):
     ):
         self.fn, self._budget, self._target, self._told, self._progress = fn, budget, target, told, progress
         self._cost = cost
-        self._found: Recent[CallKind, tuple[Fit, ...]] = Recent(MOST_SHAPES)  # the one made last first
+        self._found: Recent[CallKind, tuple[Running, ...]] = Recent(MOST_SHAPES)  # the one made last first
         self._fitting = threading.RLock()  # threads that meet new shapes at once fit the step once
         self._first: Found | None = None
         functools.update_wrapper(self, fn, updated=())
@@ -78,8 +76,8 @@ class FittedStep(Generic[P, R]):
 
     def fit(self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Fit the step for these shapes and shardings unless that is done already; nothing is run."""
-        call = make_call(self.fn, tuple(args), kwargs, self._told)[0]
-        self._fit_of(call)[1].compile(call)
+        running, call, _ = self._fit_of(tuple(args), kwargs)
+        running.compile(call)
 
     @property
     def report(self) -> StepReport:
@@ -100,8 +98,8 @@ class FittedStep(Generic[P, R]):
 
     @door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        call, function = make_call(self.fn, args, kwargs, self._told)
-        result = self._fit_of(call)[1](call)
+        running, call, function = self._fit_of(args, kwargs)
+        result = running(call)
         if function is None:
             return result
         states, result = result
@@ -111,8 +109,8 @@ class FittedStep(Generic[P, R]):
     @door
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
-        call = make_call(self.fn, args, kwargs, self._told)[0]
-        return self._fit_of(call)[1].jitted.lower(*call.arrays)
+        running, call, _ = self._fit_of(args, kwargs)
+        return running.jitted.lower(*call.arrays)
 
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
@@ -127,20 +125,19 @@ class FittedStep(Generic[P, R]):
             TypeError: an argument is a shape without values.
             ValueError: the step was fitted for a device that is not attached.
         """
-        call = make_call(self.fn, args, kwargs, self._told)[0]
-        found, running = self._fit_of(call)
+        running, call, _ = self._fit_of(args, kwargs)
         running.compile(call)
-        return measure_step(found, running.executable or running.jitted, call.arrays, rounds)
+        return measure_step(running.found, running.executable or running.jitted, call.arrays, rounds)
 
-    def _fit_of(self, call: StepCall) -> Fit:
-        """What was fitted for a call; it is fitted first if nothing was."""
-        return self._known(call) or self._fit_call(call)
+    def _fit_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Running, StepCall, Functional | None]:
+        """What was fitted for a call (it is fitted first if nothing was), the call, its NNX modules."""
+        call, function = make_call(self.fn, args, kwargs, self._told)
+        return self._known(call) or self._fit_call(call), call, function
 
-    def _known(self, call: StepCall) -> Fit | None:
-        known = self._found.use(call.kind) or ()
-        return next((fit for fit in known if fit[1].accepts(call)), None)
+    def _known(self, call: StepCall) -> Running | None:
+        return next((fit for fit in self._found.use(call.kind) or () if fit.accepts(call)), None)
 
-    def _fit_call(self, call: StepCall) -> Fit:
+    def _fit_call(self, call: StepCall) -> Running:
         """Fit the step for a call: with the schedules that it has, compiled once, where these are within the budget."""
         with self._fitting:
             if (known := self._known(call)) is not None:
@@ -149,8 +146,8 @@ class FittedStep(Generic[P, R]):
             found = None
             if self._first is not None:
                 last = (alike or next(iter(self._found.latest_first()))[1])[0]
-                _LOG.info("fitting again: %s", changes(last[1].kind, last[1].placed, call))
-                found = fit_again(last[0], step, call, self._target)
+                _LOG.info("fitting again: %s", changes(last.kind, last.placed, call))
+                found = fit_again(last.found, step, call, self._target)
             if found is None:
                 started = time.perf_counter()
                 with Progress("remat_plan", self._progress) as shown:
@@ -161,7 +158,7 @@ class FittedStep(Generic[P, R]):
             if self._first is None:
                 self._first = found
                 self._budget = Budget(self._budget.text, size_bytes=found.report.budget_bytes)
-            fit = found, Running(step, found.trial, call, self._target, found.executable)
+            fit = Running(found, call, self._target)
             self._found.keep(call.kind, (fit, *alike)[:MOST_SHAPES])
             return fit
 

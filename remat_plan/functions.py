@@ -21,14 +21,7 @@ from remat_plan.graph.argnums import fixed_arguments, positions
 from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, is_for_jax, refuse_bound_linen
 from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.plans.arguments import (
-    CheckpointOptions,
-    Planning,
-    RematOptions,
-    check_alone,
-    make_options,
-    make_request,
-)
+from remat_plan.plans.arguments import CheckpointOptions, Planning, RematOptions, asks_for_plans, make_options
 from remat_plan.plans.book import PlanBook, PlanOptions
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.policies import guarded
@@ -154,8 +147,7 @@ def remat(
         >>> gradient.shape
         (64, 64)
     """
-    if policy is not None:
-        check_alone(policy, budget, strategy, planning)
+    if policy is not None and not asks_for_plans(policy, budget, strategy, planning):
         return checkpoint(
             fn, policy=policy, prevent_cse=prevent_cse, static_argnums=static_argnums, static_argnames=static_argnames
         )
@@ -164,10 +156,12 @@ def remat(
         argnums = 0 if budget is not None or has_aux else ()
     elif not positions(argnums):
         raise ValueError(f"argnums={short(argnums)}: name at least one argument to differentiate.")
-    request = make_request(budget, strategy, positions(argnums), has_aux, static_argnums, **planning)
-    options = make_options(budget, request, static_argnames, prevent_cse, **planning)
+    options = make_options(
+        budget, strategy, static_argnums, prevent_cse, static_argnames, positions(argnums), has_aux, **planning
+    )
     options = replace(options, is_mark=budget is None and strategy is None, any_function=any_function)
-    return _decorated("rp.remat", fn, options)
+    make = functools.partial(_decorate, "rp.remat", options=options)
+    return make if fn is None else make(fn)
 
 
 @overload
@@ -218,18 +212,18 @@ def checkpoint(
         >>> layers(jnp.ones((64, 64)), jnp.ones((4096, 64))).shape
         (4096, 64)
     """
-    if budget is None and strategy is None:
-        check_alone(policy, budget, strategy, others)
+    make: Callable[..., Any]
+    if not asks_for_plans(policy, budget, strategy, others):
         if unknown := sorted(set(others) - set(CheckpointOptions.__annotations__)):
             raise unknown_argument(unknown[0], CheckpointOptions.__annotations__, "of rp.checkpoint")
         others.update(policy=guarded(policy), prevent_cse=prevent_cse)
         make = functools.partial(_whole, static_argnums=static_argnums, static_argnames=static_argnames, others=others)
-        return make if fun is None else make(fun)
-    check_alone(policy, budget, strategy, {})
-    if not isinstance(prevent_cse, bool):
+    elif isinstance(prevent_cse, bool):
+        options = make_options(budget, strategy, static_argnums, prevent_cse, static_argnames, **others)
+        make = functools.partial(_decorate, "rp.checkpoint", options=options)
+    else:
         raise TypeError(f"prevent_cse={short(prevent_cse)}: True or False where a budget or a strategy is given.")
-    request = make_request(budget, strategy, (), False, static_argnums, **others)
-    return _decorated("rp.checkpoint", fun, make_options(budget, request, static_argnames, prevent_cse, **others))
+    return make if fun is None else make(fun)
 
 
 def _whole(
@@ -260,10 +254,6 @@ def _whole(
         return _jax_checkpoint(call.flat_fn, **{**others, "prevent_cse": barriers})(*call.leaves)
 
     return checkpointed
-
-
-def _decorated(door: str, fn: Callable[..., Any] | None, options: PlanOptions) -> Any:
-    return functools.partial(_decorate, door, options=options) if fn is None else _decorate(door, fn, options)
 
 
 def _decorate(door: str, fn: Callable[..., Any], options: PlanOptions) -> Planned:

@@ -29,7 +29,7 @@ from remat_plan.graph.argnums import positions
 from remat_plan.graph.call import struct_of
 from remat_plan.loops.scan import ScheduleLike, scan
 from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.arguments import Planning, asks_for_plans, make_options
 from remat_plan.plans.book import PlanBook
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import door
@@ -41,6 +41,8 @@ try:
     from flax.linen.transforms import lift_transform
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ImportError('rp.linen needs Flax: pip install "remat_plan[flax]"') from error
+
+Fn = Callable[..., Any]
 
 
 @door
@@ -99,18 +101,15 @@ def remat(
     if module is not None and not callable(module):
         raise TypeError(f"rp.linen.remat needs a module class or a method, not {type(module).__name__}.")
     lifting = {"variables": variables, "rngs": rngs}
-    if budget is None and strategy is None:
-        check_alone(policy, budget, strategy, planning)
+    if not asks_for_plans(policy, budget, strategy, planning):
         given = {"policy": guarded(policy), "prevent_cse": prevent_cse, "static_argnums": static_argnums}
         make = functools.partial(_whole, options={**lifting, **given, "methods": methods})
     else:
-        check_alone(policy, budget, strategy, {})
         if methods is not None and (
             isinstance(methods, (str, Mapping)) or not all(isinstance(m, str) for m in methods)
         ):
             raise TypeError(f"methods={short(methods)}: give a list of names of methods.")
-        request = make_request(budget, strategy, (), False, _packed(static_argnums), **planning)
-        book = PlanBook(make_options(budget, request, (), prevent_cse, **planning))
+        book = PlanBook(make_options(budget, strategy, _packed(static_argnums), prevent_cse, **planning))
         make = functools.partial(_planned, book=book, lifting=lifting, methods=methods)
     return make if module is None else make(module)
 
@@ -146,37 +145,27 @@ def _packed(static_argnums: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(n + 1 if n > 0 else n for n in numbers)
 
 
-def planned_scope(
-    fn: Callable[..., Any], book: PlanBook, variables: Any = True, rngs: Any = True
-) -> Callable[..., Any]:
-    """Lift a function of scopes so that what it computes is planned (a transform as those of ``flax.core.lift``).
+def planned_scope(fn: Fn, book: PlanBook, variables: Any, rngs: Any) -> Fn:
+    """Lift a function of scopes so that what it computes is planned (a transform as those of ``flax.core.lift``)."""
 
-    Args:
-        fn: a function of a scope (or several) and arguments.
-        book: its plans.
-        variables, rngs: the collections and random streams that are lifted.
-    """
-
-    def packed(
-        scope_fn: Callable[..., Any],
-        repack_fn: Callable[..., Any],
-        variable_groups: Any,
-        rng_groups: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def packed(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
         def pure(variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
             scopes = scope_fn(variable_groups, rng_groups)
             return fn(scopes, *args, **kwargs), repack_fn(scopes)
 
         return book.run(pure, (variable_groups, rng_groups, *args), kwargs)
 
-    lifted = lift.pack(packed, (variables,), (variables,), (rngs,), name="remat", enable_kwargs=True)
+    return _unless_initializing(
+        lift.pack(packed, (variables,), (variables,), (rngs,), name="remat", enable_kwargs=True), fn
+    )
+
+
+def _unless_initializing(lifted: Fn, initialise: Fn) -> Fn:
+    """A lifted function of scopes, and another one in its place while variables are initialised."""
 
     def run(scopes: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(scope.get_flag("initializing", False) for scope in scopes):
-            return fn(scopes, *args, **kwargs)
-        return lifted(scopes, *args, **kwargs)
+        initializing = any(scope.get_flag("initializing", False) for scope in scopes)
+        return (initialise if initializing else lifted)(scopes, *args, **kwargs)
 
     return run
 
@@ -240,23 +229,18 @@ def remat_scan(
 
 
 def scanned_scope(
-    fn: Callable[..., Any],
+    fn: Fn,
     length: int,
     axes: Mapping[Any, int],
     broadcast: Any,
     rngs: Mapping[Any, bool],
     metadata: dict[Any, Any],
     options: Mapping[str, Any],
-) -> Callable[..., Any]:
+) -> Fn:
     """Lift a function of scopes to a loop over stacked variables (a transform as those of ``flax.core.lift``).
 
-    Args:
-        fn: a function of a scope (or several) and one value, which returns the next value.
-        length: the trip count.
-        axes, broadcast: the collections that are stacked, and those that are shared.
-        rngs: the random streams, with whether they are split.
-        metadata: for variables with metadata.
-        options: of ``loops.scan.scan``.
+    ``fn`` takes a scope (or several) and one value and returns the next value; collections are stacked along ``axes``
+    or shared (``broadcast``); ``options`` are those of ``loops.scan.scan``.
     """
     initialise = lift.scan(
         lambda scopes, value: (fn(scopes, value), ()),
@@ -264,9 +248,7 @@ def scanned_scope(
     )  # fmt: skip
     splits = tuple(rngs.values())
 
-    def packed(
-        scope_fn: Callable[..., Any], repack_fn: Callable[..., Any], variable_groups: Any, rng_groups: Any, value: Any
-    ) -> Any:
+    def packed(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, value: Any) -> Any:
         shared, *stacked = variable_groups
         rows = [meta.remove_axis(group, 0, metadata) for group in stacked]
         given = [_split(g, length) if split else None for g, split in zip(rng_groups, splits, strict=True)]
@@ -290,13 +272,7 @@ def scanned_scope(
 
     groups = (broadcast, *axes)
     lifted = lift.pack(packed, groups, groups, tuple(rngs), name="scan")
-
-    def run(scopes: Any, value: Any) -> Any:
-        if any(scope.get_flag("initializing", False) for scope in scopes):
-            return initialise(scopes, value)[0]
-        return lifted(scopes, value)
-
-    return run
+    return _unless_initializing(lifted, lambda scopes, value: initialise(scopes, value)[0])
 
 
 def _traced(step: Callable[..., Any], value: Any, rows: Any) -> Callable[..., Any]:

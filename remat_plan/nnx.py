@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from remat_plan.planning.strategies.values import StrategyLike
-from remat_plan.plans.arguments import Planning, check_alone, make_options, make_request
+from remat_plan.plans.arguments import Planning, asks_for_plans, make_options
 from remat_plan.plans.book import PlanBook
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import door
@@ -82,14 +82,12 @@ def remat(
             "rp.nnx.remat: decorate the method in its class, or pass a function that takes the module as an "
             "argument, such as lambda model, x: model(x); a module that is bound to the function cannot be updated."
         )
-    if budget is None and strategy is None:
-        check_alone(policy, budget, strategy, planning)
+    if not asks_for_plans(policy, budget, strategy, planning):
         static = static_argnums if isinstance(static_argnums, int) else tuple(static_argnums)
         make = functools.partial(nnx.remat, policy=guarded(policy), prevent_cse=prevent_cse, static_argnums=static)
     else:
-        check_alone(policy, budget, strategy, {})
-        request = make_request(budget, strategy, (), False, static_argnums, **planning)
-        make = functools.partial(_planned, book=PlanBook(make_options(budget, request, (), prevent_cse, **planning)))
+        book = PlanBook(make_options(budget, strategy, static_argnums, prevent_cse, **planning))
+        make = functools.partial(_planned, book=book)
     return make if f is None else make(f)
 
 

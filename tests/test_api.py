@@ -92,13 +92,13 @@ def test_nothing_is_computed():
 def plans_made(monkeypatch):
     """Counts the plans that are made."""
     made = []
-    original = book.make_plan
+    original = book.plan_program
 
     def counting(*args, **kwargs):
         made.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(book, "make_plan", counting)
+    monkeypatch.setattr(book, "plan_program", counting)
     return made
 
 

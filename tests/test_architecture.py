@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "verify": {"_compat", "small", "cost", "compiled"},
     "clock": {"small", "cost", "verify"},
     "traced": {"_compat", "small", "graph", "rewrite", "structures"},
-    "results": {"_compat", "small", "solve", "graph", "cost", "verify", "clock", "traced"},
+    "results": {"_compat", "small", "graph", "cost", "verify", "clock", "traced"},
     "report": {"small", "graph", "planning", "results"},
     "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "traced", "results"},
     "plans": {

@@ -64,7 +64,7 @@ def test_planned_functions_keep_their_plans(way, monkeypatch):
     again = way(planned)
     assert again.plans == planned.plans
     assert again is not planned
-    monkeypatch.setattr("remat_plan.plans.book.make_plan", None)  # nothing is planned again
+    monkeypatch.setattr("remat_plan.plans.book.plan_program", None)  # nothing is planned again
     assert jnp.allclose(jax.grad(again)(W, X), want)
     assert again.__name__ == "loss"
 

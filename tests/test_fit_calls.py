@@ -184,8 +184,7 @@ def test_schedules_that_no_longer_fit_are_searched_anew(said):
     first = step.report
     grown = int(first.budget_bytes - first.planned.peak_bytes) // 4 + 2000
     step(params, x, jnp.ones(grown))
-    kinds = [fits[0] for fits in step._found.values()]
-    (before, _), (after, _) = kinds
+    before, after = (fits[0].found for fits in step._found.values())
     assert after.trial.schedules != before.trial.schedules
     assert after.report.planned.peak_bytes <= first.budget_bytes
     assert len(said()) == 1

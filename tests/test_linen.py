@@ -252,8 +252,8 @@ def test_flax_lifts_over_it(lift):
 
 def test_planned_once_for_all_layers_and_steps(monkeypatch):
     made = []
-    original = book.make_plan
-    monkeypatch.setattr(book, "make_plan", lambda *args: made.append(1) or original(*args))
+    original = book.plan_program
+    monkeypatch.setattr(book, "plan_program", lambda *args: made.append(1) or original(*args))
     block = nothing(Block)
     model = stack(block)
     variables = model.init(KEYS, X)

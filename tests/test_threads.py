@@ -46,13 +46,13 @@ def at_once(work, inputs):
 @pytest.fixture
 def planned_sizes(monkeypatch):
     """How many rows the programs had that were planned, in order."""
-    made, make_plan = [], book.make_plan
+    made, plan_program = [], book.plan_program
 
-    def counted(judge, *args):
-        made.append(judge.program.call.leaves[1].shape[0])
-        return make_plan(judge, *args)
+    def counted(program, *args):
+        made.append(program.call.leaves[1].shape[0])
+        return plan_program(program, *args)
 
-    monkeypatch.setattr(book, "make_plan", counted)
+    monkeypatch.setattr(book, "plan_program", counted)
     return made
 
 

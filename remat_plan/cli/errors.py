@@ -20,13 +20,7 @@ _FRAMES = 3
 
 
 class InputError(Exception):
-    """What a user gave cannot be used.
-
-    Attributes:
-        what: what is so.
-        advice: what to do.
-        place: the user's own lines, as Python prints them; may be empty.
-    """
+    """What a user gave cannot be used: what is so, what to do, the user's own lines as Python prints them."""
 
     def __init__(self, what: str, advice: str = "", place: str = ""):
         super().__init__(what)
@@ -38,8 +32,7 @@ class InputError(Exception):
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of an exception that are the user's: not of Python, installed packages, or this one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [f for f in frames if _is_own(f.filename)]
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
 
 
 def _is_own(filename: str) -> bool:
@@ -50,12 +43,9 @@ def _is_own(filename: str) -> bool:
 
 
 def user_error(error: BaseException, doing: str, advice: str) -> InputError:
-    """Tell of an exception in the user's code: its type and message, and the user's own lines.
+    """Tell of an exception in the user's code: its type and message, the user's own lines, what to know or to do.
 
-    Args:
-        error: what was raised.
-        doing: what was going on, for example ``"importing train.py"``.
-        advice: what to know or to do.
+    ``doing`` is what was going on, for example ``"importing train.py"``.
     """
     if isinstance(error, SystemExit):
         what = f"{doing} called sys.exit({error.code!r})."

@@ -25,13 +25,10 @@ from remat_plan.small.wording import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What FUNCTION is to return.
+    """What FUNCTION is to return: a function, in words and as an argument is called; its arguments; options of a door.
 
     Attributes:
-        what: the first thing of it, in words.
-        name: the same, as an argument is called.
         options: what may be said beside it and its arguments, with what holds where it is not said.
-        door: the function that these are for, which tells what they mean.
         inputs: what FUNCTION itself is given, in words; "" for nothing.
     """
 
@@ -47,19 +44,10 @@ class Kind:
         return f"({self.name}, args) or ({self.name}, args, options)"
 
 
-_OF_STEPS = {
-    "donate_argnums": (),
-    "static_argnums": (),
-    "in_shardings": None,
-    "out_shardings": None,
-    "compiler_options": None,
-}
-LOSS = Kind(
-    "loss function",
-    "loss_fn",
-    {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None},
-    "remat_plan.plan",
-)
+_OF_LOSSES = {"argnums": 0, "has_aux": False, "static_argnums": (), "kwargs": None}
+_OF_JIT: dict[str, Any] = dict.fromkeys(("in_shardings", "out_shardings", "compiler_options"))
+_OF_STEPS = {"donate_argnums": (), "static_argnums": (), **_OF_JIT}
+LOSS = Kind("loss function", "loss_fn", _OF_LOSSES, "remat_plan.plan")
 STEP = Kind("training step", "train_step", _OF_STEPS, "remat_plan.fit")
 STEPS = replace(STEP, inputs="the number of examples in a batch")
 
@@ -75,10 +63,6 @@ class Problem:
 
 def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
     """Import the file, find the function; return one that calls it and checks what it returns.
-
-    Args:
-        text: ``PATH.py:FUNCTION``.
-        kind: what the function is to return.
 
     Raises:
         InputError: no such file or function, or the file raises. What is returned raises it where the function raises,
@@ -99,17 +83,11 @@ def load(text: str, kind: Kind = LOSS) -> Callable[..., Problem]:
 
 
 def split(text: str) -> tuple[Path, str]:
-    """Return path and function name.
-
-    Raises:
-        InputError: one of them is missing, or there is no such file.
-    """
+    """Return path and function name; ``InputError`` if one of them is missing, or there is no such file."""
     head, colon, name = text.rpartition(":")
     if not colon or not head or not name.isidentifier():
-        raise InputError(
-            f"{text!r} does not name a function in a file.",
-            "Write PATH.py:FUNCTION, for example train.py:problem.",
-        )
+        advice = "Write PATH.py:FUNCTION, for example train.py:problem."
+        raise InputError(f"{text!r} does not name a function in a file.", advice)
     path = Path(head).expanduser()
     if path.is_dir():
         raise InputError(f"{head} is a folder.", "Name a Python file in it: PATH.py:FUNCTION.")
@@ -162,10 +140,8 @@ def _find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[...
         defined = f"It defines {', '.join(own)}." if own else "It defines no function."
         raise InputError(f"{path.name} has no function {name!r}.", defined + did_you_mean(name, own))
     if not callable(function):
-        raise InputError(
-            f"{path.name}:{name} is not a function but {type(function).__name__}.",
-            f"Name a function that returns {kind.shape}.",
-        )
+        what = f"{path.name}:{name} is not a function but {type(function).__name__}."
+        raise InputError(what, f"Name a function that returns {kind.shape}.")
     try:
         inspect.signature(function).bind(*([1] if kind.inputs else []))
     except TypeError as error:
@@ -181,23 +157,16 @@ def _find(module: ModuleType, path: Path, name: str, kind: Kind) -> Callable[...
 
 
 def check(made: Any, label: str, kind: Kind) -> Problem:
-    """Check what FUNCTION returned.
-
-    Raises:
-        InputError: it is no function with arguments.
-    """
+    """Check what FUNCTION returned; ``InputError`` if it is no function with arguments."""
     if not isinstance(made, (tuple, list)) or len(made) not in (2, 3):
         raise InputError(f"{label} returned the wrong thing: {_tell(made)}.", f"It must return {kind.shape}.")
     fn, args, options = (*made, None)[:3]
     if not callable(fn):
-        raise InputError(
-            f"the first thing that {label} returned is {_tell(fn)}, not a function.", f"It must return {kind.shape}."
-        )
+        what = f"the first thing that {label} returned is {_tell(fn)}, not a function."
+        raise InputError(what, f"It must return {kind.shape}.")
     if not isinstance(args, (tuple, list)) or hasattr(args, "_fields"):
-        raise InputError(
-            f"the second thing that {label} returned is {_tell(args)}.",
-            f"It must be a tuple of the {kind.what}'s arguments; with one argument: (params,).",
-        )
+        advice = f"It must be a tuple of the {kind.what}'s arguments; with one argument: (params,)."
+        raise InputError(f"the second thing that {label} returned is {_tell(args)}.", advice)
     advice = f"It must be a dict with some of {', '.join(kind.options)}, which mean the same as in {kind.door}."
     if options is not None and not isinstance(options, Mapping):
         raise InputError(f"the third thing that {label} returned is {_tell(options)}.", advice)

@@ -51,11 +51,7 @@ class Exit(enum.IntEnum):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; see the module docstring.
-
-    Args:
-        arguments: what stands after ``remat-plan``; by default those of this process.
-    """
+    """Run one command and return its exit code; see the module docstring."""
     options = make_parser().parse_args(arguments)
     filtering = jax.config.jax_traceback_filtering
     try:
@@ -103,20 +99,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_budgets(options: argparse.Namespace) -> None:
-    """Refuse a budget that is none before the user's file is imported, which may take long.
-
-    Raises:
-        InputError: with the text of the parser of budgets.
-    """
-    needs_budget = options.command in ("plan", "measure") and options.strategy == "auto" and options.goal != "time"
-    if needs_budget and options.budget is None:
-        raise InputError(
-            f"{options.command} needs a budget.", "Give --budget 60% (of the current peak), 8GiB, or device."
-        )
-    if options.command in ("fit", "max-batch") and options.budget is None:
-        share = " 60% (of the step as written)," if options.command == "fit" else ""
-        raise InputError(f"{options.command} needs a budget.", f"Give --budget{share} 24GB, or device.")
-    budget = getattr(options, "budget", None)
+    """Refuse a budget that is none before the user's file is imported, which may take long."""
+    budget, command = getattr(options, "budget", None), options.command
+    examples = {"fit": "60% (of the step as written), 24GB", "max-batch": "24GB"}
+    if command in ("plan", "measure") and options.strategy == "auto" and options.goal != "time":
+        examples[command] = "60% (of the current peak), 8GiB"
+    if budget is None and command in examples:
+        raise InputError(f"{command} needs a budget.", f"Give --budget {examples[command]}, or device.")
     for text in budget if isinstance(budget, list) else [budget]:
         try:
             if text is not None:
@@ -126,11 +115,7 @@ def _check_budgets(options: argparse.Namespace) -> None:
 
 
 def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
-    """Run a command; tell errors in the user's function from errors in what was asked.
-
-    Raises:
-        InputError: for both. BudgetError. Other exceptions: failures of this library.
-    """
+    """Run a command; ``InputError`` tells errors in the user's function, or in what was asked, from failures here."""
     command, kind = _COMMANDS[options.command]
     try:
         return command(problem, options, make)
@@ -145,8 +130,7 @@ def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown
             raise user_error(error, f"tracing {name}", advice) from error
         if not isinstance(error, (TypeError, ValueError, ImportError)):
             raise
-        words = " ".join(getattr(error, "__notes__", ()))
-        raise InputError(str(error), words) from error  # remat_plan's own words about an argument
+        raise InputError(str(error), " ".join(getattr(error, "__notes__", ()))) from error  # our words of an argument
 
 
 def _asked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -159,9 +143,8 @@ def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
 
 
 def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
-    limits = {"must_save": options.must_save or (), "must_recompute": options.must_recompute or ()}
-    asked = _asked(options, "budget", "strategy", "never_recompute", "verify", "target", "cost", "existing", "goal")
-    plan = rp.plan(problem.fn, *problem.args, **limits, **asked, **problem.options)
+    names = "budget strategy must_save must_recompute never_recompute verify target cost existing goal"
+    plan = rp.plan(problem.fn, *problem.args, **_asked(options, *names.split()), **problem.options)
     if options.search:
         show(plan.search)
         print()

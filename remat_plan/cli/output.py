@@ -28,11 +28,7 @@ class Outputs:
     plot: str | None = None
 
     def check(self) -> None:
-        """Find out before planning whether the files can be written.
-
-        Raises:
-            InputError: a folder that is missing, an unknown picture format, matplotlib not installed.
-        """
+        """Find out before planning whether the files can be written: ``InputError`` tells why not."""
         for option, target in (("--json", self.json), ("--html", self.html), ("--plot", self.plot)):
             if target is not None and not (option == "--json" and target == "-"):
                 _check_place(option, target)
@@ -43,12 +39,9 @@ class Outputs:
             raise InputError("two reports go to the same file.", "Give each of --json, --html and --plot its own.")
 
     def write(self, report: Shown, title: str) -> None:
-        """Print a report and write it to the files asked for; each is complete or as it was before.
+        """Print a report and write it to the files asked for, all made before the first is written.
 
-        All are made before the first is written.
-
-        Raises:
-            InputError: a file cannot be written.
+        Each is complete or as it was before: ``InputError`` if it cannot be written.
         """
         files: dict[str, bytes] = {}
         if self.json is not None and self.json != "-":
@@ -84,10 +77,8 @@ def _check_picture(target: str) -> None:
 
     known = FigureCanvasAgg.get_supported_filetypes()
     if Path(target).suffix[1:].lower() not in known:
-        raise InputError(
-            f"--plot {target}: the name must end in an image format.",
-            f"One of: .{', .'.join(sorted(known))}.",
-        )
+        advice = f"One of: .{', .'.join(sorted(known))}."
+        raise InputError(f"--plot {target}: the name must end in an image format.", advice)
 
 
 def _picture(report: Shown, target: str) -> bytes:
@@ -100,10 +91,7 @@ def _picture(report: Shown, target: str) -> bytes:
 def write_whole(target: str, content: bytes) -> None:
     """Write a file so that it is whole or as it was before: to a temporary name beside it, then renamed.
 
-    What is no ordinary file (``/dev/null``, a pipe) is written to as it is.
-
-    Raises:
-        InputError: it cannot be written.
+    What is no ordinary file (``/dev/null``, a pipe) is written to as it is. ``InputError`` if it cannot be written.
     """
     path = Path(os.path.realpath(target))
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")

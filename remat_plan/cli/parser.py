@@ -153,9 +153,11 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "choices": get_args(Goal), "default": "memory",
         "help": "the least recomputation within the budget (memory, the default), or the fastest step (time)",
     }),
-    (_PLANS, "--must-save", {**_NAMES, "help": "checkpoint_name names of values that are never recomputed"}),
+    (_PLANS, "--must-save", {
+        **_NAMES, "default": [], "help": "checkpoint_name names of values that are never recomputed",
+    }),
     (_PLANS, "--must-recompute", {
-        **_NAMES, "help": "checkpoint_name names of values that are never saved for the backward pass",
+        **_NAMES, "default": [], "help": "checkpoint_name names of values that are never saved for the backward pass",
     }),
     (_PLANS, "--never-recompute", {
         **_NAMES, "help": "primitives that are never recomputed, such as dot_general (default: collectives)",

@@ -1,7 +1,7 @@
 """What functions that plan themselves take, checked before anything is traced.
 
-In: what a user gave to ``remat``, ``checkpoint`` or one of Flax. Out: a ``Request`` and ``PlanOptions``; the names and
-types of the arguments, for editors.
+In: what a user gave to ``remat``, ``checkpoint`` or one of Flax. Out: ``PlanOptions``; the names and types of the
+arguments, for editors.
 """
 
 from __future__ import annotations
@@ -57,32 +57,33 @@ class CheckpointOptions(_Options, total=False):
     concrete: bool
 
 
-def check_alone(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a policy where something is planned, options of planning where nothing is."""
-    if policy is not None and (budget is not None or strategy is not None):
+def asks_for_plans(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> bool:
+    """Tell whether something is to be planned: there is a budget or a strategy.
+
+    ``ValueError`` for a policy where something is planned, and options of planning where nothing is.
+    """
+    if budget is None and strategy is None:
+        if useless := sorted(planning.keys() & Planning.__annotations__.keys()):
+            raise ValueError(f"{useless[0]} is only for planning: pass a budget or a strategy too.")
+        return False
+    if policy is not None:
         other = "budget" if budget is not None else "strategy"
         raise ValueError(f"pass either policy or {other}: a policy says what to save, a {other} has it planned.")
-    useless = sorted(set(planning) & set(Planning.__annotations__))
-    if useless:
-        raise ValueError(f"{useless[0]} is only for planning: pass a budget or a strategy too.")
+    return True
 
 
-def make_request(
-    budget: Any,
+def make_options(
+    budget: int | str | float | None,
     strategy: StrategyLike | None,
-    argnums: tuple[int, ...],
-    has_aux: bool,
     static_argnums: int | Sequence[int],
+    prevent_cse: bool,
+    static_argnames: str | Sequence[str] = (),
+    argnums: tuple[int, ...] = (),
+    has_aux: bool = False,
+    /,
     **planning: Unpack[Planning],
-) -> Request:
-    """Check what a door was given, before anything is traced, and return what plans are asked for.
-
-    Args:
-        argnums: empty for a function that is no loss.
-
-    Raises:
-        TypeError, ValueError: an argument is wrong; the message names it.
-    """
+) -> PlanOptions:
+    """Check what a door was given, before anything is traced; ``argnums`` are empty for a function that is no loss."""
     if unknown := sorted(set(planning) - set(Planning.__annotations__)):
         raise unknown_argument(unknown[0], RematOptions.__annotations__)
     row, settings = resolve_strategy(strategy or ("memory" if budget is None else "auto"))
@@ -93,17 +94,7 @@ def make_request(
         planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute")
     )
     verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
-    return Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
-
-
-def make_options(
-    budget: int | str | float | None,
-    request: Request,
-    static_argnames: str | Sequence[str],
-    prevent_cse: bool,
-    **planning: Unpack[Planning],
-) -> PlanOptions:
-    """Put together what a self-planning function must know."""
+    request = Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     parsed = None if budget is None else parse_budget(budget)
     target, cost = planning.get("target"), check_cost(planning.get("cost", "table"))

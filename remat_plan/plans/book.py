@@ -21,14 +21,11 @@ import jax
 
 from remat_plan import _compat
 from remat_plan.graph.call import check_loss, make_call, make_function_call
-from remat_plan.plans.one_program import make_plan
-from remat_plan.report.plans import plan_status
+from remat_plan.plans.one_program import plan_program
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.emit import as_array
-from remat_plan.search.candidates import Candidates, Request
-from remat_plan.search.judge import Judge
+from remat_plan.search.candidates import Request
 from remat_plan.small.budget import Budget
-from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
 from remat_plan.traced import marks
 from remat_plan.traced.programs import Program, Traced, traced_function
@@ -43,15 +40,9 @@ make again."""
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a self-planning function was told.
+    """What a self-planning function was told; ``request.argnums`` is empty for a function that is no loss.
 
     Attributes:
-        budget: None where the strategy needs none.
-        request: what plans are asked for; ``argnums`` is empty for a function that is no loss.
-        target: the device that plans are for.
-        static_argnames: keyword arguments that are not traced.
-        prevent_cse: as in ``jax.checkpoint``, for the segments.
-        cost: whose seconds plans go by.
         any_function: whether the function need not be a loss: it is one if it returns a scalar.
         is_mark: whether neither a budget nor a strategy was given, so that a training step around it may plan.
         plans_alone: whether a mark plans by itself where no such step is around it.
@@ -70,11 +61,9 @@ class PlanOptions:
 
 
 class PlanBook:
-    """Plans for the programs that one function (or one module class) turns out to be.
+    """Plans for the programs that one function (or one module class) turns out to be, by their digests.
 
-    Attributes:
-        options: what they are asked for.
-        plans: digests of programs to their plans, of the ``MOST_PLANS`` that were planned last.
+    Those of the ``MOST_PLANS`` programs that were planned last are kept.
     """
 
     def __init__(self, options: PlanOptions):
@@ -120,7 +109,8 @@ class PlanBook:
         elif r.argnums:
             call = make_call(fn, args, kwargs, r.argnums, r.static_argnums, self.options.static_argnames)
         call, closed, shapes = call.trace()
-        if r.argnums and not (self.options.any_function and _returns_array(shapes)):
+        returns_array = any(leaf.shape != () for leaf in jax.tree.leaves(shapes)[:1])  # first, so it is no loss
+        if r.argnums and not (self.options.any_function and returns_array):
             check_loss(call, shapes, r.has_aux)
             return Traced(call, closed, jax.tree.structure(shapes), True, ())
         if r.argnums and moving is None:
@@ -133,7 +123,6 @@ class PlanBook:
             return self.trace(fn, args, kwargs)
 
     def schedule_of(self, program: Program) -> Sequence[Any]:
-        """The schedule of a program's plan."""
         return self.plan_for(program).schedule
 
     def plan_for(self, program: Program) -> Plan:
@@ -148,24 +137,14 @@ class PlanBook:
             return plan
 
     def _make_plan(self, program: Program) -> Plan:
-        started = time.perf_counter()
-        with Progress("remat_plan", self.options.progress) as shown:
-            judge = Judge(program, resolve(self.options.target), shown, self.options.cost)
-            candidates = Candidates(judge.rules, shown)
-            plan = make_plan(judge, candidates, self.options.budget, self.options.request, started)
-        shown.conclude(plan_status(plan, program.call.fn, judge.compiles))
-        return plan
+        o, started = self.options, time.perf_counter()
+        return plan_program(program, resolve(o.target), o.budget, o.request, o.cost, o.progress, started)
 
 
 def _digest(program: Program) -> str:
     """The name of a program among plans; where its arrays lie on several devices another one, as its peaks are."""
     digest, layout = program.fingerprint.digest, program.call.layout
     return f"{digest}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:8]}" if layout else digest
-
-
-def _returns_array(shapes: Any) -> bool:
-    """Tell whether what a function returns first is no scalar, so that it cannot be a loss."""
-    return any(leaf.shape != () for leaf in jax.tree.leaves(shapes)[:1])
 
 
 def _has_vjp(traced: Traced) -> bool:

@@ -12,16 +12,18 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
+from remat_plan.report.plans import plan_status
 from remat_plan.results.decisions import decide
 from remat_plan.results.evidence import Search, Tried, reduce_timeline
 from remat_plan.results.places import effect_notes
-from remat_plan.results.plan import NO_BUDGET, NO_SEARCH, Plan
+from remat_plan.results.plan import NO_BUDGET, Plan
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
 from remat_plan.search.driver import most_compiles
@@ -30,6 +32,9 @@ from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, format_bytes
+from remat_plan.small.progress import Progress
+from remat_plan.traced.programs import Program
+from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -48,6 +53,23 @@ _MAYBE_SPREAD = (
 _LEFT_AS_WRITTEN = (
     "left as written, with its own jax.checkpoint regions: it fits, and nothing that fits is predicted to be faster"
 )
+
+
+def plan_program(
+    program: Program,
+    target: Target,
+    budget: Budget | None,
+    request: Request,
+    cost: str,
+    progress: bool | None,
+    started: float,
+) -> Plan:
+    """Plan for a program as ``make_plan`` does, with progress shown and, in the end, what came out."""
+    with Progress("remat_plan", progress) as shown:
+        judge = Judge(program, target, shown, cost)
+        plan = make_plan(judge, Candidates(judge.rules, shown), budget, request, started)
+    shown.conclude(plan_status(plan, program.call.fn, judge.compiles))
+    return plan
 
 
 @garbage.seldom_in
@@ -77,31 +99,34 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     else:
         chosen = _choose(judge, candidates, budget_bytes, request, verify, most)
     schedule = chosen.schedule
-    figures = Figures(
+    predicted, compiled = judge.predicted_bytes(schedule), peak(schedule) if verify else None
+    unverified = [_NOT_VERIFIED] if request.verify and not verify else []
+    plan = describe(
+        judge,
+        task,
+        request,
+        schedule,
+        [*unverified, *_spread_notes(judge), *chosen.notes, *_unborne_notes(compiled, plain, predicted)],
+        started,
+        within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
         budget=budget.text if budget is not None else NO_BUDGET,
         budget_bytes=budget_bytes,
         written_peak_bytes=baseline,
         plain_peak_bytes=plain,
-        predicted_peak_bytes=judge.predicted_bytes(schedule),
-        compiled_peak_bytes=peak(schedule) if verify else None,
+        predicted_peak_bytes=predicted,
+        compiled_peak_bytes=compiled,
         compiled_overhead=judge.compiled_overhead(schedule) if verify else None,
-        within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
+        search=chosen.log(judge, budget_bytes),
     )
-    unverified = [_NOT_VERIFIED] if request.verify and not verify else []
-    notes = [*unverified, *_spread_notes(judge), *chosen.notes, *_unborne_notes(figures)]
-    search = chosen.log(judge, budget_bytes)
-    plan = describe(judge, task, request, schedule, figures, notes, started, search)
     _LOG.info("planned program %s in %.2f s: %r", plan.fingerprint, plan.planning_seconds, plan)
     return plan
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a search came to.
+    """The schedule that a search came to, and what is to be said about it.
 
     Attributes:
-        schedule: the one to use.
-        notes: what is to be said about it.
         peaks: compiled, of the schedules that were tried.
         clocked: of those that were run, their seconds over those of the plain step.
     """
@@ -148,45 +173,20 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
     return f"{again} of {len(schedule)} segments recomputed" if again else "structures planned inside"
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Budget, peaks and compiled overhead of a plan; attributes as of ``Plan``.
-
-    Attributes:
-        within_bytes: what the lower bound on overhead is for.
-    """
-
-    budget: str
-    budget_bytes: int | None
-    written_peak_bytes: int
-    plain_peak_bytes: int
-    predicted_peak_bytes: int
-    compiled_peak_bytes: int | None
-    compiled_overhead: float | None
-    within_bytes: int
-
-
 def describe(
     judge: Judge,
     task: Task,
     request: Request,
     schedule: Schedule,
-    figures: Figures,
     notes: Sequence[str],
     started: float,
-    search: Search = NO_SEARCH,
+    within_bytes: int,
+    **figures: Any,
 ) -> Plan:
     """Say what a schedule is, as a plan.
 
-    Args:
-        judge: of the program.
-        task: what its strategy was given.
-        request: what was asked for.
-        schedule: what was chosen.
-        figures: its budget, its peaks, its overhead as compiled.
-        notes: what else is to be said.
-        started: when planning began (``time.perf_counter``).
-        search: its log.
+    ``task`` is what its strategy was given, ``within_bytes`` what the lower bound on overhead is for; ``figures`` are
+    other fields of the plan: its budget, its peaks, its overhead as compiled, its log.
     """
     program = judge.program
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
@@ -195,17 +195,10 @@ def describe(
     return Plan(
         strategy=request.strategy.name,
         target=judge.device,
-        budget=figures.budget,
-        budget_bytes=figures.budget_bytes,
-        written_peak_bytes=figures.written_peak_bytes,
-        plain_peak_bytes=figures.plain_peak_bytes,
         written_overhead=judge.overhead(program.written) if own else None,
         written_flops=judge.timeline(program.written).flops if own else None,
-        predicted_peak_bytes=figures.predicted_peak_bytes,
-        compiled_peak_bytes=figures.compiled_peak_bytes,
         overhead=overhead,
-        compiled_overhead=figures.compiled_overhead,
-        lower_bound=min(least_overhead(judge.rules, task.cuts, before, figures.within_bytes), overhead),
+        lower_bound=min(least_overhead(judge.rules, task.cuts, before, within_bytes), overhead),
         program=program.fingerprint,
         schedule=schedule,
         decisions=decide(program.graph, schedule),
@@ -219,7 +212,7 @@ def describe(
         existing=request.existing,
         notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured and overhead > 0 else tuple(notes),
         planning_seconds=time.perf_counter() - started,
-        search=search,
+        **figures,
     )
 
 
@@ -275,20 +268,15 @@ def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
 
     schedule = find_fastest(judge, candidates, request, seconds)
     known = {s: ratio for s, ratio in told.items() if ratio is not None}
-    notes = [_fastest_note(known.get(schedule), len(known), "the clock" if clock else "the compiler")]
-    return Chosen(schedule, notes, {s: judge.compiled_bytes(s) for s in told}, known if clock else {})
+    note = "the compiler does not tell the seconds of a step for this target, so the function is left unchanged"
+    if (ratio := known.get(schedule)) is not None:
+        whose = "the clock" if clock else "the compiler"
+        note = f"the fastest of {len(known)} schedules by {whose}: {ratio.value:.3f} of the plain step's seconds"
+    return Chosen(schedule, [note], {s: judge.compiled_bytes(s) for s in told}, known if clock else {})
 
 
-def _fastest_note(ratio: Ratio | None, count: int, whose: str) -> str:
-    """What is to be said of the fastest schedule."""
-    if ratio is None:
-        return "the compiler does not tell the seconds of a step for this target, so the function is left unchanged"
-    return f"the fastest of {count} schedules by {whose}: {ratio.value:.3f} of the plain step's seconds"
-
-
-def _unborne_notes(figures: Figures) -> list[str]:
+def _unborne_notes(compiled: int | None, plain: int, predicted: int) -> list[str]:
     """What is to be said where the compiled step has less than half of the savings that were predicted."""
-    compiled, plain, predicted = figures.compiled_peak_bytes, figures.plain_peak_bytes, figures.predicted_peak_bytes
     if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
         return []
     hoped, needed, before = map(format_bytes, (predicted, compiled, plain))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RESIDUALS = 20
 """Most lines that a terminal shows, and most bars of the chart: the labels of more would be too small to read."""
-
+_OF_NEEDED = "values of the program; internals of derivative rules follow from them"
 
 Group = tuple[int, "Residual"]
 """Equal rows of an analysis: how many, and one of them."""
@@ -27,12 +27,11 @@ Group = tuple[int, "Residual"]
 
 def _groups(analysis: Analysis) -> tuple[list[Group], list[Group]]:
     """Return (made by the program, arguments and constants), equal rows together, most bytes first."""
-    counts = Counter(analysis.residuals)
     made, owned = [], []
-    for row in sorted(
-        counts, key=lambda row: (-counts[row] * row.size_bytes, row.source, row.primitive, row.why, row.read_by)
-    ):
-        (owned if row.primitive in ("argument", "constant") else made).append((counts[row], row))
+    for row, count in Counter(analysis.residuals).items():
+        (owned if row.primitive in ("argument", "constant") else made).append((count, row))
+    for groups in (made, owned):
+        groups.sort(key=lambda g: (-_bytes(g), g[1].source, g[1].primitive, g[1].why, g[1].read_by))
     return made, owned
 
 
@@ -45,12 +44,10 @@ def _total(groups: Sequence[Group], what: str) -> str:
 
 
 def _label(row: Residual) -> str:
-    """The user's name, or what makes it."""
     return repr(row.name) if row.name else row.primitive
 
 
 def _type(row: Residual) -> str:
-    """Type and shape, as ``float32[8,512]``."""
     return f"{row.dtype}[{','.join(map(str, row.shape))}]"
 
 
@@ -97,12 +94,7 @@ def analysis_table(analysis: Analysis) -> Table:
         tuple(_line(*group, longest) for group in made),
         (
             Fact("plain JAX saves", size, 1.0 if saved else None, "in addition to the arguments"),
-            Fact(
-                "minimum required",
-                format_bytes(needed),
-                needed / saved if saved else None,
-                "values of the program; internals of derivative rules follow from them",
-            ),
+            Fact("minimum required", format_bytes(needed), needed / saved if saved else None, _OF_NEEDED),
             Fact("arguments", format_bytes(analysis.argument_bytes), None, "always live"),
         ),
         footnotes=(f"Read as well: {_total(owned, 'of the arguments and constants')}",) if owned else (),

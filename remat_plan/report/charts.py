@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from remat_plan.small.budget import format_bytes
 
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
+COLOURS = BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c8c8c"),
 )
-COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 """One for each series, in turn."""
 BEFORE, AFTER = VERMILION, BLUE
 """Of the plain step and of the planned one, everywhere."""
@@ -32,13 +31,9 @@ _MARGIN = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a series is drawn.
+    """How a series is drawn: its colour, the width of its line in points (0: they are not joined), its markers.
 
-    Attributes:
-        colour: as ``#rrggbb``.
-        width: of the line, in points; 0: the points are not joined.
-        marker: one of ``MARKERS``, hollow, so that another one of the same place is seen through it; "": none.
-        size: of the markers, in points.
+    Markers (of ``MARKERS``; "": none) are hollow, so that another one of the same place is seen through them.
     """
 
     colour: str
@@ -67,14 +62,9 @@ def point_look(number: int, count: int) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points in one look.
+    """Points in one look, with what each tells when it is pointed at, where a medium can.
 
-    Attributes:
-        label: for the legend.
-        look: of the line and the markers.
-        xs, ys: the points, in order.
-        hints: what each point tells when it is pointed at, where a medium can.
-        stairs: whether the height stays until the next point, instead of rising to it.
+    Of ``stairs`` the height stays until the next point, instead of rising to it.
     """
 
     label: str
@@ -111,7 +101,6 @@ class Axis:
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round numbers within the axis."""
         span = (self.high - self.low) or 1.0
         power = 10.0 ** math.floor(math.log10(span / most))
         step = next(power * m for m in (1, 2, 5, 10, 20) if span / (power * m) <= most)
@@ -140,13 +129,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over two axes.
+    """Series over two axes, drawn in this order, with lines across.
 
     Attributes:
-        title: what it shows.
-        x, y: the axes.
-        series: drawn in this order.
-        rules: lines across.
         floor: the chart is shaded from the bottom to this rule.
         columns: texts for equal stretches of the x axis, told where it is pointed at.
         unseen: what the legend of a page tells of what is not in sight.
@@ -163,22 +148,17 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no point in it."""
         return not any(len(s.xs) for s in self.series)
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars side by side, each of parts that follow each other.
+    """Bars side by side, from the top, each of parts that follow each other; ``label`` says what their lengths are.
 
     Attributes:
-        title: what it shows.
-        names: of the bars, from the top.
-        label: what their lengths are.
         parts: (label, colour, length in each bar); no legend for a label "".
         tick: writes lengths.
         spreads: what is drawn to either side of the end of each bar; empty for nothing.
-        rule: a vertical line across.
     """
 
     title: str

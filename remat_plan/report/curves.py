@@ -6,21 +6,11 @@ function as written, which is the plain one unless it has ``jax.checkpoint`` reg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from remat_plan.report.charts import (
-    AFTER,
-    BEFORE,
-    GREEN,
-    GREY,
-    Chart,
-    Look,
-    Rule,
-    Series,
-    bytes_axis,
-    overhead_axis,
-    point_look,
-)
+from remat_plan.report import charts
+from remat_plan.report.charts import Chart, Look, Rule, Series
 from remat_plan.report.tables import Cell, Column, Line, Table, figures, number_of, optional_share
 from remat_plan.small.budget import format_bytes
 
@@ -38,8 +28,22 @@ def _of_what(has_own_remat: bool) -> str:
     return "of written" if has_own_remat else "of plain"
 
 
-def _point(peak_bytes: int, overhead: float) -> str:
-    return f"peak {format_bytes(peak_bytes)}, overhead {overhead:.1%}"
+def _points(
+    label: str, look: Look, points: Sequence[tuple[int, float]], told: str = "", stairs: bool = False
+) -> Series:
+    """Peaks and overheads as a series; each point tells what it is, after what all of them tell."""
+    hints = [f"{told}peak {format_bytes(peak)}, overhead {overhead:.1%}" for peak, overhead in points]
+    return Series(label, look, [peak for peak, _ in points], [overhead for _, overhead in points], hints, stairs)
+
+
+def _chart(
+    title: str, peaks: str, overheads: str, series: Sequence[Series], rules: Sequence[Rule], zero: bool
+) -> Chart:
+    """Series of overheads over peaks, with labels of both axes; ``zero`` where peaks are seen from nothing on."""
+    x = charts.bytes_axis(peaks, [*(rule.at for rule in rules), *(x for s in series for x in s.xs)], zero)
+    return Chart(
+        title, x, charts.overhead_axis(overheads, [y for s in series for y in s.ys]), tuple(series), tuple(rules)
+    )
 
 
 def tradeoff_line(curve: Tradeoff) -> str:
@@ -76,22 +80,18 @@ def _free_note(curve: Tradeoff) -> tuple[str, ...]:
 def tradeoff_chart(curve: Tradeoff) -> Chart:
     """Overhead against peak, as stairs: a budget between two points is met by the one with the smaller peak."""
     plain = curve.plain or next(reversed(curve.points), None)
-    steps = (("plain step", plain, Look(BEFORE, 0.0, "D")), ("as written", curve.written, Look(GREY, 0.0, "s")))
-    peaks, overheads = [p.peak_bytes for p in curve.points], [p.overhead for p in curve.points]
-    hints = [_point(p.peak_bytes, p.overhead) for p in curve.points]
-    stairs = Series("least overhead within a budget", Look(AFTER, 1.6, size=5.0), peaks, overheads, hints, True)
-    marks = []
+    steps = (
+        ("plain step", plain, Look(charts.BEFORE, 0.0, "D")),
+        ("as written", curve.written, Look(charts.GREY, 0.0, "s")),
+    )
+    points = [(p.peak_bytes, p.overhead) for p in curve.points]
+    series = [_points("least overhead within a budget", Look(charts.AFTER, 1.6, size=5.0), points, stairs=True)]
     for word, step, look in steps:
         if step is not None:
             label = f"{word}: {format_bytes(step.peak_bytes)}"
-            marks.append(Series(label, look, [step.peak_bytes], [step.overhead], [label]))
-    series = (stairs, *marks)
-    return Chart(
-        f"Memory against time for {curve.target}",
-        bytes_axis(_PEAK.format("predicted"), [x for s in series for x in s.xs], zero=False),
-        overhead_axis(_OVERHEAD, [y for s in series for y in s.ys]),
-        series,
-    )
+            series.append(Series(label, look, [step.peak_bytes], [step.overhead], [label]))
+    title = f"Memory against time for {curve.target}"
+    return _chart(title, _PEAK.format("predicted"), _OVERHEAD, series, (), zero=False)
 
 
 def comparison_line(comparison: Comparison) -> str:
@@ -145,23 +145,15 @@ def comparison_chart(comparison: Comparison) -> Chart:
     for row in comparison.rows:
         if row.plan is not None and row.peak_bytes is not None:
             points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead))
-    series = []
-    for number, (name, found) in enumerate(points.items()):
-        peaks, overheads = zip(*sorted(found), strict=True)
-        told = [f"{name}: {_point(*point)}" for point in sorted(found)]
-        series.append(Series(name, point_look(number, len(points)), peaks, overheads, told))
+    series = [
+        _points(name, charts.point_look(number, len(points)), sorted(found), f"{name}: ")
+        for number, (name, found) in enumerate(points.items())
+    ]
     word = "as written" if comparison.has_own_remat else "plain step"
     written = comparison.written_peak_bytes
-    return Chart(
-        f"Strategies and budgets for {comparison.target}",
-        bytes_axis(
-            _PEAK.format("compiled" if comparison.verified else "predicted"),
-            [written, *(x for s in series for x in s.xs)],
-        ),
-        overhead_axis(_OVERHEAD, [y for s in series for y in s.ys]),
-        tuple(series),
-        (Rule(f"{word}: {format_bytes(written)}", written, vertical=True),),
-    )
+    rule = Rule(f"{word}: {format_bytes(written)}", written, vertical=True)
+    peaks = _PEAK.format("compiled" if comparison.verified else "predicted")
+    return _chart(f"Strategies and budgets for {comparison.target}", peaks, _OVERHEAD, series, [rule], zero=True)
 
 
 def overhead_text(measured: Measurement) -> str:
@@ -178,20 +170,12 @@ def search_line(search: Search) -> str:
 def search_table(search: Search) -> Table:
     """One line for each schedule that was compiled."""
     headers = ("peak (predicted)", "compiled", "overhead (predicted)", "compiler", "clock")
-    lines = [
-        Line(
-            (
-                row.what,
-                format_bytes(row.predicted_peak_bytes),
-                format_bytes(row.compiled_peak_bytes),
-                f"{row.overhead:.1%}",
-                optional_share(row.compiled_overhead, "+"),
-                optional_share(row.measured_overhead, "+"),
-                "chosen" if row.chosen else "" if row.fits else "too large",
-            )
-        )
-        for row in search.rows
-    ]
+    lines = []
+    for row in search.rows:
+        peaks = map(format_bytes, (row.predicted_peak_bytes, row.compiled_peak_bytes))
+        known = (optional_share(share, "+") for share in (row.compiled_overhead, row.measured_overhead))
+        remark = "chosen" if row.chosen else "" if row.fits else "too large"
+        lines.append(Line((row.what, *peaks, f"{row.overhead:.1%}", *known, remark)))
     note = "overhead: extra seconds as a share of the plain step's; also by the compiler and the clock where they tell"
     columns = (Column("schedule", flexible=True), *figures(*headers), Column(""))
     return Table("Schedules that the search compiled", columns, tuple(lines), footnotes=(note,))
@@ -200,21 +184,16 @@ def search_table(search: Search) -> Table:
 def search_chart(search: Search) -> Chart:
     """Overheads against compiled peaks, by the evaluator, the compiler and the clock."""
     kinds = (
-        ("predicted", Look(BEFORE, 0.0), [row.overhead for row in search.rows]),
-        ("by the compiler", Look(AFTER, 0.0, "s"), [row.compiled_overhead for row in search.rows]),
-        ("by the clock", Look(GREEN, 0.0, "D"), [row.measured_overhead for row in search.rows]),
+        ("predicted", Look(charts.BEFORE, 0.0), [row.overhead for row in search.rows]),
+        ("by the compiler", Look(charts.AFTER, 0.0, "s"), [row.compiled_overhead for row in search.rows]),
+        ("by the clock", Look(charts.GREEN, 0.0, "D"), [row.measured_overhead for row in search.rows]),
     )
     series = []
     for label, look, overheads in kinds:
         points = [(row.compiled_peak_bytes, o) for row, o in zip(search.rows, overheads, strict=True) if o is not None]
         if points:
-            peaks, known = zip(*points, strict=True)
-            series.append(Series(label, look, peaks, known, [f"{label}: {_point(*point)}" for point in points]))
+            series.append(_points(label, look, points, f"{label}: "))
     chosen = [row.compiled_peak_bytes for row in search.rows if row.chosen]
-    return Chart(
-        "Schedules that the search compiled",
-        bytes_axis("compiled peak (bytes on one device)", [x for s in series for x in s.xs], zero=False),
-        overhead_axis("overhead (% of plain seconds)", [y for s in series for y in s.ys]),
-        tuple(series),
-        tuple(Rule(f"chosen: {format_bytes(peak)}", peak, vertical=True) for peak in chosen),
-    )
+    rules = [Rule(f"chosen: {format_bytes(peak)}", peak, vertical=True) for peak in chosen]
+    peaks, overheads = "compiled peak (bytes on one device)", "overhead (% of plain seconds)"
+    return _chart("Schedules that the search compiled", peaks, overheads, series, rules, zero=False)

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 LONGEST = 64
 """Groups of more rows than this are not looked for: the search for them takes time in proportion."""
-_SAVE_ONE = "save {}, recompute the rest"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``count`` equal groups of ``period`` rows each, the first of them at ``start``."""
+    """``count`` equal groups of ``period`` rows each, from ``start`` to before ``end``."""
 
     start: int
     period: int
@@ -33,7 +32,6 @@ class Run:
 
     @property
     def end(self) -> int:
-        """One past the last row."""
         return self.start + self.period * self.count
 
     @property
@@ -42,11 +40,11 @@ class Run:
         return self.period * (self.count - 1) - (self.period > 1 and self.count > 1)
 
 
-def fold(ids: Sequence[int], longest: int = LONGEST) -> tuple[Run, ...]:
+def fold(ids: Sequence[int]) -> tuple[Run, ...]:
     """Cover all rows by runs.
 
     From the first row on, the run that spares the most lines is taken, unless a better one starts a row later
-    (as matches are chosen in LZ77): few lines, not always the fewest. Takes O(rows * longest).
+    (as matches are chosen in LZ77): few lines, not always the fewest. Takes O(rows * LONGEST).
 
     >>> fold([1, 2, 3, 2, 3, 2, 3, 4])
     (Run(start=0, period=1, count=1), Run(start=1, period=2, count=3), Run(start=7, period=1, count=1))
@@ -55,18 +53,18 @@ def fold(ids: Sequence[int], longest: int = LONGEST) -> tuple[Run, ...]:
     runs: list[Run] = []
     start = 0
     while start < len(ids):
-        best = _best(ids, start, longest)
-        if best.count > 1 and best.end < len(ids) and _best(ids, start + 1, longest).spared > best.spared:
+        best = _best(ids, start)
+        if best.count > 1 and best.end < len(ids) and _best(ids, start + 1).spared > best.spared:
             best = Run(start, 1, 1)
         runs.append(best)
         start = best.end
     return tuple(runs)
 
 
-def _best(ids: list[int], start: int, longest: int) -> Run:
+def _best(ids: list[int], start: int) -> Run:
     """The run from here on that spares the most lines; among equals the one of the shortest group."""
     best = Run(start, 1, 1)
-    for period in range(1, min(longest, (len(ids) - start) // 2) + 1):
+    for period in range(1, min(LONGEST, (len(ids) - start) // 2) + 1):
         run = Run(start, period, _repeats(ids, start, period))
         if run.spared > best.spared:
             best = run
@@ -111,28 +109,23 @@ class Entry:
 
     @property
     def equations(self) -> str:
-        """The equations as ``first-last``."""
         return f"{self.start}-{self.end - 1}" if self.end - self.start > 1 else f"{self.start}"
 
     @property
     def source(self) -> str:
-        """The lines of one of them."""
         return "" if self.decision is None else self.decision.source
 
     def action(self, room: int) -> str:
         """What is done, in words; a single saved value is named where there is room."""
         if self.decision is None:
             return f"{self.count} times:"
-        if self.names_value(room):
-            return _SAVE_ONE.format(self.saved_values())
-        return self.decision.action + (":" if self.opens else "")
+        return self.names_value(room) or self.decision.action + (":" if self.opens else "")
 
-    def names_value(self, room: int) -> bool:
-        """Whether ``action`` names the only value that is saved."""
-        d = self.decision
-        if d is None or d.values != 1 or d.structured:
-            return False
-        return bool(self.saved_values()) and len(_SAVE_ONE.format(self.saved_values())) <= room
+    def names_value(self, room: int) -> str:
+        """What is done where only one value is saved, with its name; nothing where that needs more room."""
+        d, value = self.decision, self.saved_values()
+        text = f"save {value}, recompute the rest"
+        return text if d and d.values == 1 and not d.structured and value and len(text) <= room else ""
 
     def saved_values(self, room: int | None = None) -> str:
         """The largest saved values, as many as there is room for, and how many others there are.
@@ -168,7 +161,7 @@ def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     each = iter([d for d in plan.decisions for _ in range(d.count)])
     written = plan.is_written  # whose segment does not know how many equations there are
     nodes = tuple(_Node(d.equations, d, (), 0) for d in each) if written else _nodes(plan.schedule, each, {})
-    return tuple(_joined(_entries(nodes, 0)))
+    return _joined(_entries(nodes, 0))
 
 
 def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: dict[Any, int]) -> tuple[_Node, ...]:
@@ -197,20 +190,17 @@ def _entries(nodes: Sequence[_Node], indent: int) -> Iterator[Entry]:
             yield from _entries(first.children, indent + 1)
 
 
-def _joined(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _joined(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Make one line of neighbours that stay as they are: where one of them ends says nothing."""
-    last: Entry | None = None
+    joined: list[Entry] = []
     for entry in entries:
-        alike = last is not None and last.indent == entry.indent and last.is_unchanged and entry.is_unchanged
-        if last is not None and last.decision is not None and alike:
+        last = joined[-1] if joined else None
+        if last and last.decision and last.indent == entry.indent and last.is_unchanged and entry.is_unchanged:
             decision = replace(last.decision, source=_both_sources(last, entry))
-            last = Entry(entry.indent, 1, last.start, entry.end, decision, False)
-            continue
-        if last is not None:
-            yield last
-        last = entry
-    if last is not None:
-        yield last
+            joined[-1] = Entry(entry.indent, 1, last.start, entry.end, decision, False)
+        else:
+            joined.append(entry)
+    return tuple(joined)
 
 
 def _both_sources(one: Entry, other: Entry) -> str:

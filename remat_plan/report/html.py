@@ -51,11 +51,7 @@ _TABLE = "border-collapse:collapse;border:0;table-layout:auto;margin:6px 0 10px;
 
 
 def page(title: str, fragment: str) -> str:
-    """Return a whole HTML page around a fragment: light or dark as the reader prefers, nothing from the network.
-
-    Args:
-        title: of the page, plain text.
-        fragment: what ``_repr_html_`` of a plan, analysis, curve or comparison returned.
+    """Return a whole HTML page around what ``_repr_html_`` returned: light or dark as the reader prefers.
 
     >>> page("a < b", "<div>...</div>").splitlines()[5]
     '<title>a &lt; b</title>'
@@ -116,12 +112,7 @@ def small(text: str) -> str:
 
 
 def grid(header: Iterable[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells under (text, alignment ``"<"`` or ``">"``); without a header where there is none.
-
-    Args:
-        header: of each column.
-        rows: cells as HTML, as the functions above make them.
-    """
+    """A table of cells as HTML under headers (text, alignment ``"<"`` or ``">"``), if there are any."""
     heads = "".join(_head(text, align) for text, align in header)
     head = f'<thead><tr style="background:transparent;border-bottom:{_LINE}">{heads}</tr></thead>' if heads else ""
     line = f"border-bottom:{_LINE}" if heads else "border:0"

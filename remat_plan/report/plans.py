@@ -6,11 +6,12 @@ In: ``Plan``. Out: text, ``Table``, ``Chart``. The decisions are folded in ``ent
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.charts import PLAIN, PLANNED, Axis, Chart, Look, Rule, Series, bytes_axis
 from remat_plan.report.entries import Entry, plan_entries
-from remat_plan.report.tables import Cell, Column, Fact, Line, Table, format_flops, number_of, times
+from remat_plan.report.tables import Cell, Column, Fact, Line, Table, format_flops, number_of, peak_fact, times
 from remat_plan.results.plan import Plan
 from remat_plan.small.budget import format_bytes
 
@@ -54,7 +55,6 @@ def _known_peak(plan: Plan) -> tuple[int, str]:
 
 
 def _budget(plan: Plan) -> str:
-    """The budget in bytes, or that there was none."""
     return "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
 
 
@@ -138,28 +138,26 @@ def _entry_line(entry: Entry, longest: int) -> Line:
 
 def _facts(plan: Plan) -> list[Fact]:
     """The figures of a plan: peaks, overhead, gap, FLOPs."""
-    word = "predicted" if plan.compiled_peak_bytes is None else "compiled"
-    written, plain_flops = plan.written_peak_bytes, plan.plain_flops
-
-    def peak(label: str, size_bytes: int, remark: str = "") -> Fact:
-        return Fact(label, format_bytes(size_bytes), size_bytes / max(written, 1), remark)
+    word, plain_flops = _known_peak(plan)[1], plan.plain_flops
+    peak = functools.partial(peak_fact, of_bytes=plan.written_peak_bytes)
 
     def flops(label: str, count: float) -> Fact:
         return Fact(f"FLOPs, {label}", format_flops(count), count / plain_flops if plain_flops else None)
 
-    facts = [peak("plain peak", plan.plain_peak_bytes, word)]
+    facts = [peak("plain peak", plan.plain_peak_bytes, remark=word)]
     if plan.has_own_remat:
-        as_written = peak("peak as written", written, f"{word}; with its own jax.checkpoint regions")
-        facts = [as_written, peak("plain peak", plan.plain_peak_bytes, f"{word}; without them")]
+        facts = [
+            peak("peak as written", plan.written_peak_bytes, remark=f"{word}; with its own jax.checkpoint regions"),
+            peak("plain peak", plan.plain_peak_bytes, remark=f"{word}; without them"),
+        ]
     has_budget = plan.budget_bytes is not None
-    facts += [
-        peak("budget", plan.budget_bytes, f"asked for: {plan.budget}") if has_budget else Fact("budget", "none"),
-        peak("predicted peak", plan.predicted_peak_bytes),
-        Fact("compiled peak", "-", None, "not compiled (verify=False)")
-        if plan.compiled_peak_bytes is None
-        else peak("compiled peak", plan.compiled_peak_bytes, _spare(plan)),
-        overhead_fact(*best_overhead(plan), plan.step_flops > plain_flops),
-    ]
+    asked, compiled = Fact("budget", "none"), Fact("compiled peak", "-", None, "not compiled (verify=False)")
+    if has_budget:
+        asked = peak("budget", plan.budget_bytes, remark=f"asked for: {plan.budget}")
+    if plan.compiled_peak_bytes is not None:
+        compiled = peak("compiled peak", plan.compiled_peak_bytes, remark=_spare(plan))
+    overhead = overhead_fact(*best_overhead(plan), plan.step_flops > plain_flops)
+    facts += [asked, peak("predicted peak", plan.predicted_peak_bytes), compiled, overhead]
     if plan.written_overhead is not None and plan.written_flops is not None:
         words = "predicted, for the function as written"
         facts += [
@@ -236,6 +234,4 @@ def _highest(trace: MemoryTrace) -> list[int]:
     for share, size in zip(_shares(trace), trace.live_bytes, strict=True):
         column = min(int(share * _COLUMNS / 100), _COLUMNS - 1)
         highest[column] = max(highest[column], size)
-    for n in range(1, _COLUMNS):
-        highest[n] = highest[n] or highest[n - 1]  # a step that is longer than a column
-    return highest
+    return [*itertools.accumulate(highest, lambda before, here: here or before)]  # a step longer than a column

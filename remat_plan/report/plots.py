@@ -7,9 +7,9 @@ something is drawn, not before.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from remat_plan.report.charts import GREY, BarChart, Chart, Rule, Series
+from remat_plan.report.charts import GREY, BarChart, Chart, Rule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,15 +21,7 @@ _SIZE = (8.0, 4.2)
 
 
 def draw(chart: Chart | BarChart, ax: Axes | None = None) -> Axes:
-    """Draw a chart.
-
-    Args:
-        chart: what to draw.
-        ax: axes to draw on; by default those of a new figure (``plan.plot().figure.savefig("memory.png")``).
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw a chart on axes, by default on those of a new figure."""
     ax = _axes(ax)
     if isinstance(chart, Chart):
         _draw_series(chart, ax)
@@ -71,7 +63,21 @@ def _draw_series(chart: Chart, ax: Axes) -> None:
     if (floor := chart.floor) is not None:
         ax.axhspan(0, floor.at, color=GREY, alpha=0.35, linewidth=0, label=floor.label)
     for series in chart.series:
-        ax.plot(series.xs, series.ys, label=series.label, clip_on=not series.look.marker, **_style(series))
+        look = series.look
+        ax.plot(
+            series.xs,
+            series.ys,
+            label=series.label,
+            clip_on=not look.marker,
+            color=look.colour,
+            linewidth=look.width,
+            linestyle="-" if look.width else "",
+            drawstyle="steps-post" if series.stairs else "default",
+            marker=look.marker,
+            markersize=look.size,
+            markerfacecolor="none",
+            markeredgewidth=2,
+        )
     for rule in chart.rules:
         _draw_rule(rule, ax)
     for axis, drawn in ((chart.x, ax.xaxis), (chart.y, ax.yaxis)):
@@ -79,21 +85,6 @@ def _draw_series(chart: Chart, ax: Axes) -> None:
         drawn.set_label_text(axis.label)
     ax.set_xlim(chart.x.low, chart.x.high)
     ax.set_ylim(chart.y.low, chart.y.high)
-
-
-def _style(series: Series) -> dict[str, Any]:
-    """The arguments of ``Axes.plot`` for a look."""
-    look = series.look
-    return {
-        "color": look.colour,
-        "linewidth": look.width,
-        "linestyle": "-" if look.width else "",
-        "drawstyle": "steps-post" if series.stairs else "default",
-        "marker": look.marker,
-        "markersize": look.size,
-        "markerfacecolor": "none",
-        "markeredgewidth": 2,
-    }
 
 
 def _draw_rule(rule: Rule, ax: Axes) -> None:

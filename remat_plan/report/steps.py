@@ -8,7 +8,7 @@ from __future__ import annotations
 from remat_plan.report.charts import AFTER, BEFORE, GREY, Axis, BarChart, Chart, Look, Rule, Series, overhead_axis
 from remat_plan.report.curves import overhead_text
 from remat_plan.report.plans import best_overhead, overhead_fact
-from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of
+from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of, peak_fact
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.steps import BatchSize, BatchSizes, StepReport
 from remat_plan.small.budget import format_bytes
@@ -54,17 +54,14 @@ def step_table(report: StepReport) -> Table:
 
 
 def _facts(report: StepReport) -> list[Fact]:
-    def peak(label: str, size_bytes: int, remark: str) -> Fact:
-        return Fact(label, format_bytes(size_bytes), size_bytes / max(report.plain.peak_bytes, 1), remark)
-
-    planned = report.planned.peak_bytes
+    written, planned = report.plain.peak_bytes, report.planned.peak_bytes
     spare = f"{format_bytes(report.budget_bytes - planned)} to spare"
     of = "what is marked" if report.compiled_overhead is None else "the step as written"
     return [
-        peak("peak as written", report.plain.peak_bytes, "compiled"),
-        peak("budget", report.budget_bytes, f"asked for: {report.budget}"),
-        peak("peak, planned", planned, f"compiled; {spare}; {number_of(report.compiles, 'compile')}"),
-        overhead_fact(*best_overhead(report), planned < report.plain.peak_bytes, of),
+        peak_fact("peak as written", written, written, "compiled"),
+        peak_fact("budget", report.budget_bytes, written, f"asked for: {report.budget}"),
+        peak_fact("peak, planned", planned, written, f"compiled; {spare}; {number_of(report.compiles, 'compile')}"),
+        overhead_fact(*best_overhead(report), planned < written, of),
     ]
 
 

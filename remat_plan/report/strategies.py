@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from remat_plan.planning.strategies.records import Strategy
 from remat_plan.planning.strategies.registry import lookup, strategies
@@ -37,8 +38,7 @@ class Strategies:
         lines = [_line(_HEADS), "  ".join("-" * w for w in _WIDTHS)]
         for row in self:
             cells = [textwrap.wrap(text, w) for text, w in zip(_texts(row), _WIDTHS, strict=True)]
-            for i in range(max(map(len, cells))):
-                lines.append(_line([cell[i] if i < len(cell) else "" for cell in cells]))
+            lines += map(_line, zip_longest(*cells, fillvalue=""))
         return "\n".join([*lines, *_LEGEND])
 
     def _repr_html_(self) -> str:
@@ -58,5 +58,5 @@ def _texts(row: Strategy) -> tuple[str, ...]:
     return row.name, row.budget, row.summary, row.when_not_to_use, row.source
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
+def _line(cells: tuple[str, ...]) -> str:
     return "  ".join(f"{cell:<{w}}" for cell, w in zip(cells, _WIDTHS, strict=True)).rstrip()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from remat_plan.small.budget import format_bytes, in_units
+
 BAR = 40
 """Characters of the longest bar in a text."""
 
@@ -24,7 +26,6 @@ class Fact:
 
     @property
     def per_cent(self) -> str:
-        """The share in per cent, or nothing."""
         return "" if self.share is None else f"{self.share:.1%}"
 
 
@@ -33,7 +34,6 @@ class Column:
     """A column, and how it gives way when there is no room.
 
     Attributes:
-        header: what stands above it.
         kind: prose and code stand on the left, figures on the right; bars are drawn as long as the shares of cells.
         most: cut cells to this width; 0: do not.
         keep_end: cut the beginning, not the end (line numbers stand at the end).
@@ -63,12 +63,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a table.
+    """A line of a table; its flexible cell stands ``indent`` levels to the right.
 
-    Attributes:
-        cells: one per column.
-        indent: how many levels the flexible cell, and what is below it, stand to the right.
-        below: what is told below the flexible cell, given the characters that there is room for (None: any number).
+    ``below`` makes what is told below that cell, of the characters that there is room for (None: any number).
     """
 
     cells: tuple[str | Cell, ...]
@@ -78,14 +75,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A whole report.
+    """A whole report: facts above the table with notes on them, the table with footnotes.
 
     Attributes:
-        title: what it is about.
-        columns, lines: the table.
-        facts: figures above it.
-        notes: what is to be known of them.
-        footnotes: what is to be known of the table.
         most: how many lines are enough; 0: all are shown.
         rest: what is said of the lines from a number on, where they are left out.
     """
@@ -126,6 +118,11 @@ def number_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def peak_fact(label: str, size_bytes: int, of_bytes: int, remark: str = "") -> Fact:
+    """A peak, as a share of another one."""
+    return Fact(label, format_bytes(size_bytes), size_bytes / max(of_bytes, 1), remark)
+
+
 def times(count: int) -> str:
     """``3 x`` for what stands for three; nothing for one."""
     return f"{count} x" if count > 1 else ""
@@ -137,12 +134,7 @@ def format_flops(flops: float) -> str:
     >>> format_flops(7_324_106_758)
     '7.32 GFLOP'
     """
-    size = float(flops)
-    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} FLOP" if unit == "FLOP" else f"{size:.3g} {unit}"
-        size /= 1000.0
-    return f"{size:.3g} PFLOP"
+    return in_units(flops, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
 def format_seconds(seconds: float) -> str:

@@ -25,12 +25,7 @@ _LEVEL = "  "
 
 
 def show(thing: Any, file: TextIO | None = None) -> None:
-    """Print a result: by rich on a terminal, else as plain text.
-
-    Args:
-        thing: what to print; with ``__rich__`` and ``__str__``.
-        file: where to; by default stdout.
-    """
+    """Print a result: by rich on a terminal, else as plain text."""
     stream = sys.stdout if file is None else file
     if stream.isatty() and importlib.util.find_spec("rich") is not None:
         from rich.console import Console
@@ -77,7 +72,6 @@ def _facts(facts: Sequence[Fact]) -> list[str]:
 
 
 def _flexible(table: Table) -> int:
-    """The number of the column that gives way."""
     return next(n for n, column in enumerate(table.columns) if column.flexible)
 
 
@@ -101,18 +95,15 @@ def _widths(table: Table) -> list[int]:
 
 
 def _row(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
-    pieces = []
-    for column, cell, width in zip(columns, cells, widths, strict=True):
-        pieces.append(f"{_fit(cell, width):{'>' if column.kind == 'figure' else '<'}{width}}")
+    pieces = [
+        f"{_fit(cell, width):{'>' if column.kind == 'figure' else '<'}{width}}"
+        for column, cell, width in zip(columns, cells, widths, strict=True)
+    ]
     return _fit(_GAP.join(pieces).rstrip())
 
 
 def by_rich(table: Table) -> Group:
-    """Return a table as a rich renderable: title, figures, notes, columns, footnotes.
-
-    Raises:
-        ImportError: rich is not installed.
-    """
+    """Return a table as a rich renderable: title, figures, notes, columns, footnotes."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

@@ -9,6 +9,7 @@ backward pass can be run without recomputing anything but internals.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,10 +78,10 @@ def _place(eqn: Any) -> tuple[str, str]:
 
 def _place_inside(eqn: Any) -> tuple[str, str]:
     """Where what an equation runs inside stands: the lines of a scanned layer, say, not the line of the scan."""
-    lines: dict[tuple[str, str], list[int]] = {}
+    lines = defaultdict[tuple[str, str], list[int]](list)
     for file, line, function in _places_inside(eqn):
         if file:
-            lines.setdefault((file, function), []).append(line)
+            lines[file, function].append(line)
     if not lines:
         return _place(eqn)
     file, function = max(lines, key=lambda place: len(lines[place]))
@@ -122,7 +123,6 @@ def analyze_graph(graph: Graph) -> Analysis:
 
 
 def _value(graph: Graph, v: int, saved: bool, needed: bool, read_by: str) -> Residual:
-    """The row of a value of the program."""
     value = graph.values[v]
     if value.producer >= 0:
         eqn = graph.ops[value.producer].eqn

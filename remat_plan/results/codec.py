@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from math import isfinite
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from unicodedata import category
 
 LARGEST = 2**63 - 1
@@ -46,23 +47,15 @@ Shape = Literal["object", "sparse", "list", "bare"]
 """An object; one without the fields that have their defaults; a list of the fields; the only field itself."""
 
 
-class _Form(NamedTuple):
-    shape: Shape
-    check: Callable[[Any, str], None] | None
+Check = Callable[[Any, str], None]
+"""Given a record and its place, raises ``ValueError`` where fields contradict each other."""
+
+_FORMS: defaultdict[type, tuple[Shape, Check | None]] = defaultdict(lambda: ("object", None))
 
 
-_FORMS: defaultdict[type, _Form] = defaultdict(lambda: _Form("object", None))
-
-
-def store_as(kind: type, shape: Shape = "object", check: Callable[[Any, str], None] | None = None) -> None:
-    """Say how records of a class are stored.
-
-    Args:
-        kind: the class.
-        shape: see ``Shape``.
-        check: raises ``ValueError`` for a record whose fields contradict each other; it is given its place as well.
-    """
-    _FORMS[kind] = _Form(shape, check)
+def store_as(kind: type, shape: Shape = "object", check: Check | None = None) -> None:
+    """Say how records of a class are stored."""
+    _FORMS[kind] = shape, check
 
 
 _KINDS: dict[type, Mapping[str, type]] = {}
@@ -86,7 +79,7 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    shape, data = _FORMS[type(value)].shape, encode_fields(value)
+    shape, data = _FORMS[type(value)][0], encode_fields(value)
     if shape == "bare":
         return data.popitem()[1]
     if shape != "object":
@@ -102,39 +95,30 @@ def encode_fields(record: Any) -> dict[str, Any]:
 
 
 def decode(kind: type[T], data: Any, place: str = "") -> T:
-    """Return what ``encode`` made data of: a record of a class, or another annotation.
-
-    Raises:
-        ValueError: a field is missing, of another type, too large or unknown; the message names its place.
-    """
+    """Return what ``encode`` made data of: a record of a class, or another annotation; ``ValueError`` names a place."""
     return _reader(kind)(data, place)
 
 
-class _Field(NamedTuple):
-    read: Reader
-    required: bool
-
-
 @functools.cache
-def _fields(kind: type) -> dict[str, _Field]:
-    """The stored fields of a class."""
+def _fields(kind: type) -> dict[str, tuple[Reader, bool]]:
+    """The stored fields of a class: what reads each, and whether it must be there."""
     hints = get_type_hints(kind, include_extras=True)
-    required = _FORMS[kind].shape == "object"
+    required = _FORMS[kind][0] == "object"
     return {
-        f.name: _Field(_reader(hints[f.name]), required or f.default is dataclasses.MISSING)
+        f.name: (_reader(hints[f.name]), required or f.default is dataclasses.MISSING)
         for f in dataclasses.fields(kind)
         if f.compare
     }
 
 
 def _read_record(kind: type, data: Any, place: str) -> Any:
-    form, fields = _FORMS[kind], _fields(kind)
-    if form.shape == "bare":
+    (shape, check), fields = _FORMS[kind], _fields(kind)
+    if shape == "bare":
         (name,) = fields
         data, places = {name: data}, {name: place}
-    elif form.shape == "list":
+    elif shape == "list":
         items = _typed(data, list, place, "a list")
-        if not sum(f.required for f in fields.values()) <= len(items) <= len(fields):
+        if not sum(required for _, required in fields.values()) <= len(items) <= len(fields):
             raise ValueError(f"{place} has {len(items)} items, not {', '.join(fields)}")
         data = dict(zip(fields, items, strict=False))
         places = {name: f"{place}[{n}]" for n, name in enumerate(fields)}
@@ -142,16 +126,16 @@ def _read_record(kind: type, data: Any, place: str) -> Any:
         data = _typed(data, dict, place, "an object")
         places = {name: f"{place}.{name}" if place else name for name in (*fields, *data)}
     values = {}
-    for name, field in fields.items():
+    for name, (read, required) in fields.items():
         if name in data:
-            values[name] = field.read(data[name], places[name])
-        elif field.required:
+            values[name] = read(data[name], places[name])
+        elif required:
             raise ValueError(f"{places[name]} is missing")
     if unknown := sorted(data.keys() - fields.keys()):
         raise ValueError(f"{places[unknown[0]]} is not a field that is known here")
     record = kind(**values)
-    if form.check is not None:
-        form.check(record, place)
+    if check is not None:
+        check(record, place)
     return record
 
 
@@ -174,27 +158,22 @@ def _reader(kind: Any) -> Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return lambda found, place: simple[arguments[0]](found, place, arguments[1])
-    if origin is tuple and arguments[1:] == (...,):
-        return functools.partial(_list, read=_reader(arguments[0]))
     if origin is tuple:
-        return functools.partial(_items, readers=tuple(map(_reader, arguments)))
+        of_any_length = arguments[1:] == (...,)
+        readers = (_reader(arguments[0]),) if of_any_length else tuple(map(_reader, arguments))
+        return functools.partial(_items, readers=readers, of_any_length=of_any_length)
     (inside,) = (a for a in arguments if a not in (NoneType, Any))
     read = _reader(inside)
     return lambda found, place: None if found is None else read(found, place)
 
 
-def _list(found: Any, place: str, read: Reader) -> tuple[Any, ...]:
-    items = []
-    for number, item in enumerate(_typed(found, list, place, "a list")):
-        items.append(read(item, f"{place}[{number}]"))  # no comprehension: it would deepen the recursion
-    return tuple(items)
-
-
-def _items(found: Any, place: str, readers: tuple[Reader, ...]) -> tuple[Any, ...]:
-    items = _typed(found, list, place, "a list")
-    if len(items) != len(readers):
+def _items(found: Any, place: str, readers: tuple[Reader, ...], of_any_length: bool) -> tuple[Any, ...]:
+    items, read = _typed(found, list, place, "a list"), []
+    if not of_any_length and len(items) != len(readers):
         raise ValueError(f"{place} has {len(items)} items, not {len(readers)}")
-    return tuple([read(item, f"{place}[{n}]") for n, (read, item) in enumerate(zip(readers, items, strict=True))])
+    for number, (reader, item) in enumerate(zip(itertools.cycle(readers), items, strict=False)):
+        read.append(reader(item, f"{place}[{number}]"))  # no comprehension: it would deepen the recursion
+    return tuple(read)
 
 
 def _typed(found: Any, kind: type, place: str, words: str) -> Any:

@@ -15,7 +15,6 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
-from remat_plan.solve.pareto import undominated
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,6 @@ class Tradeoff(Shown):
 
     def __deepcopy__(self, memo: Any) -> Tradeoff:
         return self  # nothing in it can be changed
-
-
-def pareto(points: list[TradeoffPoint]) -> tuple[TradeoffPoint, ...]:
-    """Keep the points that no other beats in both, from least memory to most."""
-    return tuple(undominated(points, lambda p: (p.peak_bytes, p.overhead)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -70,11 +71,10 @@ def _source(graph: Graph, start: int, end: int) -> str:
 
 
 def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
-    lines: dict[str, list[int]] = {}
-    for op in ops:
-        file, line, _ = _compat.source_line(op.eqn)
+    lines = defaultdict[str, list[int]](list)
+    for file, line, _ in (_compat.source_line(op.eqn) for op in ops):
         if file:
-            lines.setdefault(file_label(file), []).append(line)
+            lines[file_label(file)].append(line)
     return lines
 
 
@@ -130,9 +130,9 @@ def _collect(
         saved_bytes, again, texts = _own(graph, needed, s)
         structures = []
         for index, choice in s.choices:
-            more = _collect_structure(graph, graph.ops[index], choice, depth, inside)
-            saved_bytes, again = saved_bytes + more[0], again + more[1]
-            structures.append(more[2])
+            saved_inside, again_inside, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
+            saved_bytes, again = saved_bytes + saved_inside, again + again_inside
+            structures.append(words)
         nested, told = bool(s.children), bool(structures) or (s.checkpointed and not s.children)
         rows.append(
             Decision(
@@ -170,10 +170,9 @@ def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, 
 def _collect_structure(
     graph: Graph, op: Op, choice: Choice, depth: int, rows: list[Decision]
 ) -> tuple[int, float, str]:
-    """Add the rows of the regions of a structure, one deeper, of one run each; return what all runs come to.
+    """Add the rows of the regions of a structure, one deeper, of one run each.
 
-    Returns:
-        Bytes saved, FLOPs recomputed, how it is run in words.
+    Returned is what all runs come to: bytes saved, FLOPs recomputed, and how it is run in words.
     """
     structure = structure_of(op)
     assert structure is not None

@@ -18,14 +18,9 @@ POINTS = 600
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live bytes over a gradient step.
+    """Live bytes at some of the steps (from 0 to ``steps - 1``) of a gradient step.
 
-    Attributes:
-        positions: step numbers, from 0 to ``steps - 1``.
-        live_bytes: live bytes at each of them, including arguments and outputs.
-        steps: the number of steps of the program.
-        peak_bytes: the largest of all steps.
-        owned_bytes: arguments and outputs, which are always live.
+    They include ``owned_bytes``: arguments and outputs, which are always live.
     """
 
     positions: tuple[int, ...]
@@ -39,12 +34,10 @@ def reduce_timeline(timeline: Timeline) -> MemoryTrace:
     """Keep the highest step of each of at most ``POINTS`` equal stretches."""
     live = timeline.live_bytes
     width = max(1, -(-len(live) // POINTS))
-    positions = []
-    for start in range(0, len(live), width):
-        stretch = range(start, min(start + width, len(live)))
-        positions.append(max(stretch, key=live.__getitem__))
+    stretches = (range(start, min(start + width, len(live))) for start in range(0, len(live), width))
+    positions = tuple(max(stretch, key=live.__getitem__) for stretch in stretches)
     return MemoryTrace(
-        tuple(positions),
+        positions,
         tuple(live[p] for p in positions),
         len(live),
         timeline.peak_bytes,

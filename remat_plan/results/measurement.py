@@ -7,7 +7,9 @@ shown, drawn, stored as JSON.
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -94,14 +96,25 @@ class Measurement(Shown):
         )
 
 
+def measure_runs(name: str, runs: tuple[Run, Run], target: Target, rounds: int, overhead: float) -> Measurement:
+    """Run a plain and a planned step in turns; the overhead is the one that was predicted."""
+    peaks = _peaks(runs, target)
+    plain, planned = time_in_turns(runs, rounds)
+    return Measurement.of(name, plain, planned, overhead, target, peaks)
+
+
 def measure_program(program: Program, schedule: Schedule, target: Target, rounds: int, overhead: float) -> Measurement:
     """Run the plain and the planned gradient step of a program in turns on its own arrays; see ``Plan.measure``."""
-    runs = plain_and_planned(program, schedule, target)
-    peaks = peaks_of(runs, target)
-    plain, planned = time_in_turns(runs, rounds)
-    fn = program.call.fn
-    name = getattr(fn, "__name__", type(fn).__name__)
-    return Measurement.of(f"gradient step of {name}", plain, planned, overhead, target, peaks)
+    kind = GradientStep if program.is_loss else PullbackStep
+    planned = make_runner(program, schedule)
+    values = step_values(program)
+
+    def run(function: Callable[[Sequence[Any]], Any]) -> Run:
+        return run_of(kind(lambda *values: function(values), program.call.differentiated), values, target)
+
+    runs = run(lambda values: run_plain(program, values)), run(planned)
+    name = getattr(program.call.fn, "__name__", type(program.call.fn).__name__)
+    return measure_runs(f"gradient step of {name}", runs, target, rounds, overhead)
 
 
 def check_rounds(rounds: int) -> None:
@@ -112,39 +125,22 @@ def check_rounds(rounds: int) -> None:
         raise ValueError(f"rounds={rounds!r}: at least one round is needed.")
 
 
-def plain_and_planned(program: Program, schedule: Schedule, target: Target) -> tuple[Run, Run]:
-    """The gradient step of a program on its own arrays, as JAX has it without recomputation, and under a schedule."""
-    kind = GradientStep if program.is_loss else PullbackStep
-    moving = program.call.differentiated
-    planned = make_runner(program, schedule)
-    values = step_values(program)
-    plain_step = kind(lambda *values: run_plain(program, values), moving)
-    return run_of(plain_step, values, target), run_of(kind(lambda *values: planned(values), moving), values, target)
-
-
 def step_values(program: Program) -> list[Any]:
-    """The arguments of a program's gradient step: its own, and ones for cotangents.
-
-    Raises:
-        TypeError: it was traced on shapes without values.
-    """
+    """The arguments of a program's gradient step, its own and ones for cotangents; ``TypeError`` if there are none."""
     check_arrays(program.call.leaves, "measuring")
     return [*program.call.leaves, *ones(program.cotangents)]
 
 
-def peaks_of(runs: tuple[Run, Run], target: Target) -> tuple[int | None, int | None]:
+def _peaks(runs: tuple[Run, Run], target: Target) -> tuple[int | None, int | None]:
     """Run both steps once and return the peaks that the device reports.
 
     It reports the largest since the process began, so the planned step runs first, and a peak that did not grow is
     not known.
     """
     plain, planned = runs
-    before = peak_bytes(target.device)
-    planned.seconds()
-    between = peak_bytes(target.device)
-    plain.seconds()
-    return _grown(between, peak_bytes(target.device)), _grown(before, between)
-
-
-def _grown(before: int | None, after: int | None) -> int | None:
-    return after if before is not None and after is not None and after > before else None
+    peaks = [peak_bytes(target.device)]
+    for run in (planned, plain):
+        run.seconds()
+        peaks.append(peak_bytes(target.device))
+    grown = [after if before is not None and after and after > before else None for before, after in pairwise(peaks)]
+    return grown[1], grown[0]

@@ -59,8 +59,7 @@ def value_text(graph: Graph, v: int) -> str:
         return f"argument {value.text}"
     eqn = graph.ops[value.producer].eqn
     label = f"{value.name!r}" if value.name else eqn.primitive.name
-    place = line_text(eqn)
-    return f"{label} {value.text}" + (f" {place}" if place else "")
+    return f"{label} {value.text} {line_text(eqn)}".strip()
 
 
 def line_text(eqn: Any) -> str:
@@ -69,9 +68,14 @@ def line_text(eqn: Any) -> str:
     return f"{file_label(file)}:{line}" if file else ""
 
 
+def equation_text(eqn: Any) -> str:
+    """One equation as text: its primitive, and the user's source line where there is one."""
+    return f"{eqn.primitive.name} {line_text(eqn)}".strip()
+
+
 def effect_places(graph: Graph) -> tuple[str, ...]:
     """Primitive and source line of each effect that keeps something from being planned, those inside loops too."""
-    return tuple(dict.fromkeys(_text(_innermost(op.eqn)) for op in _in_the_way(graph)))
+    return tuple(dict.fromkeys(equation_text(_innermost(op.eqn)) for op in _in_the_way(graph)))
 
 
 def effect_notes(graph: Graph) -> list[str]:
@@ -79,7 +83,7 @@ def effect_notes(graph: Graph) -> list[str]:
     ops = list(_in_the_way(graph))
     loops = _around([op for op in ops if is_loop(op)])
     whole = _around([op for op in ops if not is_loop(op) and _innermost(op.eqn) is not op.eqn])
-    apart = dict.fromkeys(_text(op.eqn) for op in ops if _innermost(op.eqn) is op.eqn)
+    apart = dict.fromkeys(equation_text(op.eqn) for op in ops if _innermost(op.eqn) is op.eqn)
     reason = "an effect must happen exactly once. Take it out, or return the value and use it outside"
     notes = []
     if loops:
@@ -102,7 +106,7 @@ def _in_the_way(graph: Graph) -> Iterator[Op]:
 
 
 def _around(ops: Iterable[Op]) -> str:
-    inside = {_text(op.eqn): _text(_innermost(op.eqn)) for op in ops}
+    inside = {equation_text(op.eqn): equation_text(_innermost(op.eqn)) for op in ops}
     return _listed(f"{outer} (for {inner} in it)" for outer, inner in inside.items())
 
 
@@ -112,10 +116,6 @@ def _innermost(eqn: Any) -> Any:
             if _compat.has_effects(inner):
                 return _innermost(inner)
     return eqn
-
-
-def _text(eqn: Any) -> str:
-    return f"{eqn.primitive.name} {line_text(eqn)}".strip()
 
 
 def _listed(texts: Iterable[str]) -> str:

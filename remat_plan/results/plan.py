@@ -266,9 +266,7 @@ class Applied(Wrapper[P, R]):
         return self.emissions(self.plan.trace(self.fn, args, kwargs))
 
     def made_of(self) -> tuple[Any, ...]:
-        """The function and the plan."""
         return self.fn, self.plan
 
     def known_plans(self) -> tuple[Plan, ...]:
-        """The plan."""
         return (self.plan,)

@@ -5,12 +5,13 @@ In: ``Graph``, the ``Timeline`` of the schedule that needs least, its peak. Out:
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
-from remat_plan.results.places import effect_places, line_text, value_text
+from remat_plan.results.places import effect_places, equation_text, value_text
 from remat_plan.small.budget import BudgetError, format_bytes
 
 UNSEEN_ADVICE = (
@@ -32,24 +33,21 @@ def below_minimum(
     held: str = "",
     where: str | None = None,
 ) -> BudgetError:
-    """The error that names ``least_bytes`` as what can be had.
+    """The error that names ``least_bytes``, the peak of ``timeline``, as what can be had.
 
     Args:
-        graph: the program.
-        timeline: of the schedule with that peak.
-        least_bytes, budget_bytes: its peak; what was asked for.
         present_bytes: the peak of the step as written, which shares are of.
-        verified: whether the peak is the compiler's.
-        device: what the plan is for.
-        advice: what to try beside a larger budget; may be empty.
+        verified: whether the least peak is the compiler's.
+        advice: what to try beside a larger budget.
         held: what is there whatever is recomputed; by default arguments and gradients.
         where: where the peak is, in words; by default as the timeline has it.
     """
-    eqn = timeline.equations[timeline.peak_step]
-    where = where or f"{eqn.primitive.name} {line_text(eqn)}".strip()
+    where = where or equation_text(timeline.equations[timeline.peak_step])
     largest = largest_values(graph)
     word = "compiled" if verified else "predicted"
-    advice += _without_effects(graph)
+    if places := effect_places(graph):
+        effects = "taking out effects, which must happen exactly once and so cannot be recomputed"
+        advice += f"{effects} ({', '.join(places[:3])}), "
     owned = timeline.argument_bytes + timeline.output_bytes
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     present_bytes = max(present_bytes, 1)
@@ -74,29 +72,17 @@ def _least_budget(least_bytes: int, present_bytes: int) -> str:
     return f'budget="{share}%" (or budget={least_bytes})' if share < 100 else f"budget={least_bytes}"
 
 
-def _without_effects(graph: Graph) -> str:
-    """What to take out: equations with effects run exactly once, so that nothing is recomputed around them."""
-    places = effect_places(graph)
-    if not places:
-        return ""
-    return f"taking out effects, which must happen exactly once and so cannot be recomputed ({', '.join(places[:3])}), "
-
-
 def all_in_one(
     eqn: Any, share: float, has_rule: bool, budget: str, budget_bytes: int, plain_bytes: int, verified: bool
 ) -> BudgetError:
     """The error of a program all whose bytes are in one equation that is not planned inside.
 
     Args:
-        eqn: the equation.
-        share: of the plain peak that it needs beside its arguments and results, as predicted.
+        share: of the plain peak that the equation needs beside its arguments and results, as predicted.
         has_rule: whether its gradient has a rule of its own.
-        budget: what was asked for, as the user wrote it.
-        budget_bytes: the same in bytes.
-        plain_bytes: the plain peak, which is the least.
-        verified: whether that is the compiler's.
+        verified: whether the plain peak, which is the least, is the compiler's.
     """
-    where = f"{eqn.primitive.name} {line_text(eqn)}".strip()
+    where = equation_text(eqn)
     word = "compiled" if verified else "predicted"
     why, rule, without = "", "", ""
     if has_rule:
@@ -125,13 +111,9 @@ def own_budget(error: BudgetError) -> BudgetError:
         "that budget which cannot be met. Use rp.mark there instead, and the function is planned within the budget "
         f"of the whole step. The error of that function: {error}"
     )
-    return BudgetError(
-        message,
-        minimum_bytes=error.minimum_bytes,
-        budget_bytes=error.budget_bytes,
-        where=error.where,
-        largest=error.largest,
-    )
+    told = copy.copy(error)
+    told.args = (message,)
+    return told
 
 
 def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetError:
@@ -140,9 +122,8 @@ def nothing_to_do(graph: Graph, least_bytes: int, budget_bytes: int) -> BudgetEr
         f"budget {format_bytes(budget_bytes)} ({budget_bytes} bytes) cannot be met: the function computes nothing "
         f"that could be recomputed; its arguments and gradients alone take {least_bytes} bytes."
     )
-    return BudgetError(
-        message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where="", largest=largest_values(graph)
-    )
+    largest = largest_values(graph)
+    return BudgetError(message, minimum_bytes=least_bytes, budget_bytes=budget_bytes, where="", largest=largest)
 
 
 def largest_values(graph: Graph) -> tuple[str, ...]:

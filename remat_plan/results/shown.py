@@ -48,11 +48,7 @@ def register(shown: type, renderer: Renderer) -> None:
 
 
 def renderer_of(thing: object) -> Renderer:
-    """Return what shows a result: the renderer of the nearest of its types.
-
-    Raises:
-        TypeError: nothing is registered for it.
-    """
+    """Return what shows a result: the renderer of the nearest of its types."""
     known = {**importlib.import_module("remat_plan.report.renderers").RENDERERS, **_RENDERERS}
     for base in type(thing).__mro__:
         if base in known:

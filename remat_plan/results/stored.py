@@ -44,16 +44,7 @@ def write_plan(plan: Any) -> str:
 
 
 def read_plan(kind: type[T], source: str) -> T:
-    """Read a plan back.
-
-    Args:
-        kind: the class of plans.
-        source: the text.
-
-    Raises:
-        TypeError: ``source`` is no string.
-        ValueError: not a plan, or one of another format; the message names what is wrong.
-    """
+    """Read a plan, of the class of plans, back; see ``Plan.from_json``."""
     if not isinstance(source, str):
         found = type(source).__name__
         raise TypeError(f"Plan.from_json needs the text that plan.to_json() returned, not {found}.")

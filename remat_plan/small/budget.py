@@ -5,9 +5,11 @@ In: ``"8GiB"``, ``"800MB"``, ``"60%"``, ``"device"``, an integer. Out: ``Budget`
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +55,8 @@ class BudgetError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the attributes when the error travels between processes."""
-        return _budget_error, (str(self), self.minimum_bytes, self.budget_bytes, self.where, self.largest)
-
-
-def _budget_error(message: str, minimum: int, budget: int, where: str, largest: tuple[str, ...]) -> BudgetError:
-    return BudgetError(message, minimum_bytes=minimum, budget_bytes=budget, where=where, largest=largest)
+        facts = {name: getattr(self, name) for name in ("minimum_bytes", "budget_bytes", "where", "largest")}
+        return functools.partial(BudgetError, **facts), (str(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +69,7 @@ class Budget:
     device: bool = False
 
     def resolve(self, baseline_bytes: int, device_bytes: int | None) -> int:
-        """Return the budget in bytes.
-
-        Args:
-            baseline_bytes: the peak of the function as written, for fractions.
-            device_bytes: memory of the device, for ``"device"``.
-
-        Raises:
-            ValueError: ``"device"`` where the device does not tell its memory.
-        """
+        """Return the budget in bytes, of the peak of the function as written, or of the memory of the device."""
         if self.size_bytes is not None:
             return self.size_bytes
         if self.fraction is not None:
@@ -90,10 +81,6 @@ class Budget:
 
 def parse_budget(budget: Any, few: bool = False) -> Budget:
     """Parse what a user gives as ``budget``; ``few`` where so few bytes may be meant as a small loop stores.
-
-    Raises:
-        TypeError: not a number or a string.
-        ValueError: a number or string that is no budget.
 
     >>> parse_budget("1.5 GiB").size_bytes
     1610612736
@@ -171,11 +158,12 @@ def format_bytes(size_bytes: float | None) -> str:
     >>> format_bytes(1_640_000_000)
     '1.64 GB'
     """
-    if size_bytes is None:
-        return "-"
-    size = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000.0
-    return f"{size:.3g} TB"
+    return "-" if size_bytes is None else in_units(size_bytes, ("B", "kB", "MB", "GB", "TB"))
+
+
+def in_units(size: float, units: Sequence[str]) -> str:
+    """Return a number of the first unit in one that suits it, each of which is 1000 times the one before."""
+    power = 0
+    while abs(size) >= 999.5 and power < len(units) - 1:
+        size, power = size / 1000.0, power + 1
+    return f"{size:.3g} {units[power]}" if power else f"{size:.0f} {units[0]}"

@@ -83,11 +83,7 @@ def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 class Wrapper(ABC, Generic[P, R]):
-    """A function in place of another one.
-
-    Attributes:
-        fn: the function.
-    """
+    """A function in place of another one, ``fn``."""
 
     def __init__(self, fn: Callable[P, R]):
         functools.update_wrapper(self, fn)  # first: a callable object may have attributes of our names

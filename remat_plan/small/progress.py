@@ -22,15 +22,11 @@ PATIENCE_SECONDS = 2.0
 class Progress:
     """A context manager, to be entered again if need be; ``say`` names the stage that begins.
 
-    It is silent for the first two seconds, and outside ``with``; ``conclude`` says in one line what came out.
+    It is silent for the first two seconds, and outside ``with``; ``conclude`` says in one line what came out. With
+    ``enabled=None`` it speaks only where stderr is a terminal.
 
-    Args:
-        title: what is being done.
-        enabled: None: only when stderr is a terminal.
-
-    Example:
-        >>> with Progress("remat_plan", enabled=False) as progress:
-        ...     progress.say("compiling", done=1, total=3)
+    >>> with Progress("remat_plan", enabled=False) as progress:
+    ...     progress.say("compiling", done=1, total=3)
     """
 
     def __init__(self, title: str, enabled: bool | None = None):

@@ -18,10 +18,7 @@ V = TypeVar("V")
 
 
 class Recent(dict[K, V]):
-    """A dictionary that ``keep`` fills and ``use`` reads; the order is that of use.
-
-    Args:
-        most: how many entries are kept.
+    """A dictionary of at most so many entries that ``keep`` fills and ``use`` reads; the order is that of use.
 
     >>> known = Recent(2)
     >>> known.keep("a", 1), known.keep("b", 2), known.use("a"), known.keep("c", 3)
@@ -57,14 +54,7 @@ class Recent(dict[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and store what is kept, but not the lock."""
-        return _recent, (self.most, list(self.items()))
-
-
-def _recent(most: int, items: list[tuple[Any, Any]]) -> Recent[Any, Any]:
-    made: Recent[Any, Any] = Recent(most)
-    for key, value in items:
-        made.keep(key, value)
-    return made
+        return Recent, (self.most,), None, None, iter(list(self.items()))
 
 
 def key_of(value: Any) -> Any:

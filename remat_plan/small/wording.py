@@ -20,7 +20,6 @@ class _Short(reprlib.Repr):
     """Arrays are shown by type and shape, whatever is long is cut."""
 
     def repr1(self, x: Any, level: int) -> str:
-        """One value, or one inside another."""
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         if isinstance(shape, tuple) and dtype is not None:
             return f"{dtype}[{','.join(map(str, shape))}]"

@@ -32,16 +32,13 @@ class CallKind:
     """What a step is traced for.
 
     Attributes:
-        key: equal for what is alike but for arrays; of what follows, and hashable where that is not.
-        modules: what NNX modules among the arguments are beside their state; None where there are none.
-        splits: the arguments without their arrays.
-        tree: the structure of the arrays.
+        key: equal for what is alike but for arrays, and hashable where that is not.
+        splits, tree: the arguments without their arrays, the structure of the arrays.
         types: of each array.
         context: JAX's settings that tracing depends on (precisions, the mesh that is set).
     """
 
     key: Any
-    modules: Any = field(compare=False)
     splits: tuple[Split, ...] = field(compare=False)
     tree: Any = field(compare=False)
     types: tuple[Any, ...]
@@ -50,14 +47,11 @@ class CallKind:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One call of a step.
+    """One call of a step (a function of arguments by position), with what ``jax.jit`` is told of this call.
 
     Attributes:
-        fn: the user's function, of arguments by position.
-        settings: what ``jax.jit`` is told, of this call.
         names: what the arguments are called.
-        splits: the arguments without their arrays.
-        arrays: their arrays, one pytree for each.
+        splits, arrays: the arguments without their arrays; their arrays, one pytree for each.
         modules: what NNX modules among them are beside their state.
     """
 
@@ -72,23 +66,20 @@ class StepCall:
     def of(
         fn: Callable[..., Any], values: Sequence[Any], names: Sequence[str], settings: Settings, modules: Any = None
     ) -> StepCall:
-        """Take the arguments apart."""
-        splits = [Split.of(value, i in settings.static_argnums) for i, value in enumerate(values)]
-        kept = tuple(split.without_arrays() for split in splits)
-        return StepCall(fn, settings, tuple(names), kept, tuple(split.arrays for split in splits), modules)
+        apart = [Split.of(value, i in settings.static_argnums) for i, value in enumerate(values)]
+        splits, arrays = zip(*apart, strict=True) if apart else ((), ())
+        return StepCall(fn, settings, tuple(names), splits, arrays, modules)
 
     @cached_property
     def leaves(self) -> list[Any]:
-        """The arrays, in order."""
         return jax.tree.leaves(self.arrays)
 
     @cached_property
     def kind(self) -> CallKind:
-        """What a step is traced for by this call."""
         tree = jax.tree.structure(self.arrays)
         key = key_of((self.modules, tree, [(split.tree, split.others) for split in self.splits]))
         types = tuple(map(_type_of, self.leaves))
-        return CallKind(key, self.modules, self.splits, tree, types, _compat.trace_context())
+        return CallKind(key, self.splits, tree, types, _compat.trace_context())
 
     @property
     def is_traced(self) -> bool:
@@ -106,18 +97,14 @@ class StepCall:
         return TrainingStep(self.fn, self.settings, self.splits, structs, self.is_traced)
 
     def paths(self) -> list[str]:
-        """What each array is called."""
         paths, _ = jax.tree_util.tree_flatten_with_path(self.arrays)
         return [self.names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths]
 
 
 def lies_as(leaf: Any, sharding: Sharding | None, moves: bool) -> bool:
-    """Tell whether an argument may be given where one with a sharding is expected.
+    """Tell whether an argument may be given where one with a sharding is expected (None: one device, whichever it is).
 
-    Args:
-        leaf: the argument.
-        sharding: the expected one; None for one device, whichever it is.
-        moves: whether what is committed to no device is put where it is wanted.
+    ``moves``: whether what is committed to no device is put where it is wanted.
     """
     own = sharding_of(leaf)
     if own is None:
@@ -137,13 +124,7 @@ def sharding_of(leaf: Any) -> Sharding | None:
 
 
 def changes(old: CallKind, placed: Sequence[Sharding | None], call: StepCall) -> str:
-    """Say what of a call is not as it was.
-
-    Args:
-        old: the kind of the other call.
-        placed: where the arrays of that one lay.
-        call: the new one.
-    """
+    """Say what of a call is not as it was in one of another kind, whose arrays lay in such places."""
     new = call.kind
     if old.tree != new.tree or [s.tree for s in old.splits] != [s.tree for s in new.splits]:
         return "the structure of the arguments changed"
@@ -152,9 +133,8 @@ def changes(old: CallKind, placed: Sequence[Sharding | None], call: StepCall) ->
         for name, before, after in zip(call.names, old.splits, new.splits, strict=True)
         if before.others != after.others
     ]
-    for path, before, after, sharding, leaf in zip(
-        call.paths(), old.types, new.types, placed, call.leaves, strict=True
-    ):
+    arrays = zip(call.paths(), old.types, new.types, placed, call.leaves, strict=True)
+    for path, before, after, sharding, leaf in arrays:
         if before != after:
             rows.append(f"{path} changed from {_type_text(before)} to {_type_text(after)}")
         elif not lies_as(leaf, sharding, moves=True):
@@ -195,13 +175,10 @@ def _with_shardings(structs: Any, shardings: Any) -> Any:
     if shardings is None:
         return structs
 
-    def is_leaf(x: Any) -> bool:
-        return x is None or isinstance(x, Sharding)
-
     def lay(sharding: Any, part: Any) -> Any:
         def one(x: Any) -> Any:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=x.weak_type)
 
         return part if sharding is None else jax.tree.map(one, part)
 
-    return jax.tree.map(lay, shardings, structs, is_leaf=is_leaf)
+    return jax.tree.map(lay, shardings, structs, is_leaf=lambda x: x is None or isinstance(x, Sharding))

@@ -9,19 +9,19 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from remat_plan.clock.steps import attached, check_arrays
-from remat_plan.clock.turns import Run, time_in_turns
+from remat_plan.clock.turns import Run
 from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.plans.one_program import Figures, describe
-from remat_plan.results.measurement import Measurement, check_rounds, peaks_of
+from remat_plan.plans.one_program import describe
+from remat_plan.results.measurement import Measurement, check_rounds, measure_runs
 from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import Plan
 from remat_plan.results.shortfall import below_minimum, own_budget
@@ -36,13 +36,11 @@ from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
 from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
-from remat_plan.training.inputs import Arguments, sort_arguments
-from remat_plan.training.outside import largest_outside
 from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
-from remat_plan.training.unmarked import no_mark
+from remat_plan.training.trace import Arguments, largest_outside, no_mark, sort_arguments
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
 
@@ -69,13 +67,9 @@ _TRACED_ADVICE = (
 
 @dataclass(frozen=True)
 class Found:
-    """A fitted step.
+    """A fitted step, what runs its marks, and a plan for each mark, that of the largest first.
 
     Attributes:
-        step: the user's step.
-        trial: runs its marks as they were planned.
-        report: what it needs.
-        plans: a plan for each mark, that of the largest first.
         executable: the compiled step (``jax.stages.Compiled``), where the search compiled one that can be run.
     """
 
@@ -84,21 +78,6 @@ class Found:
     report: StepReport
     plans: tuple[Plan, ...]
     executable: Any = None
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A step and what is marked in it.
-
-    Attributes:
-        marks: the marked programs, the largest first.
-        measuring: the step, to be compiled under schedules for them.
-        trace: of the step with its marks noted.
-    """
-
-    marks: tuple[Mark, ...]
-    measuring: Measuring
-    trace: object
 
 
 def make_call(
@@ -123,12 +102,8 @@ def make_call(
     return StepCall.of(pure, function.arguments(values), names, of_call, function.graph), function
 
 
-def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str = "table") -> Marked:
-    """Find what is marked in a step.
-
-    Raises:
-        ValueError: nothing is.
-    """
+def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str) -> tuple[Measuring, Any]:
+    """Find what is marked in a step; return it, the largest program first, and the trace with marks noted."""
     progress.say("tracing the step")
     try:
         sites, trace = find_sites(step.trace)
@@ -142,30 +117,29 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
-    marks = tuple(mark for mark, _ in pairs)
-    return Marked(marks, Measuring(step, [site for _, site in pairs], marks, target, progress), trace)
+    marks, sites = zip(*pairs, strict=True)
+    return Measuring(step, marks, sites, target, progress), trace
 
 
 @garbage.seldom_in
 def fit_step(
-    step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str = "table"
+    step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str
 ) -> Found:
     """Fit a step; see ``fitting.fit``. ``started`` is when planning began (``time.perf_counter``)."""
-    marked = find_marks(step, target, progress, cost)
-    marks, measuring = marked.marks, marked.measuring
-    opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in marks]
+    measuring, trace = find_marks(step, target, progress, cost)
+    opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in measuring.marks]
     check_opaque(opaque, budget)
-    check_opaque(opaque, budget, measuring.as_written.total_bytes)
-    budget_bytes = budget.resolve(measuring.as_written.total_bytes, target.device_memory_bytes)
-    found = search_step(measuring, marks, budget_bytes)
+    written_bytes = measuring.as_written.total_bytes
+    check_opaque(opaque, budget, written_bytes)
+    budget_bytes = budget.resolve(written_bytes, target.device_memory_bytes)
+    found = search_step(measuring, budget_bytes)
     if not found.fits:
-        raise _below(marked, found, budget_bytes)
-    report = _report(marked, found, budget, budget_bytes)
+        raise _below(measuring, found, budget_bytes)
+    report = _report(measuring, sort_arguments(trace, step.structs), found, budget, budget_bytes)
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
               report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
-    plans = tuple(
-        _plan(mark, mark.known(schedule), report, started) for mark, schedule in zip(marks, found.choice, strict=True)
-    )
+    pairs = zip(measuring.marks, found.choice, strict=True)
+    plans = tuple(_plan(mark, mark.known(schedule), report, started) for mark, schedule in pairs)
     return Found(step, measuring.trial(found.choice), report, plans, found.memory.executable)
 
 
@@ -174,12 +148,7 @@ def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) 
 
     Nor is there one where what is marked in it is not what is marked in the other, or no device to compile it for.
     Inside a trace it is not known where arrays lie that the other step has on several devices: nothing is compiled.
-
-    Args:
-        known: the other one: the same user's step, fitted for arguments that differ in type or place.
-        step: the step.
-        call: what it was made of.
-        target: the device.
+    ``known`` is the same user's step, fitted for arguments that differ in type or place.
     """
     sites, _ = find_sites(step.trace)
     if not target.attached or not known.trial.runs(sites):
@@ -205,17 +174,13 @@ def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) 
 
     written = step.jitted(Trial(found.trial.sites, [WRITTEN] * len(found.trial.sites)))
     runs = Run(written, arguments), Run(jitted, arguments)
-    peaks = peaks_of(runs, target)
-    plain, planned = time_in_turns(runs, rounds)
-    return Measurement.of(f"step {report.name}", plain, planned, report.overhead, target, peaks)
+    return measure_runs(f"step {report.name}", runs, target, rounds, report.overhead)
 
 
-def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:
-    marks, step = marked.marks, marked.measuring.step
-    arguments = sort_arguments(marked.trace, step.structs)
-    plain = tuple(mark.judge.program.plain for mark in marks)
+def _report(measuring: Measuring, arguments: Arguments, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:
+    marks, step, written = measuring.marks, measuring.step, measuring.as_written
     notes = []
-    slices = _slices(marked.measuring.as_written, arguments, budget_bytes)
+    slices = _slices(written, arguments, budget_bytes)
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
         notes.append(
             f"gradient accumulation over {slices} slices of the batch, rp.accumulate(..., {slices}), is expected to "
@@ -232,16 +197,13 @@ def _report(marked: Marked, found: Fitted, budget: Budget, budget_bytes: int) ->
         target=marks[0].judge.device,
         budget=budget.text,
         budget_bytes=budget_bytes,
-        plain=_bytes(marked.measuring.as_written, level_bytes(marks, plain)),
+        plain=_bytes(written, level_bytes(marks, measuring.plain)),
         planned=_bytes(found.memory, level_bytes(marks, found.choice)),
-        parameter_bytes=arguments.parameter_bytes,
-        gradient_bytes=arguments.gradient_bytes,
-        optimizer_bytes=arguments.optimizer_bytes,
-        batch_bytes=arguments.batch_bytes,
+        **asdict(arguments),
         overhead=overhead(marks, found.choice),
-        compiled_overhead=_compiled_overhead(marked.measuring.as_written, found.memory),
+        compiled_overhead=_compiled_overhead(written, found.memory),
         marks=len(marks),
-        compiles=marked.measuring.compiles,
+        compiles=measuring.compiles,
         notes=tuple(notes),
     )
 
@@ -266,13 +228,12 @@ def _slices(written: CompiledMemory, arguments: Arguments, budget_bytes: int) ->
 
 
 def _bytes(memory: CompiledMemory, level: int) -> StepBytes:
-    held = held_bytes(memory)
     return StepBytes(
         peak_bytes=memory.total_bytes,
         argument_bytes=memory.argument_bytes,
         result_bytes=memory.output_bytes - memory.alias_bytes,
         donated_bytes=memory.alias_bytes,
-        temporary_bytes=memory.total_bytes - held,
+        temporary_bytes=memory.total_bytes - held_bytes(memory),
         activation_bytes=level,
     )
 
@@ -281,7 +242,17 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
     """The plan of one mark; its peaks are of the whole step."""
     judge = mark.judge
     held = report.planned.argument_bytes + report.planned.result_bytes
-    figures = Figures(
+    whole, part = ("peaks and budget", "overhead and FLOPs")
+    if report.compiled_overhead is not None:
+        whole, part = ("peaks, budget and overhead", "FLOPs")
+    return describe(
+        judge,
+        mark.candidates.task(mark.request),
+        mark.request,
+        schedule,
+        [f"{whole} refer to the whole step {report.name}, {part} to the marked function"],
+        started,
+        within_bytes=judge.predicted_bytes(schedule),
         budget=report.budget,
         budget_bytes=report.budget_bytes,
         written_peak_bytes=report.plain.peak_bytes,
@@ -289,24 +260,16 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
         predicted_peak_bytes=held + mark.above_arguments(schedule),
         compiled_peak_bytes=report.planned.peak_bytes,
         compiled_overhead=report.compiled_overhead,
-        within_bytes=judge.predicted_bytes(schedule),
     )
-    whole, part = ("peaks and budget", "overhead and FLOPs")
-    if report.compiled_overhead is not None:
-        whole, part = ("peaks, budget and overhead", "FLOPs")
-    notes = [f"{whole} refer to the whole step {report.name}, {part} to the marked function"]
-    return describe(judge, mark.candidates.task(mark.request), mark.request, schedule, figures, notes, started)
 
 
-def _below(marked: Marked, found: Fitted, budget_bytes: int) -> BudgetError:
-    """The error of a budget that no schedules meet."""
-    mark, schedule = marked.marks[0], found.choice[0]
-    measuring = marked.measuring
-    graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(schedule))
+def _below(measuring: Measuring, found: Fitted, budget_bytes: int) -> BudgetError:
+    mark = measuring.marks[0]
+    graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(found.choice[0]))
     held = f"The step holds {format_bytes(held_bytes(found.memory))} from beginning to end"
     where = _outside(measuring, found)
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
-    if not any(_is_loss(mark) for mark in marked.marks):
+    if not any(_is_loss(mark) for mark in measuring.marks):
         advice = _LARGER_MARKS + advice
     if measuring.step.is_traced and len(measuring.target.devices) > 1:
         advice = _TRACED_ADVICE + advice
@@ -325,7 +288,7 @@ def _outside(measuring: Measuring, found: Fitted) -> str | None:
     outside = largest_outside(measuring.step, measuring.trial(found.choice), measuring.hardware)
     peaks = measuring.peaks
     is_same = max(peaks) - min(peaks) <= _SAME_PEAK * max(peaks)
-    if outside is None or not (is_same or outside.of_peak >= 1 - _SAME_PEAK):
+    if outside is None or not (is_same or outside[1] >= 1 - _SAME_PEAK):
         return None
     theirs = "all of their schedules have this peak" if is_same else "none of their schedules needs less"
-    return f"{outside.text}, outside of the marks ({theirs})"
+    return f"{outside[0]}, outside of the marks ({theirs})"

@@ -1,6 +1,6 @@
 """The schedules of a training step for a budget, with the last word on its peak.
 
-In: a ``TrainingStep``, its ``Site``s with their ``Mark``s, a target, a budget. Out: ``Fitted``.
+In: a ``TrainingStep``, its ``Mark``s with their ``Site``s, a target, a budget. Out: ``Fitted``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ _LOG = logging.getLogger("remat_plan")
 
 
 class Measuring:
-    """A step, compiled under schedules for its marks; each once.
+    """A step and what is marked in it, compiled under schedules for the marks; each choice of them once.
 
     Attributes:
-        sites: what is marked.
         known: what was compiled in this process of steps that are told to be the same, with default options.
     """
 
     def __init__(
-        self, step: TrainingStep, sites: Sequence[Site], marks: Sequence[Mark], target: Target, progress: Progress
+        self, step: TrainingStep, marks: Sequence[Mark], sites: Sequence[Site], target: Target, progress: Progress
     ):
-        self.step, self.sites, self.target, self.progress = step, tuple(sites), target, progress
-        self.hardware = marks[0].judge.hardware
+        self.step, self.marks, self.sites = step, tuple(marks), tuple(sites)
+        self.target, self.progress, self.hardware = target, progress, marks[0].judge.hardware
+        self.plain: Choice = tuple(mark.judge.program.plain for mark in marks)
+        self.written: Choice = tuple(WRITTEN for _ in marks)
+        self.has_own_remat = any(mark.judge.program.has_own_remat for mark in marks)
         leaves, tree = jax.tree.flatten(step.structs)
         programs = tuple(mark.judge.identity for mark in marks)
         actions = tuple(mark.request.constraints.actions for mark in marks)
@@ -66,7 +68,6 @@ class Measuring:
 
     @property
     def compiles(self) -> int:
-        """How often the step was compiled."""
         return len(self._known)
 
     @property
@@ -76,59 +77,44 @@ class Measuring:
 
     @property
     def as_written(self) -> CompiledMemory:
-        """What the step needs as it was written."""
-        return self.compile(tuple(WRITTEN for _ in self.sites))
+        return self.compile(self.written)
 
 
-def search_step(measuring: Measuring, marks: Sequence[Mark], budget_bytes: int) -> Fitted:
-    """Find the fastest schedules of a step whose marks are ``measuring.sites``."""
-    written: Choice = tuple(WRITTEN for _ in marks)
+def search_step(measuring: Measuring, budget_bytes: int) -> Fitted:
+    """Find the fastest schedules of a step."""
+    written = measuring.written
     fitting = [written] if measuring.as_written.total_bytes <= budget_bytes else []
-    if not fitting or any(mark.judge.program.has_own_remat for mark in marks):
-        found = search_choices(measuring, marks, budget_bytes, first_rate(measuring, marks))[0]
+    if not fitting or measuring.has_own_remat:
+        found = search_choices(measuring, budget_bytes, first_rate(measuring), held_bytes(measuring.as_written))[0]
         if found.fits:
             fitting.append(found.choice)
         elif not fitting:
             as_written = Fitted(written, measuring.as_written, False)
             return min(found, as_written, key=lambda fitted: fitted.memory.total_bytes)
-    best = fastest(fitting, functools.partial(price, marks), written)
+    best = fastest(fitting, functools.partial(price, measuring.marks), written)
     return Fitted(best, measuring.compile(best), True)
 
 
-def search_choices(
-    measuring: Measuring, marks: Sequence[Mark], budget_bytes: int, rate: float, held: int | None = None
-) -> tuple[Fitted, Known]:
+def search_choices(measuring: Measuring, budget_bytes: int, rate: float, held_bytes: int) -> tuple[Fitted, Known]:
     """Search among the schedules of the planner; beside what was found, what every choice that was tried needs.
 
-    Args:
-        measuring: compiles the step.
-        marks: of the step.
-        budget_bytes: of the step.
-        rate: what a predicted byte is expected to come out at.
-        held: bytes that the step holds from beginning to end; by default those of the step as it is written.
+    ``rate`` is what a predicted byte is expected to come out at.
     """
-    held = held_bytes(measuring.as_written) if held is None else held
-    known = measuring.known.now() | _plain(measuring, marks)
+    known = measuring.known.now()
+    if not measuring.has_own_remat:  # the step as written is the one that recomputes nothing
+        known[measuring.plain] = measuring.as_written
     left = most_compiles(measuring.target) - 1
-    driver = Driver(marks, measuring.compile, held, rate, known, left=left)
+    driver = Driver(measuring.marks, measuring.compile, held_bytes, rate, known, left=left)
     return driver.search(budget_bytes), driver.tried
 
 
-def _plain(measuring: Measuring, marks: Sequence[Mark]) -> Known:
-    """What the step needs that recomputes nothing: the one as it is written, unless its author wrote something else."""
-    if any(mark.judge.program.has_own_remat for mark in marks):
-        return {}
-    return {tuple(mark.judge.program.plain for mark in marks): measuring.as_written}
-
-
-def first_rate(measuring: Measuring, marks: Sequence[Mark]) -> float:
+def first_rate(measuring: Measuring) -> float:
     """What a predicted byte of the step as written comes out at.
 
     Where what is written is not what was predicted, since it has ``jax.checkpoint`` in it, it tells how much of a byte
     is on one device.
     """
-    if any(mark.judge.program.has_own_remat for mark in marks) and not measuring.step.spans_devices:
+    if measuring.has_own_remat and not measuring.step.spans_devices:
         return 1.0
     written = measuring.as_written
-    plain = tuple(mark.judge.program.plain for mark in marks)
-    return rate(marks, plain, written.total_bytes - held_bytes(written))
+    return rate(measuring.marks, measuring.plain, written.total_bytes - held_bytes(written))

@@ -19,14 +19,9 @@ from remat_plan.graph.argnums import normalize_argnums, positions
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``jax.jit`` is told of a step.
+    """What ``jax.jit`` is told of a step; ``static_argnames`` are of those that have no position.
 
-    Attributes:
-        static_argnums: positions of arguments that are not traced.
-        static_argnames: names of those that have no position.
-        donate_argnums: positions of arguments whose memory results may take.
-        in_shardings, out_shardings: as in ``jax.jit``; None where nothing is said.
-        compiler_options: of XLA; they win over those of ``compiler_options(target)``.
+    Options of XLA win over those of ``compiler_options(target)``.
     """
 
     static_argnums: tuple[int, ...] = ()
@@ -47,11 +42,7 @@ class Settings:
         out_shardings: Any,
         compiler_options: Mapping[str, Any] | None = None,
     ) -> Settings:
-        """Check what was said against the step's parameters, and the arguments there are (by position).
-
-        Raises:
-            TypeError, ValueError: a bad position or name, or one that is static and donated; options not by name.
-        """
+        """Check what was said against the step's parameters, and the arguments there are (by position)."""
         options = {} if compiler_options is None else compiler_options
         if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
             raise TypeError("compiler_options: give XLA's options as a dict with strings as keys.")

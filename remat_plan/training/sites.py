@@ -65,51 +65,40 @@ class Site:
         return replace(traced, call=call, is_loss=is_loss, cotangents=cotangents)
 
     def program(self) -> Program:
-        """The graph of this program."""
         return make_program(self.described(self.traced), self.request.existing)
 
 
 @dataclass(eq=False)
 class Discovery:
-    """Runs marks as plain functions and notes what they are.
-
-    Attributes:
-        probing: whether to put probes around them.
-        sites: what was found, in the order of the trace.
-    """
+    """Runs marks as plain functions, perhaps with probes around them, and notes what they are."""
 
     probing: bool
     sites: list[Site] = field(default_factory=list)
 
     def run_mark(self, trace: Callable[[], Traced], request: Request) -> Any:
-        """Run a marked call as the plain function, and note it."""
         traced = trace()
         site = find_site(self.sites, traced) or self._new_site(traced, request)
         site.calls += 1
         leaves = [checkpoint_name(x, MARKED) if _compat.is_float(jax.typeof(x)) else x for x in traced.call.leaves]
         if self.probing:
-            leaves = _probe_inputs(leaves, site.moved)
+            leaves = _probe(leaves, site.moved, [False] * len(leaves))
         outputs = _compat.as_function(traced.jaxpr)(*leaves)
         if self.probing:
-            outputs = _probe_outputs(outputs, site.pulled)
+            outputs = _probe(outputs, [False] * len(outputs), site.pulled)
         return jax.tree.unflatten(traced.output_tree, outputs)
 
     def _new_site(self, traced: Traced, request: Request) -> Site:
+        def noted(avals: Sequence[Any]) -> list[bool]:
+            return [_compat.is_float(x) and not self.probing for x in avals]
+
         outputs = [v.aval for v in _compat.open_jaxpr(traced.jaxpr)[0].outvars]
-        known = [_compat.is_float(x) and not self.probing for x in traced.call.structs]
-        wanted = [_compat.is_float(x) and not self.probing for x in outputs]
         kept = replace(traced, call=replace(traced.call, leaves=traced.call.structs))
-        self.sites.append(Site(kept, Source(traced.jaxpr), request, known, wanted))
+        self.sites.append(Site(kept, Source(traced.jaxpr), request, noted(kept.call.leaves), noted(outputs)))
         return self.sites[-1]
 
 
 class Trial:
-    """Marks under schedules; a mark that is none of the sites (no gradient is taken of it) is left as it is.
-
-    Attributes:
-        sites: the programs that are marked.
-        schedules: one for each of them.
-    """
+    """Marks under schedules, one for each site; a mark that is none (no gradient is taken of it) is left as it is."""
 
     def __init__(self, sites: Sequence[Site], schedules: Sequence[Schedule]):
         self.sites, self.schedules = tuple(sites), tuple(schedules)
@@ -117,27 +106,29 @@ class Trial:
 
     def runs(self, sites: Sequence[Site]) -> bool:
         """Whether all of some marks are among the sites, and differentiated as these are."""
-        known = [find_site(self.sites, site.traced) for site in sites]
-        return all(
-            one is not None and (one.moved, one.pulled) == (site.moved, site.pulled)
-            for one, site in zip(known, sites, strict=True)
-        )
+        pairs = ((find_site(self.sites, site.traced), site) for site in sites)
+        return all(one and (one.moved, one.pulled) == (site.moved, site.pulled) for one, site in pairs)
 
     def run_mark(self, trace: Callable[[], Traced], request: Request) -> Any:
-        """Run a marked call under its schedule."""
-        traced = trace()
-        site = find_site(self.sites, traced)
-        number = -1 if site is None else self.sites.index(site)
-        described = traced if site is None else site.described(traced)
-        return self._emission(number, request.existing)(described)
-
-    def _emission(self, number: int, existing: str) -> Emissions:
-        """What runs one site; the same for all its calls, so that equal ones are emitted once."""
-        key = number, existing
+        traced, number, schedule = trace(), -1, WRITTEN
+        if (site := find_site(self.sites, traced)) is not None:
+            number, traced = self.sites.index(site), site.described(traced)
+            schedule = self.schedules[number]
+        key = number, request.existing  # one for all calls of a site, so that equal ones are emitted once
         if key not in self._emissions:
-            schedule = WRITTEN if number < 0 else self.schedules[number]
-            self._emissions[key] = Emissions(lambda program: schedule, existing)
-        return self._emissions[key]
+            self._emissions[key] = Emissions(lambda program: schedule, request.existing)
+        return self._emissions[key](traced)
+
+
+def is_mark(eqn: Any) -> bool:
+    """Whether an equation of a trace with probes is an input of a mark."""
+    return _compat.name_of(eqn) == MARKED
+
+
+def holds_mark(jaxpr: Any) -> bool:
+    """Whether a mark runs in a trace with probes, at any depth."""
+    inner = (sub for eqn in jaxpr.eqns for sub in _compat.sub_jaxprs(eqn.params))
+    return any(map(is_mark, jaxpr.eqns)) or any(holds_mark(_compat.open_jaxpr(sub)[0]) for sub in inner)
 
 
 def find_site(sites: Sequence[Site], traced: Traced) -> Site | None:
@@ -148,11 +139,7 @@ def find_site(sites: Sequence[Site], traced: Traced) -> Site | None:
 
 
 def find_sites(trace: Callable[[MarkRunner], Any]) -> tuple[list[Site], Any]:
-    """Trace a step and return the marks in it that a gradient is taken through, and the trace.
-
-    Args:
-        trace: traces the step, its marks run by a runner, and returns the trace (``jax.jit(step).trace(...)``).
-    """
+    """Return the marks of a step that a gradient is taken through, and its trace, which ``trace`` makes by a runner."""
     try:
         found = Discovery(probing=True)
         traced = trace(found)
@@ -164,9 +151,11 @@ def find_sites(trace: Callable[[MarkRunner], Any]) -> tuple[list[Site], Any]:
     return [site for site in found.sites if any(site.moved) and any(site.pulled)], traced
 
 
-def _probe_inputs(values: Sequence[Any], noted: list[bool]) -> list[Any]:
-    """Return values as they are; where a derivative is taken, note which carry tangents."""
+def _probe(values: Sequence[Any], moved: list[bool], pulled: list[bool]) -> list[Any]:
+    """Return values as they are; where a derivative is taken, note which carry tangents and are given cotangents."""
     places = [i for i, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
+    if not places:
+        return list(values)
 
     @jax.custom_vjp
     def probe(*floats: Any) -> tuple[Any, ...]:
@@ -174,40 +163,15 @@ def _probe_inputs(values: Sequence[Any], noted: list[bool]) -> list[Any]:
 
     def forward(*floats: Any) -> tuple[tuple[Any, ...], None]:
         for place, x in zip(places, floats, strict=True):
-            noted[place] = noted[place] or x.perturbed
-        return tuple(x.value for x in floats), None
-
-    probe.defvjp(forward, _pass_on, symbolic_zeros=True)
-    return _with(values, places, probe)
-
-
-def _probe_outputs(values: Sequence[Any], noted: list[bool]) -> list[Any]:
-    """Return values as they are; where a derivative is taken, note which are given cotangents."""
-    places = [i for i, x in enumerate(values) if _compat.is_float(jax.typeof(x))]
-
-    @jax.custom_vjp
-    def probe(*floats: Any) -> tuple[Any, ...]:
-        return floats
-
-    def forward(*floats: Any) -> tuple[tuple[Any, ...], None]:
+            moved[place] |= x.perturbed
         return tuple(x.value for x in floats), None
 
     def backward(_: None, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        for place, ct in zip(places, cotangents, strict=True):
-            noted[place] = noted[place] or not isinstance(ct, SymbolicZero)
-        return _pass_on(None, cotangents)
+        zeros = [isinstance(ct, SymbolicZero) for ct in cotangents]
+        for place, is_zero in zip(places, zeros, strict=True):
+            pulled[place] |= not is_zero
+        return tuple(None if is_zero else ct for ct, is_zero in zip(cotangents, zeros, strict=True))
 
     probe.defvjp(forward, backward, symbolic_zeros=True)
-    return _with(values, places, probe)
-
-
-def _pass_on(_: None, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(None if isinstance(ct, SymbolicZero) else ct for ct in cotangents)
-
-
-def _with(values: Sequence[Any], places: Sequence[int], probe: Callable[..., tuple[Any, ...]]) -> list[Any]:
-    """Values, those at some places sent through a probe."""
-    new = list(values)
-    for place, x in zip(places, probe(*[values[i] for i in places]) if places else (), strict=True):
-        new[place] = x
-    return new
+    probed = dict(zip(places, probe(*[values[i] for i in places]), strict=True))
+    return [probed.get(i, x) for i, x in enumerate(values)]

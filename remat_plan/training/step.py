@@ -1,14 +1,14 @@
 """A user's training step as what is compiled: jitted, for one runner of its marks.
 
 In: a function of arguments by position, what ``jax.jit`` is told, the arguments taken apart (``calls``). Out:
-``TrainingStep``: the jitted step for a runner, its arguments as shapes, the trace; ``Split``, an argument taken apart.
+``TrainingStep``: the jitted step for a runner, its arguments as shapes, the trace; ``Split``, an argument's structure.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -25,47 +25,39 @@ from remat_plan.verify.targets import Target
 
 @dataclass(frozen=True)
 class Split:
-    """A pytree taken apart: a tree of its arrays with None for all else, and all else.
+    """A pytree without its arrays: its structure, and all else in it.
 
     Leaves that are no arrays (activation functions of an Equinox module, say) stay outside ``jax.jit``: they are part
     of what is compiled, as in ``equinox.filter_jit``.
     """
 
-    arrays: Any
     tree: Any
     others: tuple[Any, ...]
     traced: tuple[bool, ...]
 
     @staticmethod
-    def of(value: Any, is_static: bool = False) -> Split:
-        """Take a value apart; a static one has no arrays."""
+    def of(value: Any, is_static: bool = False) -> tuple[Split, Any]:
+        """Take a value apart; beside it its arrays, with None in place of all else. A static one has none."""
         leaves, tree = jax.tree.flatten(value)
         traced = tuple(traced and not is_static for traced, _ in sort_leaves(value))
+        if is_static:
+            return Split(tree, (value,), traced), None
         arrays = jax.tree.unflatten(tree, [x if t else None for x, t in zip(leaves, traced, strict=True)])
-        others = tuple(x for x, t in zip(leaves, traced, strict=True) if not t)
-        return Split(None if is_static else arrays, tree, (value,) if is_static else others, traced)
+        return Split(tree, tuple(x for x, t in zip(leaves, traced, strict=True) if not t), traced), arrays
 
     def joined(self, arrays: Any, is_static: bool = False) -> Any:
-        """The pytree with other arrays in it."""
         if is_static:
             return self.others[0]
         left, others = iter(jax.tree.leaves(arrays)), iter(self.others)
         return jax.tree.unflatten(self.tree, [next(left) if t else next(others) for t in self.traced])
 
-    def without_arrays(self) -> Split:
-        """What may be kept: no array is."""
-        return replace(self, arrays=None)
-
 
 @dataclass(eq=False)
 class TrainingStep:
-    """A training step on arguments of some shapes.
+    """A training step, a function of arguments by position, on arguments of some shapes.
 
     Attributes:
-        fn: the user's function, of arguments by position.
-        settings: what ``jax.jit`` is told.
-        splits: its arguments without their arrays.
-        structs: shapes, dtypes and shardings of their arrays, one pytree per argument.
+        splits, structs: its arguments without their arrays; shapes, dtypes and shardings of these, a pytree for each.
         is_traced: whether it is called inside a trace, where shardings along automatic axes cannot be seen.
     """
 
@@ -78,7 +70,6 @@ class TrainingStep:
 
     @property
     def spans_devices(self) -> bool:
-        """Whether an argument is spread over several devices."""
         shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(self.structs))
         return any(isinstance(s, Sharding) and s.num_devices > 1 for s in shardings)
 
@@ -88,7 +79,6 @@ class TrainingStep:
         """The step, its marks run by a runner, under ``jax.jit``; it takes the arrays of a call.
 
         Args:
-            runner: of the marks.
             target: a device that is not attached, for which it is to be compiled; None: it is to be run here.
             shardings: whether ``in_shardings`` are given to ``jax.jit``, or are part of its arguments already.
             nested: whether it is run inside another trace, where ``jax.jit`` takes no options of the compiler.
@@ -99,28 +89,24 @@ class TrainingStep:
             static = self.settings.static_argnums
             args = [s.joined(a, i in static) for i, (s, a) in enumerate(zip(self.splits, arrays, strict=True))]
             with running_marks(runner):
-                result = Split.of(self.fn(*args))
-            self._outputs[runner] = result.without_arrays()
-            return result.arrays
+                self._outputs[runner], results = Split.of(self.fn(*args))
+            return results
 
         told: dict[str, Any] = {"donate_argnums": self.settings.donate_argnums}
         if self.settings.in_shardings is not None and shardings:
             told["in_shardings"] = self.settings.in_shardings
-        if self.settings.out_shardings is not None:
-            out = self.settings.out_shardings
+        if (out := self.settings.out_shardings) is not None:
             told["out_shardings"] = out if target is None else place_shardings(out, target)
         needed = compiler_options(target) if target is None or target.attached else {}
         options = {**needed, **self.settings.compiler_options}
         return jax.jit(step, compiler_options=None if nested else options or None, **told)
 
     def trace(self, runner: MarkRunner) -> Any:
-        """Trace the step, its marks run by a runner."""
         return self.jitted(runner, shardings=False).trace(*self.structs)
 
     def compile(self, runner: MarkRunner, target: Target, hardware: Hardware) -> CompiledMemory:
         """Compile the step for a target with such rates and return what memory it needs, and its seconds."""
-        step = self.jitted(runner, target, shardings=False)
-        more = self.settings.compiler_options
+        step, more = self.jitted(runner, target, shardings=False), self.settings.compiler_options
         return compile_memory(
             step, self.structs, target, compiler_options=more, hardware=hardware, keep_executable=True
         )

@@ -31,7 +31,7 @@ def loss(w, x):
 def made(monkeypatch):
     """Counts plans and emissions."""
     counts = {"plans": 0, "emissions": 0}
-    plan, emit = book.make_plan, Emitter.__init__
+    plan, emit = book.plan_program, Emitter.__init__
 
     def counting_plan(*args, **kwargs):
         counts["plans"] += 1
@@ -41,7 +41,7 @@ def made(monkeypatch):
         counts["emissions"] += 1
         return emit(self, *args, **kwargs)
 
-    monkeypatch.setattr(book, "make_plan", counting_plan)
+    monkeypatch.setattr(book, "plan_program", counting_plan)
     monkeypatch.setattr(Emitter, "__init__", counting_emit)
     return counts
 
