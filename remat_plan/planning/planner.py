@@ -26,6 +26,9 @@ from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.strategies.find import BY_HAND, find_schedules
+from remat_plan.planning.strategies.records import Task
+from remat_plan.planning.strategies.registry import lookup
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
@@ -222,6 +225,10 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     planner = Planner(region, rules, limits)
     curve = planner.curve
     chains = curve.spread(_CHAIN_POINTS)
+    if n <= _LONG_REGION:
+        task = Task(region, planner.cuts, rules.hardware, inner=True)
+        by_hand = [find_schedules(lookup(name), task) for name in BY_HAND]
+        chains += [schedule for found in by_hand if found for schedule in found.schedules]
     for children in dict.fromkeys(chains):
         if len(children) > 1 or structured_inside:
             yield children

@@ -24,7 +24,7 @@ from remat_plan.planning.limits import Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
-from remat_plan.planning.strategies.find import find_schedules, make_task
+from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task
 from remat_plan.planning.strategies.records import (
     BY_RULE,
     CHECKED,
@@ -43,7 +43,7 @@ from remat_plan.small.recent import Recent
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
 
-_BY_HAND = ("each_block", "dots", "dots_no_batch", "memory", "log")
+_BY_HAND = (*BY_HAND, "memory", "log")
 """Strategies whose schedules are judged beside the planner's own uniform ones."""
 
 _SCALAR_SHARE = 1e-3

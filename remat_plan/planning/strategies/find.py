@@ -29,6 +29,10 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
     return Task(graph, cuts, hardware, settings)
 
 
+BY_HAND = ("each_block", "dots", "dots_no_batch")
+"""What people write on every block."""
+
+
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:
     """Return the schedules of a strategy, structures included; None for those that are the planner's own search.
 
