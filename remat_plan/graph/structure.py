@@ -101,6 +101,11 @@ def structure_of(op: Op) -> Structure | None:
     return None if op.effectful and _compat.changes_arrays(op.eqn) else structure
 
 
+def holds_structure(graph: Graph) -> bool:
+    """Whether an equation of a region is a structure that can be planned."""
+    return any(structure_of(op) is not None for op in graph.ops)
+
+
 def is_loop(op: Op) -> bool:
     """Whether an equation is a structure that can be planned, with a region that runs several times."""
     structure = structure_of(op)

@@ -32,7 +32,7 @@ from remat_plan.cost.memory import Timeline, region_cost
 from remat_plan.cost.rules import Kind
 from remat_plan.graph.action import action_of
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
-from remat_plan.graph.structure import Trips, structure_of
+from remat_plan.graph.structure import Trips, holds_structure, structure_of
 from remat_plan.graph.uses import residuals
 from remat_plan.planning.cuts import Cuts, find_cuts
 from remat_plan.planning.limits import NO_LIMITS
@@ -168,7 +168,7 @@ def lent_bytes(rules: Rules) -> int:
         return handed
     gradients = [graph.values[v].size_bytes for v in graph.differentiated_inputs]
     outputs = gradients + [_compat.aval_bytes(aval) for aval in graph.output_avals]
-    if any(structure_of(op) is not None for op in graph.ops):
+    if holds_structure(graph):
         return sum(outputs) + handed
     sizes = sorted({0, *(v.size_bytes for v in graph.values if v.producer >= 0)})
     return sum(sizes[bisect_right(sizes, size) - 1] for size in outputs)

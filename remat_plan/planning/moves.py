@@ -21,7 +21,7 @@ from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import holds_structure
 from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.honours import honours
@@ -47,7 +47,7 @@ than what was known, of those that move a border two, of those that nest or exch
 
 def can_move(graph: Graph) -> bool:
     """Tell whether the schedules of a program can be changed by these steps: it has equations, and no structures."""
-    return bool(graph.ops) and all(structure_of(op) is None for op in graph.ops)
+    return bool(graph.ops) and not holds_structure(graph)
 
 
 class _Step(NamedTuple):

@@ -219,7 +219,7 @@ def stays_plain(graph: Graph, run: Run) -> bool:
     return any(i in graph.apart or i in run.limits.pinned for i in run.ops)
 
 
-def holds_structure(graph: Graph, run: Run) -> bool:
+def _runs_structure(graph: Graph, run: Run) -> bool:
     """Tell whether a structure that can be planned is among the operations of a run."""
     return any(structure_of(graph.ops[i]) is not None for i in run.ops)
 
@@ -308,7 +308,7 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: i
         near = range(s + 1, min(s + merge, n) + 1)
         for e in [*near, *[e for e in major_runs.get(s, []) if e not in near]]:
             run = make_run(graph, cuts, s, e)
-            if e > s + 1 and (stays_plain(graph, run) or holds_structure(graph, run)):
+            if e > s + 1 and (stays_plain(graph, run) or _runs_structure(graph, run)):
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
     return Options(runs, profiles)

@@ -12,7 +12,7 @@ from typing import overload
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import holds_structure
 from remat_plan.graph.uses import all_residuals, free_ops, last_uses
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
@@ -221,7 +221,6 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
 def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     """Yield the chains of a region's blocks: open, with the last block a segment too, as a segment around segments."""
     n = len(region.ops)
-    structured_inside = any(structure_of(op) is not None for op in region.ops)
     planner = Planner(region, rules, limits)
     curve = planner.curve
     chains = curve.spread(_CHAIN_POINTS)
@@ -230,7 +229,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
         by_hand = [find_schedules(lookup(name), task) for name in BY_HAND]
         chains += [schedule for found in by_hand if found for schedule in found.schedules]
     for children in dict.fromkeys(chains):
-        if len(children) > 1 or structured_inside:
+        if len(children) > 1 or holds_structure(region):
             yield children
             yield closed(children, region.apart)
             yield (around(0, n, children),)

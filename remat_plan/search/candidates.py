@@ -14,7 +14,7 @@ from typing import Final, Literal
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import holds_structure
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
@@ -182,8 +182,7 @@ class Candidates:
         """Schedules that are judged whatever the budget is: uniform ones of a program with structures, between which
         there are ways that a chain of few blocks has not, and those of a local search.
         """
-        holds_structure = any(structure_of(op) is not None for op in self.rules.graph.ops)
-        uniform = self.uniform(request) if holds_structure else ()
+        uniform = self.uniform(request) if holds_structure(self.rules.graph) else ()
         return *uniform, *self.improved(request, judged, identity)
 
     def low(self, request: Request) -> tuple[Schedule, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import as_is
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import holds_structure
 from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import Constraints, resolve
@@ -52,13 +52,13 @@ def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
     def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
         cuts = find_cuts(region, task.cuts.limits.inside(region))
         inner = Task(region, cuts, task.hardware, task.settings, True)
-        layer = strategy.layer is not None and not any(structure_of(op) for op in region.ops)
+        layer = strategy.layer is not None and not holds_structure(region)
         find = strategy.layer if layer else strategy.find
         assert find is not None
         if not region.ops:
             return inner, ((as_is(0, 0),),)
         return inner, _with_structures(strategy, inner, find(inner)).schedules
 
-    if strategy.law is None or not any(structure_of(op) for op in task.graph.ops):
+    if strategy.law is None or not holds_structure(task.graph):
         return found
     return Found(apply_law(task, found.schedules, strategy.law, make), found.notes)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import holds_structure, structure_of
 from remat_plan.loops.nested import log_factors
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.strategies.records import Task
@@ -64,7 +64,7 @@ class Loop:
     @property
     def open(self) -> bool:
         """Whether a step holds structures, so that it is no layer itself."""
-        return any(structure_of(op) is not None for op in self.body.graph.ops)
+        return holds_structure(self.body.graph)
 
 
 Law = Callable[[Loop], Iterable[Choice]]
