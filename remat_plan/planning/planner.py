@@ -26,9 +26,8 @@ from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
-from remat_plan.planning.strategies.find import BY_HAND, find_schedules
+from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
-from remat_plan.planning.strategies.registry import lookup
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
@@ -67,7 +66,8 @@ class Curve(Sequence[Schedule]):
 
     def spread(self, most: int) -> list[Schedule]:
         """Schedules that are equally far apart, both ends among them; ``most`` of them at most."""
-        return [self[point] for point in spread_points(len(self), most)]
+        most = min(most, len(self))
+        return [self[round(i * (len(self) - 1) / max(most - 1, 1))] for i in range(most)]
 
     def _segments(self, nodes: Sequence[Leaf | Nest]) -> tuple[Segment, ...]:
         result = []
@@ -85,17 +85,6 @@ class Curve(Sequence[Schedule]):
             else:
                 result += _with_tail(self.graph, start, end, run, option)
         return tuple(result)
-
-
-def spread_points(count: int, most: int) -> list[int]:
-    """Return points of a curve, equally far apart, both ends among them; ``most`` of them at most.
-
-    >>> spread_points(9, 3)
-    [0, 4, 8]
-    """
-    if count <= most:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:
@@ -226,8 +215,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     chains = curve.spread(_CHAIN_POINTS)
     if n <= _LONG_REGION:
         task = Task(region, planner.cuts, rules.hardware, inner=True)
-        by_hand = [find_schedules(lookup(name), task) for name in BY_HAND]
-        chains += [schedule for found in by_hand if found for schedule in found.schedules]
+        chains += named_schedules(task, BY_HAND)
     for children in dict.fromkeys(chains):
         if len(children) > 1 or holds_structure(region):
             yield children

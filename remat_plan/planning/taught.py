@@ -35,7 +35,7 @@ from remat_plan.solve.long_chain import solve_chain
 _NEAR = 0.7
 """A block teaches where it needs this share of the peak, or is believed to: what is off elsewhere is off otherwise."""
 
-_FURTHER = (0, 1, 2, 4, 8)
+FURTHER = (0, 1, 2, 4, 8)
 """How far behind the last point that is believed to fit others are proposed: some are believed to need too much."""
 
 _Key = tuple[tuple[int, ...], int]
@@ -85,7 +85,7 @@ class SearchedChain:
         if last + 1 < first:
             middle = (last + first) // 2
             yield middle if len(peaks) > 1 else min(max(expected, last + 1), first - 1)
-        yield from (first + step for step in _FURTHER if first + step < len(limits))
+        yield from (first + step for step in FURTHER if first + step < len(limits))
 
     def _learn(self, point: int, timeline: Timeline) -> None:
         """Remember what a point needs."""
@@ -111,8 +111,8 @@ class TaughtChain(SearchedChain):
         """The last point that is believed to fit, some behind it, and then some before it."""
         needed = [limit + self._offset_bytes for limit in self.curve.limits]
         last = max((point for point, own in enumerate(needed) if own <= room_bytes), default=0)
-        yield from (last + step for step in _FURTHER if last + step < len(needed))
-        yield from (last - step for step in _FURTHER[1:] if step <= last)
+        yield from (last + step for step in FURTHER if last + step < len(needed))
+        yield from (last - step for step in FURTHER[1:] if step <= last)
 
     def _learn(self, point: int, timeline: Timeline) -> None:
         """Compare what each leaf needed with what it was believed to, and solve again."""

@@ -24,7 +24,7 @@ from remat_plan.planning.limits import Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
-from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task
+from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task, named_schedules
 from remat_plan.planning.strategies.records import (
     BY_RULE,
     CHECKED,
@@ -35,8 +35,7 @@ from remat_plan.planning.strategies.records import (
     Strategy,
     Task,
 )
-from remat_plan.planning.strategies.registry import lookup
-from remat_plan.planning.taught import SearchedChain, chains_of
+from remat_plan.planning.taught import FURTHER, SearchedChain, chains_of
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
 
@@ -51,9 +50,6 @@ _SCALAR_SHARE = 1e-3
 
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
-
-_LOW = 0, 1, 2, 4, 8
-"""The points of a curve that are judged where nothing else fits: which of them needs least, no chain knows."""
 
 _MOST_JUDGED, _MOST_OPS = 800, 15_000
 """So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
@@ -173,8 +169,7 @@ class Candidates:
         # that may be what the least peak needs.
         shorter = cut_before_products(self.rules.graph, task.cuts) if is_small(self.rules.graph) else None
         tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
-        by_hand = [find_schedules(lookup(name), each) for each in tasks for name in _BY_HAND]
-        known = [s for f in by_hand if f for s in f.schedules]
+        known = [s for each in tasks for s in named_schedules(each, _BY_HAND)]
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 
@@ -186,9 +181,12 @@ class Candidates:
         return *uniform, *self.improved(request, judged, identity)
 
     def low(self, request: Request) -> tuple[Schedule, ...]:
-        """Schedules that may need least of all: by one rule for all blocks, and the first of each chain's curve."""
+        """Schedules that may need least of all: by one rule for all blocks, and the first of each chain's curve.
+
+        Which of them it is, no chain knows.
+        """
         curves = self.planner(request.constraints).curves
-        first = (joined(curve[point]) for curve in curves for point in _LOW if point < len(curve))
+        first = (joined(curve[point]) for curve in curves for point in FURTHER if point < len(curve))
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
     def chains(self, request: Request) -> list[SearchedChain]:

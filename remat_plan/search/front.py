@@ -71,7 +71,8 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     found = _Front(judge, candidates, request)
     found.propose(budget_bytes)
     if not found.fitting(budget_bytes):
-        found.lower()
+        if named is None:
+            found.lower()
         budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * found.least_bytes))
         found.propose(budget_bytes)
     if named is None:
@@ -108,7 +109,7 @@ class _Front:
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
-        self._low = partial(tuple) if named is not None else partial(candidates.low, request)
+        self._low = partial(candidates.low, request)
         beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
         plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         self.known = dict.fromkeys([*beside, *plain])
@@ -144,7 +145,7 @@ class _Front:
         """
         self.known |= dict.fromkeys(self._low())
         least = None
-        while self._chains and least != self.least_bytes:
+        while least != self.least_bytes:
             least = self.least_bytes
             self.propose(int((1 - SAME_PEAK) * least))
             lean = map(emptied, sorted(self.known, key=self.judge.cost)[:_STARTS])

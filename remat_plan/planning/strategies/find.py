@@ -6,6 +6,7 @@ given, and ``Found``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from remat_plan.cost.hardware import Hardware
@@ -17,6 +18,10 @@ from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import Constraints, resolve
 from remat_plan.planning.strategies.laws import apply_law
 from remat_plan.planning.strategies.records import Found, Schedule, Settings, Strategy, Task
+from remat_plan.planning.strategies.registry import lookup
+
+BY_HAND = ("each_block", "dots", "dots_no_batch")
+"""What people write on every block."""
 
 
 def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settings: Settings) -> Task:
@@ -27,10 +32,6 @@ def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settin
     """
     cuts = without_loss(graph, find_cuts(graph, resolve(graph, constraints)))
     return Task(graph, cuts, hardware, settings)
-
-
-BY_HAND = ("each_block", "dots", "dots_no_batch")
-"""What people write on every block."""
 
 
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:
@@ -44,6 +45,12 @@ def find_schedules(strategy: Strategy, task: Task) -> Found | None:
         return Found(((as_is(0, 0),),))
     found = _with_structures(strategy, task, strategy.find(task))
     return replace(found, schedules=tuple([s for s in found.schedules if honours(task.graph, task.cuts.limits, s)]))
+
+
+def named_schedules(task: Task, names: Iterable[str]) -> list[Schedule]:
+    """Return the schedules of strategies by name."""
+    found = [find_schedules(lookup(name), task) for name in names]
+    return [schedule for one in found if one is not None for schedule in one.schedules]
 
 
 def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
