@@ -24,8 +24,8 @@ from remat_plan.results.decisions import decide
 from remat_plan.results.evidence import Search, Tried, reduce_timeline
 from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import NO_BUDGET, Plan
-from remat_plan.search.candidates import TIME, Candidates, Request
-from remat_plan.search.confirm import fastest, find_confirmed, may_stay_written
+from remat_plan.search.candidates import TIME, Candidates, Request, may_stay_written
+from remat_plan.search.confirm import fastest, find_confirmed
 from remat_plan.search.driver import most_compiles
 from remat_plan.search.judge import Judge, is_spread, may_be_spread
 from remat_plan.search.opaque import check_opaque, find_opaque
@@ -101,12 +101,14 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     schedule = chosen.schedule
     predicted, compiled = judge.predicted_bytes(schedule), peak(schedule) if verify else None
     unverified = [_NOT_VERIFIED] if request.verify and not verify else []
+    promised = predicted < judge.predicted_bytes(judge.program.plain)
+    unborne = _unborne_notes(compiled, plain, predicted) if promised else []
     plan = describe(
         judge,
         task,
         request,
         schedule,
-        [*unverified, *_spread_notes(judge), *chosen.notes, *_unborne_notes(compiled, plain, predicted)],
+        [*unverified, *_spread_notes(judge), *chosen.notes, *unborne],
         started,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
         budget=budget.text if budget is not None else NO_BUDGET,
@@ -223,7 +225,7 @@ def _choose(
     program = judge.program
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
     plain = [program.plain] if candidates.may_stay_plain(request) else []
-    written = [program.written] if may_stay_written(judge, request) else []
+    written = [program.written] if may_stay_written(program, request) else []
     met = "the budget is met without recomputing anything: "
     fits = bool(plain) and peak(judge.unplanned) <= budget_bytes
     if fits and peak(program.plain) <= budget_bytes:

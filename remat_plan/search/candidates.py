@@ -26,6 +26,7 @@ from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task, named_schedules
 from remat_plan.planning.strategies.records import (
+    AS_WRITTEN,
     BY_RULE,
     CHECKED,
     MOVES,
@@ -38,6 +39,7 @@ from remat_plan.planning.strategies.records import (
 from remat_plan.planning.taught import FURTHER, SearchedChain, chains_of
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
+from remat_plan.traced.programs import Program
 
 _LONG_OPS = 4000
 """Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
@@ -81,6 +83,12 @@ class Request:
     constraints: Constraints = field(default_factory=Constraints)
     settings: Settings = NO_SETTINGS
     goal: Goal = MEMORY
+
+
+def may_stay_written(program: Program, request: Request) -> bool:
+    """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
+    free = AS_WRITTEN in request.strategy.sources and request.constraints.is_free
+    return free and program.has_own_remat
 
 
 def with_last_block(graph: Graph, cuts: Cuts, schedule: Schedule) -> Schedule | None:

@@ -15,9 +15,8 @@ from typing import TypeVar
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.schedule import Schedule, actions_in
 from remat_plan.planning.honours import honours
-from remat_plan.planning.strategies.records import AS_WRITTEN
 from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
-from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.candidates import Candidates, Request, may_stay_written
 from remat_plan.search.driver import DOUBT, WORTH, Driver, Fitted
 from remat_plan.search.front import fastest_first, find
 from remat_plan.search.judge import Judge, may_be_spread
@@ -61,7 +60,7 @@ def find_confirmed(
     """
     peak = judge.predicted_bytes if compiles is None else judge.compiled_bytes
     program, written = judge.program, judge.program.written
-    peaks: dict[Schedule, int] = {written: peak(written)} if may_stay_written(judge, request) else {}
+    peaks: dict[Schedule, int] = {written: peak(written)} if may_stay_written(program, request) else {}
     if peaks and peaks[written] <= budget_bytes and not _may_be_beaten(judge, candidates, budget_bytes, request):
         return Confirmed(written, peaks)
     named = candidates.named(request)
@@ -86,12 +85,6 @@ def find_confirmed(
     advice += UNSEEN_ADVICE if may_be_spread(program.call.leaves, judge.target) and not judge.mapped else ""
     present, verified = peak(judge.baseline), compiles is not None
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, present, verified, judge.device, advice)
-
-
-def may_stay_written(judge: Judge, request: Request) -> bool:
-    """Whether the function as written is a candidate: a search without constraints, of one that has own remat."""
-    free = AS_WRITTEN in request.strategy.sources and request.constraints.is_free
-    return free and judge.program.has_own_remat
 
 
 def fastest(fitting: Sequence[T], price: Callable[[T], float], written: T) -> T:

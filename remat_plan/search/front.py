@@ -92,8 +92,9 @@ def family(judge: Judge, candidates: Candidates, request: Request, points: int) 
         return [judge.program.plain]
     found = _Front(judge, candidates, request)
     found.propose(0, _PROPOSED_ALONG)
-    least, plain = found.least_bytes, judge.predicted_bytes(judge.program.plain)
-    goals = [int(least * (plain / least) ** (number / (points - 1))) for number in range(1, points)]
+    least = found.least_bytes
+    most = max(judge.predicted_bytes(judge.program.plain), least)
+    goals = [int(least * (most / least) ** (number / (points - 1))) for number in range(1, points)]
     for number, goal in enumerate(goals):
         judge.progress.say("evaluating schedules", done=number, total=len(goals))
         found.propose(goal, _PROPOSED_ALONG)

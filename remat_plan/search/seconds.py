@@ -23,7 +23,7 @@ from remat_plan.clock.steps import ones, run_of
 from remat_plan.clock.turns import Ratio, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.strategies.records import Strategy
-from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.candidates import Candidates, Request, may_stay_written
 from remat_plan.search.front import family
 from remat_plan.search.judge import Judge
 
@@ -121,10 +121,13 @@ def check_time(strategy: Strategy, budget: object, verify: bool) -> None:
 
 
 def find_fastest(judge: Judge, candidates: Candidates, request: Request, seconds: Seconds) -> Schedule:
-    """Return the fastest schedule found; the one that recomputes nothing unless another is surely faster."""
+    """Return the fastest schedule found: the function as it is, if that respects the user's constraints, unless another
+    is surely faster."""
     program = judge.program
-    start = program.written if program.has_own_remat else program.plain
-    return faster_by(seconds, start, [program.plain, *proposed(judge, candidates, request)])
+    written = [program.written] if may_stay_written(program, request) else []
+    plain = [program.plain] if candidates.may_stay_plain(request) else []
+    first, *others = [*written, *plain, *proposed(judge, candidates, request)]
+    return faster_by(seconds, first, others)
 
 
 def proposed(judge: Judge, candidates: Candidates, request: Request) -> list[Schedule]:

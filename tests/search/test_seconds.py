@@ -6,6 +6,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
 from remat_plan.clock.turns import Ratio
@@ -60,6 +61,28 @@ def test_some_candidates_need_much_less_memory():
     candidates, request = searched()
     peaks = [judge().predicted_bytes(s) for s in proposed(judge(), candidates, request)]
     assert min(peaks) < 0.6 * judge().predicted_bytes(judge().program.plain)
+
+
+def test_constraints_hold_whatever_is_fastest():
+    def named(w, x):
+        return jnp.mean(checkpoint_name(jnp.tanh(x @ w), "act") ** 2)
+
+    plan = rp.plan(named, W[0], X, goal="time", must_recompute=["act"])
+    assert plan.schedule != rp.plan(named, W[0], X, goal="time").schedule
+    assert [s for s in plan.schedule if s.checkpointed]
+
+
+def test_an_unchanged_function_promises_nothing():
+    """Its compiled peak is that of the plain step, however far from it the predicted one is."""
+
+    def small(w, x):
+        for _ in range(3):
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    plan = rp.plan(small, jnp.ones((16, 16)) / 16, jnp.ones((64, 16)), strategy="everything")
+    assert plan.compiled_peak_bytes == plan.plain_peak_bytes > plan.predicted_peak_bytes
+    assert not [note for note in plan.notes if "was predicted" in note]
 
 
 def test_noise_and_silence_change_nothing():
