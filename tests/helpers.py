@@ -18,7 +18,8 @@ from remat_plan.graph.uses import free_ops
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.runs import make_run, op_seconds, segment_problem
-from remat_plan.traced.programs import Program, make_emitter, trace_program
+from remat_plan.rewrite.emit import Emitter
+from remat_plan.traced.programs import Program, trace_program
 
 CPU = hardware_for("cpu", "cpu")
 REMAT3 = bool(getattr(jax.config, "jax_remat3", False))
@@ -44,7 +45,7 @@ def traced(fn, *args, argnums=0, has_aux=False, static_argnums=(), existing="rep
 
 def under(program, schedule):
     """The program under a schedule, as a function of its flat values that returns what the function returns."""
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
 
     def run(*leaves):
         return jax.tree.unflatten(program.output_tree, emitter(leaves))

@@ -144,18 +144,13 @@ def trace_program(
     return make_program(trace_loss(fn, args, kwargs, argnums, has_aux, static_argnums), existing)
 
 
-def make_emitter(graph: Graph, schedule: Sequence[Segment], prevent_cse: bool = True) -> Emitter:
-    """Return a graph under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``."""
-    return Emitter(graph, schedule, prevent_cse)
-
-
 def make_runner(program: Program, schedule: Sequence[Segment], prevent_cse: bool = True) -> Runner:
     """Return a program under a schedule, as a function of flat values; ``prevent_cse`` as in ``jax.checkpoint``.
 
     Regions of the user that are left as written keep the ``prevent_cse`` that they were written with.
     """
     if not is_written(schedule):
-        return make_emitter(program.graph, schedule, prevent_cse)
+        return Emitter(program.graph, schedule, prevent_cse)
     jaxpr, constants = _compat.open_jaxpr(program.jaxpr)
 
     def as_written(args: Sequence[Any], given: Sequence[Any] = constants) -> list[Any]:

@@ -19,8 +19,8 @@ from remat_plan.cost.rules import jaxpr_flops
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Choice, Part, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.solve.binomial import advances
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
 
@@ -229,7 +229,7 @@ def test_composed_loops_take_as_long_as_traced_ones(name, target):
 
 
 def step_of(program, schedule):
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
     return GradientStep(lambda *values: emitter(values), program.call.differentiated)
 
 

@@ -15,7 +15,7 @@ from remat_plan.planning.planner import Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
-from remat_plan.traced.programs import make_emitter
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
 from tests.zoo import ZOO
@@ -67,7 +67,7 @@ def compare(program, hardware, tolerance):
     peak, seconds = STRUCTURES_APART[hardware.name] if structured else (tolerance, tolerance)
     for schedule in schedules(program, planner):
         made = StepProgram(rules).loss_timeline(schedule)
-        emitter = make_emitter(program.graph, schedule)
+        emitter = Emitter(program.graph, schedule)
         step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
         found = evaluate(jax.make_jaxpr(step)(*program.call.structs), hardware)
         assert made.argument_bytes == found.argument_bytes

@@ -12,7 +12,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import action_of, register_action
 from remat_plan.graph.schedule import as_is, saving
-from remat_plan.traced.programs import make_emitter
+from remat_plan.rewrite.emit import Emitter
 from tests.helpers import CPU, traced
 
 
@@ -53,7 +53,7 @@ def test_a_value_may_be_kept_in_half_precision():
         pairs = zip(itertools.pairwise(borders), dots, strict=True)
         schedule = (*(saving(s, e, {v: action}) for (s, e), v in pairs), as_is(borders[-1], end + 1))
         made = StepProgram(Rules(program.graph, CPU)).loss_timeline(schedule)
-        emitter = make_emitter(program.graph, schedule)
+        emitter = Emitter(program.graph, schedule)
         step = jax.jit(jax.value_and_grad(lambda w: emitter((w, x))[0]))
         return made.peak_bytes, step(w), str(jax.make_jaxpr(jax.grad(lambda w: emitter((w, x))[0]))(w))
 

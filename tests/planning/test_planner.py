@@ -17,8 +17,8 @@ from remat_plan.graph.uses import free_ops
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.planner import Planner
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.solve.chain import Nest
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, traced
 
@@ -118,7 +118,7 @@ def planned(request):
 
 
 def timeline(program, schedule):
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
     step = GradientStep(lambda *values: emitter(values), program.call.differentiated)
     return evaluate(jax.make_jaxpr(step)(*program.call.structs), CPU)
 

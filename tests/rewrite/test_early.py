@@ -13,7 +13,6 @@ from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced, under
 from tests.structured_zoo import one_device
@@ -76,7 +75,7 @@ def layered(program, planned=lambda number: True, shape=X.shape):
 )
 def test_what_could_start_early(layer, early):
     program = traced(loss_of(layer), SQUARE, X, KEY)
-    order = make_emitter(program.graph, layered(program)).order
+    order = Emitter(program.graph, layered(program)).order
     found = [order.starts_early(segment) for segment in layered(program)]
     assert found == [False, *[early] * (LAYERS - 1), False]  # nothing enters the first but arguments
 

@@ -9,8 +9,8 @@ from jax import lax
 import remat_plan as rp
 from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.structures.loop import loop_of
-from remat_plan.traced.programs import make_emitter
 from tests.helpers import traced
 
 N = 12
@@ -98,7 +98,7 @@ def check_plans(name, step):
     tried = list(plans(loop.count, len(loop.body.ops), first))
     assert len(tried) >= 4
     for plan in tried[::step]:
-        emitter = make_emitter(program.graph, with_loop(program, plan))
+        emitter = Emitter(program.graph, with_loop(program, plan))
         found = jax.jit(jax.value_and_grad(lambda w, v, x, run=emitter: run((w, v, x))[0], (0, 1, 2)))(W, V, X)
         np.testing.assert_allclose(found[0], value, rtol=1e-5)
         for a, b in zip(found[1], wanted, strict=True):
@@ -121,7 +121,7 @@ def test_second_derivatives_and_maps():
     (op,) = [op for op in program.graph.ops if structure_of(op)]
     n = len(loop_of(program.graph, op).body.ops)
     plan = Choice((Part(12, (saving(0, n),), (3,)),))
-    emitter = make_emitter(program.graph, with_loop(program, plan))
+    emitter = Emitter(program.graph, with_loop(program, plan))
 
     def planned(x):
         return emitter((W, V, x))[0]
@@ -152,7 +152,7 @@ def planned_groups(w):
     (op,) = [op for op in program.graph.ops if structure_of(op)]
     n = len(loop_of(program.graph, op).body.ops)
     plan = Choice((Part(6, (as_is(0, n),), (2,)),))
-    return make_emitter(program.graph, with_loop(program, plan))((w,))[0]
+    return Emitter(program.graph, with_loop(program, plan))((w,))[0]
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.pooling import MOST_OFFSETS, windows_of
 from remat_plan.graph.schedule import as_is, saving
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.rewrite.pooling import run_pooling
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import CPU, assert_trees_close, traced, under
 
@@ -129,7 +129,7 @@ def blocks(program):
 
 
 def step_of(program, schedule):
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
     return GradientStep(lambda *values: emitter(values), program.call.differentiated)
 
 

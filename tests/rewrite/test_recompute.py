@@ -17,10 +17,10 @@ from remat_plan.graph.flatten import flatten
 from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
 from remat_plan.results.decisions import decide
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.rewrite.policies import named_policy
 from remat_plan.rewrite.save_output import run_tagged
 from remat_plan.solve import min_cut
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.step import GradientStep
 from tests.helpers import (
     all_points,
@@ -50,7 +50,7 @@ COUNTED = ("dot_general", "tanh", "exp", "logistic", "rsqrt", "erf", "reduce_max
 
 def counts(program, schedule):
     """How often each primitive runs in the gradient step under a schedule."""
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
     step = GradientStep(lambda *values: emitter(values), program.call.differentiated)
     closed = jax.make_jaxpr(step)(*program.call.structs)
     return Counter(e.eqn.primitive.name for e in flatten(closed).eqns)
@@ -164,7 +164,7 @@ def test_names_of_an_inner_plan_do_not_reach_the_outer_one():
         return jnp.sum(x)
 
     first = traced(inner, W, X)
-    run = make_emitter(first.graph, everything_saved(first))
+    run = Emitter(first.graph, everything_saved(first))
     program = traced(lambda w, x: run([w, x])[0] ** 2, W, X)
     assert not any(v.name for v in program.graph.values)
     plain = counts(program, program.plain)
@@ -188,7 +188,7 @@ def test_collectives_may_be_recomputed():
     def under_plan(w, x):
         program = traced(loss, w, x)
         assert not any(op.effectful for op in program.graph.ops)
-        return make_emitter(program.graph, cut_every(program, 3))([w, x])[0]
+        return Emitter(program.graph, cut_every(program, 3))([w, x])[0]
 
     assert_trees_close(gradient(under_plan), gradient(loss), 1e-4, 1e-5)
 

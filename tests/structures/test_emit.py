@@ -8,7 +8,7 @@ from jax import lax
 
 from remat_plan.graph.schedule import Choice, Part, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.traced.programs import make_emitter
+from remat_plan.rewrite.emit import Emitter
 from tests.helpers import traced
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 8)) / 3, jnp.float32)
@@ -61,7 +61,7 @@ def inside(graph, depth=0):
 
 
 def check(fn, schedule, program, transforms=(jax.jit,)):
-    emitter = make_emitter(program.graph, schedule)
+    emitter = Emitter(program.graph, schedule)
     planned = lambda w, x: emitter((w, x))[0]  # noqa: E731
     wanted = jax.jit(jax.value_and_grad(fn, (0, 1)))(W, X)
     for transform in transforms:

@@ -14,11 +14,11 @@ from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, solve_region
+from remat_plan.rewrite.emit import Emitter
 from remat_plan.structures.loop import loop_of
 from remat_plan.structures.regions import Way
 from remat_plan.structures.scan import Scan
 from remat_plan.structures.scan_choices import divisors, scan_choices
-from remat_plan.traced.programs import make_emitter
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve
@@ -113,7 +113,7 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
         for point in range(0, len(curve.points), max(len(curve.points) // 6, 1)):
             schedule = curve[point]
             made = StepProgram(rules).loss_timeline(schedule)
-            emitter = make_emitter(program.graph, schedule)
+            emitter = Emitter(program.graph, schedule)
             step = GradientStep(lambda *values, run=emitter: run(values), program.call.differentiated)
             found = evaluate(jax.make_jaxpr(step)(*program.call.structs), CPU)
             if stretches_inside(schedule) or made.peak_bytes != pytest.approx(found.peak_bytes, rel=0.08):
