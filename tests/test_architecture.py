@@ -73,7 +73,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 30_506, 18_506, 192
+LINES, CODE_LINES, CONSTANTS = 30_517, 18_517, 191
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
@@ -175,6 +175,19 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
     return f"{again} of {len(schedule)} segments recomputed" if again else "structures planned inside"
 
 
+class Figures(TypedDict, total=False):
+    """Fields of a plan that are not found by its schedule alone; attributes as of ``Plan``."""
+
+    budget: Required[str]
+    budget_bytes: Required[int | None]
+    written_peak_bytes: Required[int]
+    plain_peak_bytes: Required[int]
+    predicted_peak_bytes: Required[int]
+    compiled_peak_bytes: Required[int | None]
+    compiled_overhead: Required[float | None]
+    search: Search
+
+
 def describe(
     judge: Judge,
     task: Task,
@@ -183,12 +196,11 @@ def describe(
     notes: Sequence[str],
     started: float,
     within_bytes: int,
-    **figures: Any,
+    **figures: Unpack[Figures],
 ) -> Plan:
     """Say what a schedule is, as a plan.
 
-    ``task`` is what its strategy was given, ``within_bytes`` what the lower bound on overhead is for; ``figures`` are
-    other fields of the plan: its budget, its peaks, its overhead as compiled, its log.
+    ``task`` is what its strategy was given, ``within_bytes`` what the lower bound on overhead is for.
     """
     program = judge.program
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
