@@ -1,8 +1,8 @@
 """Predicted overheads against those of compiled modules, on a TPU v5e and an H100 that are not here.
 
 In: models of a size that is compiled for a TPU in about a minute. Out: ``results/overheads.md``, and
-``overheads.json`` beside it with what was compiled: it goes on where it stopped, and predictions are made anew in each
-run. Needs the extras ``cuda12`` and ``tpu``.
+beside it ``overheads.json`` and ``overheads_held_out.json`` with what was compiled: it goes on where it stopped, and
+predictions are made anew in each run. Needs the extras ``cuda12`` and ``tpu``.
 
 Seconds of a compiled module are the TPU compiler's own cycles, and a roofline over the kernels for the GPU
 (``remat_plan.compiled``). Plans are those for the predicted peak of a policy, without a search by compiles, so that
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
+from benchmarks.architectures.table import ARCHITECTURES
 from benchmarks.common import Options, Report, Session, mb, raw_step
 from benchmarks.kept import Kept
+from benchmarks.peaks import first_schedules
 from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.planning.strategies.registry import lookup
@@ -37,13 +40,20 @@ SIZES: dict[str, dict[str, Any]] = {
 
 TARGETS = ("gpu:h100", "tpu:v5e:1x1")
 SHARES = (0.5, 0.3)
+IN_SAMPLE, HELD_OUT = "overheads.json", "overheads_held_out.json"
+"""Files of what was compiled."""
+
+MEMORY = "memory"
+"""The strategy, and the step, of what is held out."""
+
 _COLUMNS = (
     *("target", "model", "step", "predicted MB", "compiled MB"),
     *("predicted overhead %", "compiled overhead %", "off by"),
 )
 _INTRO = """Overheads over the plain step: predicted by the evaluator, and of the modules that XLA compiled (cycles that
 the compiler estimated on the TPU, a roofline of the kernels on the GPU). Steps are policies on every block, plans for
-the predicted peaks of these, and plans for shares of the predicted plain peak. Nothing was run."""
+the predicted peaks of these, and plans for shares of the predicted plain peak. Held out are the architectures that no
+rule about time was read off: the first schedule of `memory` of each. Nothing was run."""
 
 
 @dataclass(frozen=True)
@@ -90,25 +100,40 @@ class Row:
 def run(options: Options) -> Report:
     """Compile what is missing; predict all; write and return the table."""
     report = Report("overheads", _INTRO, _COLUMNS, options.results)
-    kept = Kept(options.results / "overheads.json", Compiled, lambda made: (made.target, made.model, made.step))
     rows: list[Row] = []
     for target in options.targets or TARGETS:
-        for name in options.choose((*SIZES, "llama")):
-            steps = steps_of(name, options, SIZES)
-            found = [made for made in kept.read() if (made.target, made.model) == (target, name)]
-            found += map(kept.put, compile_missing(steps, target, tuple(found)))
-            for row in rows_of(steps, target, found):
-                rows.append(row)
-                report.add(*row.cells())
-            report.facts = facts(rows)
+        for file, names, make in (
+            (IN_SAMPLE, (*SIZES, "llama"), partial(steps_of, options=options, sizes=SIZES)),
+            (HELD_OUT, () if options.quick else tuple(ARCHITECTURES), held_out),
+        ):
+            kept = Kept(options.results / file, Compiled, lambda made: (made.target, made.model, made.step))
+            for name in options.choose(names):
+                steps = make(name)
+                found = [made for made in kept.read() if (made.target, made.model) == (target, name)]
+                found += map(kept.put, compile_missing(steps, target, tuple(found)))
+                for row in rows_of(steps, target, found):
+                    rows.append(row)
+                    report.add(*row.cells())
+                report.facts = facts(rows)
     report.finish(facts(rows))
     return report
+
+
+def held_out(name: str) -> Steps:
+    """An architecture that nothing was tuned for; it has no policies."""
+    return Steps(name, ARCHITECTURES[name](), {})
+
+
+def _wanted(steps: Steps) -> list[str]:
+    if not steps.losses:
+        return [PLAIN, MEMORY]
+    return [PLAIN, *steps.losses, *(f"plan at {p}" for p in steps.losses), *(f"plan at {s:.0%}" for s in SHARES)]
 
 
 def compile_missing(steps: Steps, target: str, found: Sequence[Compiled]) -> Iterator[Compiled]:
     """Compile the steps of a model that are not ``found`` yet."""
     done = {c.step for c in found}
-    wanted = [PLAIN, *steps.losses, *(f"plan at {p}" for p in steps.losses), *(f"plan at {s:.0%}" for s in SHARES)]
+    wanted = _wanted(steps)
     if done.issuperset(wanted):
         return
     session = Session(steps.model, target)
@@ -122,7 +147,9 @@ def compile_missing(steps: Steps, target: str, found: Sequence[Compiled]) -> Ite
             yield Compiled(target, steps.name, name, made.total_bytes, made.seconds or 0.0)
             continue
         schedule = None
-        if name != PLAIN:
+        if name == MEMORY:
+            schedule = dict(first_schedules(session, (MEMORY,)))[MEMORY]
+        elif name != PLAIN:
             budget = _budget(steps, name.removeprefix("plan at "), judge.hardware)
             request = Request(lookup("auto"), False, (0,), False, (), "replan")
             try:
@@ -161,21 +188,28 @@ def facts(rows: Sequence[Row]) -> list[str]:
     """For each target how far predictions are off, and which plans are slower than the policy at their peak."""
     found = []
     for target in dict.fromkeys(row.found.target for row in rows):
-        here = {(row.found.model, row.found.step): row for row in rows if row.found.target == target}
-        off = sorted(here.values(), key=lambda row: abs(row.off))
-        worst = off[-1]
-        found.append(
-            f"{target}: {len(here)} steps, off by {100 * median(abs(r.off) for r in off):.1f} points in the median, "
-            f"{100 * abs(worst.off):.1f} at worst ({worst.found.model}, {worst.found.step})"
-        )
-        pairs = [
-            (row, here[model, step.removeprefix("plan at ")])
-            for (model, step), row in here.items()
-            if (model, step.removeprefix("plan at ")) in here and step.startswith("plan at ")
-        ]
-        slower = [f"{p.found.model}, {p.found.step}" for p, policy in pairs if p.compiled > policy.compiled]
-        found.append(f"{target}: of {len(pairs)} plans slower than the policy, compiled: {', '.join(slower) or 'none'}")
+        here = [row for row in rows if row.found.target == target]
+        tuned = [row for row in here if row.found.step != MEMORY]
+        others = [row for row in here if row.found.step == MEMORY]
+        found += [f"{target}: {_off(tuned)}", f"{target}: {_slower(tuned)}"] if tuned else []
+        found += [f"{target}, held out: {_off(others)}"] if others else []
     return found
+
+
+def _off(rows: Sequence[Row]) -> str:
+    worst = max(rows, key=lambda row: abs(row.off))
+    return (
+        f"{len(rows)} steps, off by {100 * median(abs(r.off) for r in rows):.1f} points in the median, "
+        f"{100 * abs(worst.off):.1f} at worst ({worst.found.model}, {worst.found.step})"
+    )
+
+
+def _slower(rows: Sequence[Row]) -> str:
+    here = {(row.found.model, row.found.step): row for row in rows}
+    policies = {key: here.get((key[0], key[1].removeprefix("plan at "))) for key in here if key[1].startswith("plan")}
+    pairs = [(here[key], policy) for key, policy in policies.items() if policy]
+    slower = [f"{p.found.model}, {p.found.step}" for p, policy in pairs if p.compiled > policy.compiled]
+    return f"of {len(pairs)} plans slower than the policy, compiled: {', '.join(slower) or 'none'}"
 
 
 def _points(share: float) -> str:

@@ -1,7 +1,7 @@
 """What each rule of the evaluator gains: predictions without it, against peaks and overheads that were compiled.
 
-In: ``peaks.json``, ``architectures.json`` and ``overheads.json`` of the folder of results, as far as they are there.
-Out: ``results/predict.md``, with the table of ``docs/limits.md`` below. Nothing is compiled.
+In: ``peaks.json``, ``architectures.json``, ``overheads.json`` and ``overheads_held_out.json`` of the folder of results,
+as far as they are there. Out: ``results/predict.md``, with the table of ``docs/limits.md`` below. Nothing is compiled.
 
 The rules were read off the models of ``peaks`` and ``overheads``; the architectures are held out. ``--without`` names
 the rules to leave out, one at a time; its table is printed, and not written over that of all.
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,14 +28,15 @@ from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.platforms import backend_for, judged_by
 
 _COLUMNS = (
-    *("target", "without", "rows changed", "in sample", "held out", "overheads"),
-    *("gain in sample", "but for one model", "gain held out", "gain in overheads"),
+    *("target", "without", "rows changed", "in sample", "held out", "overheads", "overheads held out"),
+    *("gain in sample", "but for one model", "gain held out", "gain in overheads", "gain in overheads held out"),
 )
 _INTRO = """How far predictions are off without each rule of a backend. *In sample* (the models of `peaks`, which the
 rules were read off) and *held out* (`architectures`): mean |predicted / compiled - 1| of peaks, in per cent.
-*Overheads* (of `overheads`): mean |predicted - compiled|, in points. Gains are what the rule takes off these means;
-*but for one model* is the gain in sample without the model that gains most. Empty: no figures are kept for the target.
-A rule stays if it gains held out, or at least 0.1 points of overheads, or half a point in sample on several models."""
+*Overheads* (of `overheads`, in sample and held out): mean |predicted - compiled|, in points. Gains are what the rule
+takes off these means; *but for one model* is the gain in sample without the model that gains most. Empty: no figures
+are kept for the target. A rule stays if it gains held out, or at least 0.1 points of overheads, or half a point in
+sample on several models."""
 
 _RANGES = "Predicted over compiled peak in sample, lowest and highest row, by target, type and model."
 
@@ -78,7 +80,10 @@ class Offs:
 Offsets = defaultdict[tuple[str, str], dict[str, Offs]]
 """By target and what is left out, and by kind of figure."""
 
-IN_SAMPLE, HELD_OUT, OVERHEADS = KINDS = ("in sample", "held out", "overheads")
+IN_SAMPLE, HELD_OUT, OVERHEADS, OVERHEADS_HELD_OUT = KINDS = (
+    *("in sample", "held out"),
+    *("overheads", "overheads held out"),
+)
 
 
 def variants(target: str, wanted: Sequence[str]) -> dict[str, Backend]:
@@ -142,11 +147,16 @@ def _models(options: Options) -> Iterator[tuple[str, str, Steps, Sequence[Compil
             rows = [row for row in kept if (row.model, row.dtype) == (name, dtype) and _asked(row.target, options)]
             rows = [replace(row, name=f"{row.name} {dtype}") for row in rows]
             yield kind, name, Steps(name, make(name, dtype), {}), rows
-    path = options.results / "overheads.json"
-    compiled = Kept(path, overheads.Compiled, lambda row: (row.target, row.model, row.step)).read()
-    for name in dict.fromkeys(row.model for row in compiled):
-        mine = [row for row in compiled if row.model == name and _asked(row.target, options)]
-        yield OVERHEADS, name, steps_of(name, options, overheads.SIZES), mine
+    of_time: tuple[tuple[str, str, Callable[[str], Steps]], ...] = (
+        (OVERHEADS, overheads.IN_SAMPLE, partial(steps_of, options=options, sizes=overheads.SIZES)),
+        (OVERHEADS_HELD_OUT, overheads.HELD_OUT, overheads.held_out),
+    )
+    for kind, file, steps in of_time:
+        compiled = Kept(
+            options.results / file, overheads.Compiled, lambda row: (row.target, row.model, row.step)
+        ).read()
+        for name in dict.fromkeys(row.model for row in compiled):
+            yield kind, name, steps(name), [r for r in compiled if r.model == name and _asked(r.target, options)]
 
 
 def _figures(
@@ -166,10 +176,18 @@ def _cells(offs: dict[str, Offs], full: dict[str, Offs]) -> list[str]:
     changed = sum(offs[kind].changed(full[kind]) for kind in KINDS)
     means = [_points(offs[kind].off(), "") for kind in KINDS]
     if offs is full:
-        return ["", *means, "", "", "", ""]
+        return ["", *means, "", "", "", "", ""]
     gains = {kind: _points(offs[kind].gain(full[kind]), "+") for kind in KINDS}
     others = _points(offs[IN_SAMPLE].gain_but_for_one(full[IN_SAMPLE]), "+") if gains[IN_SAMPLE] else ""
-    return [str(changed), *means, gains[IN_SAMPLE], others, gains[HELD_OUT], gains[OVERHEADS]]
+    return [
+        str(changed),
+        *means,
+        gains[IN_SAMPLE],
+        others,
+        gains[HELD_OUT],
+        gains[OVERHEADS],
+        gains[OVERHEADS_HELD_OUT],
+    ]
 
 
 def _facts(found: Offsets) -> list[str]:

@@ -12,6 +12,7 @@ from benchmarks.predictions import restored, steps_of, stored
 
 PLAIN = Compiled("gpu:h100", "vit", "plain", 1000, 1.0)
 POLICY = Compiled("gpu:h100", "vit", "dots_saveable", 900, 1.2)
+ELSEWHERE = Compiled("gpu:h100", "gru", "memory", 900, 1.2)
 PLANNED = Compiled("gpu:h100", "vit", "plan at dots_saveable", 900, 1.3, [])
 
 
@@ -20,9 +21,12 @@ def kept(path):
 
 
 def test_facts_name_the_worst_and_plans_that_are_slower_than_their_policy():
-    off, slower = facts([Row(POLICY, 900, 0.25, 0.2), Row(PLANNED, 900, 0.1, 0.3)])
+    off, slower, others = facts(
+        [Row(POLICY, 900, 0.25, 0.2), Row(PLANNED, 900, 0.1, 0.3), Row(ELSEWHERE, 900, 0.1, 0.2)]
+    )
     assert off == "gpu:h100: 2 steps, off by 12.5 points in the median, 20.0 at worst (vit, plan at dots_saveable)"
     assert slower == "gpu:h100: of 1 plans slower than the policy, compiled: vit, plan at dots_saveable"
+    assert others == "gpu:h100, held out: 1 steps, off by 10.0 points in the median, 10.0 at worst (gru, memory)"
 
 
 def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):

@@ -27,7 +27,7 @@ def test_gains_are_what_a_rule_takes_off_the_mean():
     assert less.gain_but_for_one(full) == pytest.approx(0.05 / 2)
     assert less.changed(full) == 2
     cells = _cells(*({kind: Offs() for kind in KINDS} | {IN_SAMPLE: offs} for offs in (less, full)))
-    assert cells == ["2", "15.00", "", "", "+8.33", "+2.50", "", ""]
+    assert cells == ["2", "15.00", "", "", "", "+8.33", "+2.50", "", "", ""]
 
 
 def test_ranges_are_least_and_most_and_nothing_where_no_figure_is_kept():

@@ -1,7 +1,7 @@
 """``python -m benchmarks.gpu.device``: run the models on the GPU that is here, and keep what was seen.
 
-Each variant is a process of its own, so that the allocator's peak is its own. The variants of one model are compiled
-side by side, then run one after the other, alone on the card. What fails is a row with its error.
+Each variant is a process of its own, so that the allocator's peak is its own. Those of one kind are compiled side by
+side, then run one after the other, alone on the card. What fails is a row with its error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +24,28 @@ import jax
 import optax
 
 import remat_plan as rp
-from benchmarks.common import RESULTS
-from benchmarks.gpu.cases import VARIANTS, loss_of, model, too_large
+from benchmarks.architectures.table import ARCHITECTURES
+from benchmarks.common import RESULTS, Session
+from benchmarks.gpu.cases import PLANNED, SIZES, VARIANTS, loss_of, model, too_large
 from benchmarks.models import concrete
+from benchmarks.overheads import MEMORY
+from benchmarks.peaks import first_schedules
+from benchmarks.predictions import PLAIN
 from remat_plan.verify.compile import compile_to_run
 from remat_plan.verify.targets import resolve
 
-STEPS, WARM = 10, 2
-_SPARE_SECONDS = 45
-"""With less time left no model is begun."""
+STEPS, WARM, MOST_STEPS = 10, 2, 200
+ENOUGH_SECONDS = 0.5
+"""Short steps are repeated until so much time is over."""
+_SPARE_SECONDS = 60
+"""With less time left nothing is begun, and what is not compiled is ended."""
 
-GROUPS = (
-    ("loss", "gpt2", VARIANTS),
+HERE = ("plain", "hand", *PLANNED)
+GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    *(("loss", name, VARIANTS) for name in SIZES),
     ("step", "too_large", ("plain", "hand", "fit")),
-    ("loss", "resnet50", VARIANTS),
-    ("loss", "gpt2_scan", VARIANTS),
-    ("here", "mlp", ("table", "measured")),
-    ("loss", "vit", VARIANTS),
-    ("loss", "mlp", VARIANTS),
-    ("loss", "unet", VARIANTS),
+    *(("here", name, HERE + (("measured",) if name == "mlp" else ())) for name in SIZES),
+    *(("held out", name, (PLAIN, MEMORY)) for name in ARCHITECTURES),
 )
 Call = Callable[[], float]
 Row = dict[str, Any]
@@ -77,14 +81,47 @@ def planned_before(name: str, variant: str, quick: bool) -> tuple[Row, Call]:
 
 
 def planned_here(name: str, variant: str, quick: bool) -> tuple[Row, Call]:
-    """Planned on the device that is here, by the table's rates or by measured ones (``variant``)."""
+    """The same, planned on the device that is here; ``measured``: for half of the bytes, by measured rates."""
     made = model(name, quick)
+    if variant not in (*PLANNED, "measured"):
+        return _gradient(loss_of(name, variant, quick)[0], name, quick, None)
     budget: Any = "80%" if quick else "50%"
-    plan = rp.plan(
-        made.loss, made.params, made.batch, budget=budget, cost="table" if variant == "table" else "measured"
-    )
+    if variant == "at_hand":
+        hand = compile_to_run(
+            jax.jit(jax.value_and_grad(loss_of(name, "hand", quick)[0])), (made.params, made.batch), resolve(None)
+        )
+        budget = hand.total_bytes
+    cost = "measured" if variant == "measured" else "table"
+    plan = rp.plan(made.loss, made.params, made.batch, budget=budget, cost=cost)
     row, call = _gradient(plan.apply(made.loss), name, quick, plan)
     return {**row, "planning_seconds": plan.planning_seconds}, call
+
+
+def held_out(name: str, variant: str, quick: bool) -> tuple[Row, Call]:
+    """An architecture that no rule was read off, plain or by the first schedule of ``memory``; in float32."""
+    del quick  # it is small as it is
+    architecture = ARCHITECTURES[name]()
+    session = Session(architecture, None)
+    judge = session.judge
+    schedules = dict(first_schedules(session, (MEMORY,)))
+    plain, timeline = (judge.timeline(schedules[which]) for which in (PLAIN, variant))
+    made = compile_to_run(jax.jit(judge.step(schedules[variant])), judge.structs, resolve(None))
+    step = made.executable
+    row: Row = {
+        "said_bytes": timeline.peak_bytes,
+        "said_overhead": timeline.seconds / plain.seconds - 1,
+        "compiled_bytes": made.total_bytes,
+        "said_seconds": timeline.seconds,
+        "module_seconds": judge.compiled_seconds(schedules[variant]),
+    }
+    state: list[Any] = []
+
+    def call() -> float:
+        if not state:
+            state.append(jax.device_put(jax.tree.leaves(concrete(architecture))))
+        return float(jax.block_until_ready(step(*state[0]))[0])
+
+    return row, call
 
 
 def fitted(name: str, variant: str, quick: bool) -> tuple[Row, Call]:
@@ -127,6 +164,7 @@ _KINDS: Mapping[str, Callable[[str, str, bool], tuple[Row, Call]]] = {
     "loss": planned_before,
     "here": planned_here,
     "step": fitted,
+    "held out": held_out,
 }
 
 
@@ -143,7 +181,7 @@ def work(kind: str, name: str, variant: str, quick: bool) -> None:
         sys.stdin.readline()
         seconds = []
         value = 0.0
-        for _ in range(WARM + STEPS):
+        while len(seconds) < WARM + STEPS or (sum(seconds) < ENOUGH_SECONDS and len(seconds) < MOST_STEPS):
             began = time.perf_counter()
             value = call()
             seconds.append(time.perf_counter() - began)
@@ -163,6 +201,11 @@ def _start(kind: str, name: str, variant: str, quick: bool) -> subprocess.Popen[
     return subprocess.Popen(call, text=True, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
 
+def _first(process: subprocess.Popen[str]) -> str:
+    """What a process says when it has compiled; nothing where it ended or was ended."""
+    return process.stdout.readline() if process.stdout else ""
+
+
 def _run(process: subprocess.Popen[str], first: str, seconds: float) -> Row:
     row = json.loads(first or '{"error": "Ended: without a word"}')
     if "error" not in row:
@@ -176,18 +219,25 @@ def _run(process: subprocess.Popen[str], first: str, seconds: float) -> Row:
 
 
 def drive(file: Path, quick: bool, minutes: float, only: list[str]) -> None:
-    """Run the groups; write the file anew after each."""
+    """Run the groups, all of one kind compiled side by side; write the file anew after each row."""
     deadline = time.monotonic() + 60 * minutes
     device = jax.devices()[0].device_kind
     versions = f"jax {jax.__version__}, python {sys.version.split()[0]}"
     kept = {"device": device, "versions": versions, "date": datetime.date.today().isoformat(), "rows": []}
-    for kind, name, variants in GROUPS:
-        if (only and f"{kind}:{name}" not in only) or deadline - time.monotonic() < _SPARE_SECONDS:
+    for kind in _KINDS:
+        wanted = [g for g in GROUPS if g[0] == kind and (not only or kind in only or f"{kind}:{g[1]}" in only)]
+        if not wanted or deadline - time.monotonic() < _SPARE_SECONDS:
             continue
-        processes = {variant: _start(kind, name, variant, quick) for variant in variants}
-        first = {variant: process.stdout.readline() for variant, process in processes.items() if process.stdout}
-        for variant, process in processes.items():  # all are compiled
-            seen = _run(process, first[variant], max(30.0, deadline - time.monotonic()))
+        processes = {(m, v): _start(kind, m, v, quick) for _, m, variants in wanted for v in variants}
+        with ThreadPoolExecutor(len(processes)) as pool:
+            # What is not compiled in time is ended, so that the others can still run.
+            first = {key: pool.submit(_first, process) for key, process in processes.items()}
+            late = wait(first.values(), deadline - time.monotonic() - _SPARE_SECONDS).not_done
+            for key in [key for key, said in first.items() if said in late]:
+                processes[key].kill()
+        for (name, variant), process in processes.items():
+            left = max(30.0, deadline - time.monotonic())
+            seen = _run(process, first[name, variant].result(), left)
             kept["rows"].append({"kind": kind, "model": name, "variant": variant, **seen})
             print(json.dumps(kept["rows"][-1]), flush=True)
             file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -197,8 +247,8 @@ def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.device", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny models, on any device")
-    parser.add_argument("--minutes", type=float, default=8.0, help="no model is begun after so many (default 8)")
-    parser.add_argument("--only", default="", help="kind:model, ...: these only, such as step:too_large,here:mlp")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all (default 8)")
+    parser.add_argument("--only", default="", help="kind or kind:model, ...: these only, such as step,here:mlp")
     parser.add_argument("--out", type=Path, help="the file to write (default: gpu.json among the results)")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()

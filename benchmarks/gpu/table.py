@@ -17,8 +17,8 @@ Six models in bfloat16 on the card, each as written (`plain`), with `jax.checkpo
 planned for half of the plain peak (`half`) and for the peak of the hand (`at_hand`), both without the card; a training
 step (AdamW, a scanned GPT-2 of 24 layers) that does not fit as written; plans made on the card (`here`). MB: compiled
 ahead of time with XLA's own kernels and with the library's, the larger; as the card compiled it; the most that JAX's
-allocator had in use, what trying kernels took included. ms: median of ten steps after two, each to its end. Time:
-against plain, as measured, as the plan predicted it, as the compiled modules told.
+allocator had in use, what trying kernels took included. ms: median of ten steps or more after two, each to its end.
+Time: against plain, as measured, as the plan predicted it, as the compiled modules told.
 
 """
 _NEAR = 0.02
