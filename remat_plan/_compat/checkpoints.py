@@ -78,6 +78,14 @@ def checkpoint(run: Callable[..., Any], *, prevent_cse: bool = True, policy: Any
     return call
 
 
+def checkpointed_as(eqn: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays under ``jax.checkpoint`` as the function of an equation is."""
+    params = high_parameters(eqn.params.get("_prim")) or eqn.params
+    prevented = params.get("prevent_cse", True)  # for all operands or for each
+    prevent_cse = any(prevented) if isinstance(prevented, tuple) else bool(prevented)
+    return checkpoint(run, prevent_cse=prevent_cse, policy=params["policy"])
+
+
 def linear_checkpoint(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function under ``jax.checkpoint`` that may be in the rule of a ``custom_jvp``: linear in the tangents.
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax import core
 from jax._src.core import to_concrete_value
+from jax._src.interpreters import batching
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval
@@ -50,6 +51,20 @@ def is_threefry(aval: Any) -> bool:
 def is_literal(atom: Any) -> bool:
     """Tell whether a jaxpr atom is a literal (a scalar written into the equation)."""
     return isinstance(atom, Literal)
+
+
+def is_elementwise(primitive: Any) -> bool:
+    """Tell whether a primitive works element by element: JAX batches it as those that do."""
+    rule = batching.fancy_primitive_batchers.get(primitive)
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    return rule in (batching.broadcast_batcher, batching.vectorized_batcher)
+
+
+def custom_jvp_jaxpr(eqn: Any) -> Any | None:
+    """Return the jaxpr of a function with a ``custom_jvp`` that is given all tangents; None for all other equations."""
+    is_one = eqn.primitive.name == "custom_jvp_call" and not eqn.params["symbolic_zeros"]
+    return eqn.params["call_jaxpr"] if is_one else None
 
 
 def depending(eqns: Iterable[Any], variables: Iterable[Any]) -> set[Any]:
@@ -136,6 +151,14 @@ def spread(struct: Any) -> tuple[Any, ...]:
     mesh, spec = struct.sharding.mesh, tuple(struct.sharding.spec)
     axes = [entry if isinstance(entry, tuple) else () if entry is None else (entry,) for entry in spec]
     return (*mesh.shape.items(), *axes, *(() for _ in range(len(struct.shape) - len(axes))))
+
+
+def is_spread(sharding: Any, dimension: int) -> bool:
+    """Tell whether a sharding spreads a dimension over devices; one that does not say how it lays out arrays may."""
+    if sharding is None or getattr(sharding, "is_fully_replicated", False):
+        return False
+    spec = getattr(sharding, "spec", None)
+    return spec is None or (dimension < len(spec) and spec[dimension] not in (None, (), jax.P.UNCONSTRAINED))
 
 
 def under_automatic_axes() -> bool:
