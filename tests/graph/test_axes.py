@@ -279,7 +279,7 @@ CLASSES = {
     elementwise: (6, 10),
     casts: (6, 6),
     dot: (5, 12),
-    conv: (5, 6),
+    conv: (4, 6),
     reduction: (12, 10),
     broadcast: (9, 10),
     reshape: (12, 8),
@@ -291,9 +291,9 @@ CLASSES = {
     cumulative: (9, 5),
     sort: (9, 4),
     iota: (7, 8),
-    select: (6, 8),
+    select: (5, 6),
     window: (6, 6),
-    linear_algebra: (4, 4),
+    linear_algebra: (3, 4),
     called: (10, 10),
 }
 """Random equations of each class: how many are drawn, and the least number of claims that is made of all of them."""
