@@ -51,6 +51,7 @@ def test_every_weight_has_a_gradient(name):
         assert moves == (jax.tree_util.keystr(path) != UNUSED.get(name)), path
 
 
+@pytest.mark.slow
 def test_the_table(tmp_path):
     main(["architectures", "--quick", "--targets", "cpu", "--results", str(tmp_path)])
     text = (tmp_path / "architectures.md").read_text()

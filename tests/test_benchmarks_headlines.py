@@ -59,6 +59,7 @@ def test_losses_are_scalars(model):
     assert jax.eval_shape(model.loss, model.params, model.batch).shape == ()
 
 
+@pytest.mark.slow
 def test_scanned_stages_compute_what_unrolled_ones_do():
     rng = np.random.default_rng(0)
     scanned, unrolled = resnet("r", TINY, True), resnet("r", TINY, False)
@@ -91,6 +92,7 @@ def test_a_bar_is_met_by_the_cheapest_point_that_is_small_enough():
     assert bar("x", points, 20, 20)[0].endswith("in no row; the bar is +20 %: missed")
 
 
+@pytest.mark.slow
 def test_rows_say_what_was_compiled_and_what_cannot_be_had(tmp_path):
     report = Report("chain", "", ("layers", *COLUMNS), tmp_path)
     session = Session(logarithm.chain(8, True, 256))

@@ -62,6 +62,7 @@ def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
     assert "Not finished" not in text
 
 
+@pytest.mark.slow
 def test_predictions_are_made_anew_by_the_rates_that_are_stored(monkeypatch, tmp_path):
     """Where ``exp`` is slower, recomputing it costs more, but not by data sheets; nothing is run."""
     monkeypatch.setattr(timing, "measure_case", lambda steps, rounds: pytest.fail("measured again"))
