@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import contextlib
 import gc
 import os
 
@@ -14,7 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 from remat_plan.cost import platforms
 from remat_plan.graph import action, structure
 from remat_plan.planning.strategies import registry
-from remat_plan.search import candidates, front, known
+from remat_plan.search import known
+from tests.helpers import searching_quickly
 
 gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
 
@@ -48,8 +50,7 @@ def nothing_known():
 
 
 @pytest.fixture
-def quick_search(monkeypatch, request):
-    """Nothing is refined, in programs of any size: what doors do with a plan does not hang on how good it is."""
-    if request.node.get_closest_marker("full_search") is None:
-        monkeypatch.setattr(front, "_WAYS_STEPS", 0)
-        monkeypatch.setattr(candidates, "is_small", lambda graph: False)
+def quick_search(request):
+    """``searching_quickly`` around a test that is not marked ``full_search``."""
+    with searching_quickly() if request.node.get_closest_marker("full_search") is None else contextlib.nullcontext():
+        yield

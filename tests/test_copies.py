@@ -9,6 +9,8 @@ import pytest
 
 import remat_plan as rp
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W, X = jnp.eye(8) / 2, jnp.ones((64, 8))
 
 

@@ -11,6 +11,8 @@ import pytest
 
 import remat_plan as rp
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 
 def loss(w, x):
     for _ in range(4):

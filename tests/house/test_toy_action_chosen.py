@@ -11,6 +11,8 @@ import remat_plan as rp
 from remat_plan.graph import action
 from remat_plan.graph.schedule import actions_in
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W = jnp.stack([jnp.eye(128) / 2] * 8)
 KNOWN = dict(action._ACTIONS)
 X = jnp.linspace(0, 1, 4096 * 128).reshape(4096, 128)

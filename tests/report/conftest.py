@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.results.decisions import Decision, segment_action
+from tests.helpers import searching_quickly
 
 SHAPES = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((4096, 64), "float32")
 
@@ -22,17 +23,20 @@ def loss(w, x):
 
 @pytest.fixture(scope="session")
 def plan():
-    return rp.plan(loss, *SHAPES, budget="40%", verify=False)
+    with searching_quickly():
+        return rp.plan(loss, *SHAPES, budget="40%", verify=False)
 
 
 @pytest.fixture(scope="session")
 def verified():
-    return rp.plan(loss, *SHAPES, budget="60%")
+    with searching_quickly():
+        return rp.plan(loss, *SHAPES, budget="60%")
 
 
 @pytest.fixture(scope="session")
 def identity():
-    return rp.plan(loss, *SHAPES, budget="200%", verify=False)
+    with searching_quickly():
+        return rp.plan(loss, *SHAPES, budget="200%", verify=False)
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +46,14 @@ def analysis():
 
 @pytest.fixture(scope="session")
 def curve():
-    return rp.tradeoff(loss, *SHAPES)
+    with searching_quickly():
+        return rp.tradeoff(loss, *SHAPES)
 
 
 @pytest.fixture(scope="session")
 def comparison():
-    return rp.compare(loss, *SHAPES, budgets=["60%", "40%", "1%"], verify=False)
+    with searching_quickly():
+        return rp.compare(loss, *SHAPES, budgets=["60%", "40%", "1%"], verify=False)
 
 
 @pytest.fixture

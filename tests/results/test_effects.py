@@ -9,7 +9,10 @@ from jax.experimental import io_callback
 import remat_plan as rp
 from remat_plan.report.text import WIDTH
 
-pytestmark = pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'")
+pytestmark = [
+    pytest.mark.usefixtures("quick_search"),
+    pytest.mark.filterwarnings("ignore:remat_plan. the cost of primitive 'io_callback'"),
+]
 
 W, X = jax.ShapeDtypeStruct((16, 16), "float32"), jax.ShapeDtypeStruct((512, 16), "float32")
 LAYERS = 6

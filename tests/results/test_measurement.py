@@ -11,6 +11,9 @@ import pytest
 import remat_plan as rp
 from remat_plan.results.measurement import Measurement
 from tests.compiles import counting_compiles
+from tests.helpers import searching_quickly
+
+pytestmark = pytest.mark.usefixtures("quick_search")
 
 W, X = jnp.ones((16, 16)) / 16, jnp.ones((512, 16))
 
@@ -23,7 +26,8 @@ def loss(w, x, scale=1.0):
 
 @pytest.fixture(scope="module")
 def plan():
-    return rp.plan(loss, W, X, budget="70%")
+    with searching_quickly():
+        return rp.plan(loss, W, X, budget="70%")
 
 
 @pytest.fixture(scope="module")

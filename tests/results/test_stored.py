@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import remat_plan as rp
 from remat_plan.results.stored import DIGEST, digest_of
+from tests.helpers import searching_quickly
 
 matplotlib.use("Agg")
 
@@ -33,10 +34,11 @@ def loss(ws, x):
 
 
 ARGS = jnp.ones((12, 16, 16)) / 16, jnp.ones((256, 16))
-PLANS = [
-    rp.plan(loss, *ARGS, verify=False, **asked)
-    for asked in ({"budget": "60%"}, {"strategy": "dots"}, {"strategy": "log"}, {"strategy": rp.Binomial(slots=3)})
-]
+with searching_quickly():
+    PLANS = [
+        rp.plan(loss, *ARGS, verify=False, **asked)
+        for asked in ({"budget": "60%"}, {"strategy": "dots"}, {"strategy": "log"}, {"strategy": rp.Binomial(slots=3)})
+    ]
 assert any(segment.choices for plan in PLANS for segment in plan.schedule)
 assert any(segment.actions for plan in PLANS for segment in plan.schedule)
 

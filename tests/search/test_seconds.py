@@ -18,6 +18,8 @@ from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
 from tests.helpers import assert_trees_close, traced
 
+pytestmark = pytest.mark.usefixtures("quick_search")
+
 W = [jnp.ones((32, 32)) / 32] * 6
 X = jnp.ones((512, 32))
 
