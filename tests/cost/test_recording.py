@@ -1,5 +1,7 @@
 """What was lowered for one schedule and is repeated in another comes out as if it were lowered there."""
 
+import itertools
+
 import pytest
 
 from benchmarks.models import small
@@ -34,10 +36,13 @@ def check(program, hardware):
     assert [timeline(s) for s in candidates] == alone
 
 
-MODELS = [("gpt2", "cpu"), ("unet", "gpu"), ("resnet50", "tpu"), ("densenet", "cpu"), ("mlp", "gpu"), ("mlp", "cpu")]
+QUICK_MODELS = [("gpt2", "cpu"), ("unet", "gpu"), ("mlp", "gpu"), ("mlp", "cpu"), ("mlp", "tpu")]
+MODELS = [*QUICK_MODELS, ("resnet50", "tpu"), ("densenet", "cpu")]
 
 
-@pytest.mark.parametrize(("name", "device"), MODELS)
+@pytest.mark.parametrize(
+    ("name", "device"), [pytest.param(*m, marks=() if m in QUICK_MODELS else pytest.mark.slow) for m in MODELS]
+)
 def test_models(name, device):
     model = small(name)
     check(traced(model.loss, model.params, model.batch), HARDWARE[device])
@@ -46,11 +51,21 @@ def test_models(name, device):
 QUICK = "scan_inside control_flow custom_vjp typed_key_dropout u_net mlp attention batch_norm indexing".split()
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ZOO])
-def test_programs(name):
+QUICK_PROGRAMS = set(zip(QUICK, itertools.cycle(HARDWARE), strict=False))
+"""Each on one device; every third on the same."""
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param(n, device, marks=() if (n, device) in QUICK_PROGRAMS else pytest.mark.slow)
+        for n in ZOO
+        for device in HARDWARE
+    ],
+)
+def test_programs(name, device):
     case = ZOO[name]
-    for hardware in HARDWARE.values():
-        check(traced(case.fn, *case.args, **case.options), hardware)
+    check(traced(case.fn, *case.args, **case.options), HARDWARE[device])
 
 
 def test_a_second_timeline_lowers_next_to_nothing(monkeypatch):

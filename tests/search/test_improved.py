@@ -53,10 +53,10 @@ def test_a_small_program_gets_what_nothing_else_offers():
 
 
 def test_what_is_found_depends_on_no_earlier_budget():
-    judge, candidates = diamond(2)
+    judge, candidates = diamond(1)
     first = candidates.improved(AUTO, judge.cost, judge.identity)
     find(judge, candidates, judge.predicted_bytes(first[0]), AUTO)
-    again, fresh = diamond(2)
+    again, fresh = diamond(1)
     assert candidates.improved(AUTO, judge.cost, judge.identity) == first
     assert fresh.improved(AUTO, again.cost, object()) == first, "searched anew"
 
@@ -67,13 +67,13 @@ def test_a_program_is_searched_once():
     def counted(judge):
         return lambda schedule: judged.append(schedule) or judge.cost(schedule)
 
-    judge, candidates = diamond(2)
+    judge, candidates = diamond(1)
     first = candidates.improved(AUTO, counted(judge), ("once", judge.identity))
     searched = len(judged)
-    again, others = diamond(2)
+    again, others = diamond(1)
     assert others.improved(AUTO, counted(again), ("once", again.identity)) == first
     assert len(judged) == searched > 0
-    longer, others = diamond(3)
+    longer, others = diamond(2)
     assert others.improved(AUTO, counted(longer), ("once", longer.identity)) != first
     assert len(judged) > searched
 
