@@ -73,14 +73,14 @@ def test_every_schedule_has_the_gradients_of_lax_scan(length, reverse):
 @given(st.integers(1, 24), st.integers(1, 6), st.integers(1, 4))
 def test_binomial_for_any_length_slots_and_tape(length, slots, tape):
     args = inputs(length, 2, 1)
-    want = gradient(jax.lax.scan)(*args)
+    want = jax.jit(gradient(jax.lax.scan))(*args)
 
     def scan(body, init, xs):
         loop = prepare(body, init, xs, length, "test")
         carry, ys = binomial_scan(loop, slots, tape, False)
         return loop.body.carry.pack(carry), loop.body.y.pack(ys)
 
-    assert_trees_close(gradient(scan)(*args), want, **EXACT)
+    assert_trees_close(jax.jit(gradient(scan))(*args), want, **EXACT)
 
 
 def mixed(scan, scale, xs):
@@ -144,10 +144,13 @@ def test_gradients_of_gradients():
 def test_forward_mode_where_jax_checkpoint_does_it():
     args = inputs(11)
     tangents = jax.tree.map(jnp.ones_like, args)
-    want = jax.jvp(functools.partial(rnn, jax.lax.scan), args, tangents)
+
+    def pushed(scan):
+        return jax.jit(lambda *given: jax.jvp(functools.partial(rnn, scan), given, tangents))(*args)
+
+    want = pushed(jax.lax.scan)
     for schedule in ("each", "sqrt", "log", ("nested", (2, 3, 2))):
-        found = jax.jvp(functools.partial(rnn, ours(schedule=schedule)), args, tangents)
-        assert_trees_close(found, want, **EXACT)
+        assert_trees_close(pushed(ours(schedule=schedule)), want, **EXACT)
 
 
 def test_only_what_is_differentiated_is_computed():
@@ -176,6 +179,7 @@ def test_numbers_become_what_the_body_makes_of_them():
             assert last.dtype == jnp.float32
 
 
+@pytest.mark.usefixtures("quick_search")
 @pytest.mark.filterwarnings("ignore:.*no known trip count")  # said once by the planner, which assumes one
 def test_inside_a_planned_function():
     w, h, xs = inputs(12)

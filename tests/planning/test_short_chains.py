@@ -120,7 +120,7 @@ def check(layer, count, width):
     return compared
 
 
-@pytest.mark.parametrize("count", [3, 4, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 6))])
 def test_plain_layers(count):
     assert check(tanh, count, 64) > 0
 
