@@ -74,11 +74,11 @@ def looped(w, x):
 
 def with_effects(w, x):
     """One effect tells what it is given, of the other the answer is read."""
-    for i in range(6):
+    for i in range(4):
         x = jnp.tanh(jnp.sin(x @ w) @ w)
         if i == 1:
             jax.debug.callback(lambda _: None, x[0, 0])
-        if i == 4:
+        if i == 2:
             x = x * io_callback(lambda: np.float32(1), jax.ShapeDtypeStruct((), x.dtype))
     return jnp.mean(x)
 
@@ -106,7 +106,7 @@ PROGRAMS = {f.__name__: f for f in (mlp, residual, attention, dropout, looped, w
 PROGRAMS |= {f"skips{seed}": skips(seed) for seed in range(6)}
 
 
-FEW = {*PROGRAMS} - {f"skips{seed}" for seed in range(2, 6)}
+FEW = {*PROGRAMS} - {f"skips{seed}" for seed in (0, 1, 4, 5)}
 
 
 @pytest.fixture(
@@ -201,6 +201,14 @@ def test_the_least_schedule_saves_memory(planned):
     assert least < plain
 
 
+@pytest.mark.parametrize(
+    "planned",
+    [
+        pytest.param(n, marks=() if n in ("attention", "dropout", "looped", "mlp") else pytest.mark.slow)
+        for n in PROGRAMS
+    ],
+    indirect=True,
+)
 def test_planning_twice_is_the_same(planned):
     program, planner = planned
     again = Planner(program.graph, Rules(program.graph, CPU))
