@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import remat_plan as rp
 from tests.compiles import counting_compiles
-from tests.helpers import assert_trees_close
+from tests.helpers import assert_trees_close, searching_quickly
 
 WIDTH, LAYERS, ROWS = 128, 8, 16384
 ADAM = optax.adam(1e-3)
@@ -39,8 +39,8 @@ def step_with(wrap, loss):
     return train_step
 
 
-def start():
-    keys = jax.random.split(jax.random.key(0), 2 * LAYERS)
+def start(layers=LAYERS):
+    keys = jax.random.split(jax.random.key(0), 2 * layers)
     weights = [jax.random.normal(k, (WIDTH, WIDTH)) / WIDTH for k in keys]
     return list(zip(weights[::2], weights[1::2], strict=True)), jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
 
@@ -114,7 +114,7 @@ def gradients():
 def where():
     """A plan of arrays along automatic axes holds inside ``jit``, also of what writes their mesh into equations."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    params, x = start()
+    params, x = start(5)
     x = jax.device_put(x, NamedSharding(mesh, P("data")))
     loss = loss_with(lambda h: jnp.where(h > 0, h, 0.0))
     plan = rp.plan(loss, params, x, budget="70%")
@@ -180,7 +180,8 @@ CASES = {"notes": notes, "gradients": gradients, "where": where, "calls": calls}
 
 if __name__ == "__main__":
     if sys.argv[1] in CASES:
-        CASES[sys.argv[1]]()
+        with searching_quickly():
+            CASES[sys.argv[1]]()
     else:
         for case in sys.argv[1:]:
             layout, kind, mesh_set = case.split(",")

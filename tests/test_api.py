@@ -17,7 +17,7 @@ from tests.helpers import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
-LAYERS, BATCH, WIDTH = 8, 512, 32
+LAYERS, BATCH, WIDTH = 6, 512, 32
 
 
 def array(*shape, seed=0):

@@ -193,11 +193,11 @@ def test_several_marks():
 
         return train_step
 
-    params, x = make_state()[0], make_batch()[0]
-    step = rp.fit(two_losses(rp.remat), params, x, budget="60%", donate_argnums=0)
+    params, x = make_state(5)[0], make_batch()[0]
+    step = rp.fit(two_losses(rp.remat), params, x, budget="70%", donate_argnums=0)
     assert len(step.plans) == step.report.marks == 2
     assert step.report.planned.peak_bytes <= step.report.budget_bytes
-    assert_trees_close(step(params, x), two_losses(plainly)(make_state()[0], x), 1e-4, 1e-5)
+    assert_trees_close(step(params, x), two_losses(plainly)(make_state(5)[0], x), 1e-4, 1e-5)
 
 
 def test_own_checkpoints_are_planned_anew():
