@@ -245,6 +245,11 @@ def source_line(eqn: Any) -> tuple[str, int, str]:
     return next(iter(source_frames(eqn)), ("", 0, ""))
 
 
+def in_scope(eqn: Any, name: str) -> bool:
+    """Tell whether an equation was traced inside a ``jax.named_scope``."""
+    return name in str(eqn.source_info.name_stack)
+
+
 def drops_checkpoint_barriers() -> bool:
     """Tell whether XLA:CPU of this jaxlib undoes ``jax.checkpoint`` in unrolled code (jaxlib <= 0.11.0)."""
     return jaxlib_version() < (0, 11, 1)

@@ -26,7 +26,7 @@ from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.order import Order
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, as_is
+from remat_plan.graph.schedule import Choice, Part, Segment, as_is
 from remat_plan.graph.structure import Structure, structure_of
 from remat_plan.graph.uses import Borders
 
@@ -62,6 +62,8 @@ class Backward:
         eqns: the backward equations where outputs are there already.
         linearized, transposed: where they are not: those that make them and the residuals, those that follow.
         loose: numbers that no equation makes, with their types: constants.
+        has_loops: whether a loop is among the equations that do not wait for a cotangent: that is run with the forward
+            pass, and what it makes is kept.
     """
 
     def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
@@ -81,6 +83,7 @@ class Backward:
         live = live_eqns(flat.eqns, flat.outputs)
         self.linearized = known(e for e in live if waiting.isdisjoint(e.outputs))
         self.transposed = known(e for e in live if not waiting.isdisjoint(e.outputs))
+        self.has_loops = any(e.facts.kind == Kind.REGION for e in self.eqns if waiting.isdisjoint(e.outputs))
         made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
         read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
         self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
@@ -99,10 +102,13 @@ class Backward:
 
 
 class Rules:
-    """What is shared by all programs of one graph on one hardware: backward equations, facts of equations."""
+    """What is shared by all programs of one graph on one hardware: backward equations, facts of equations.
 
-    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None):
-        self.graph, self.hardware = graph, hardware
+    ``spread``: whether its values may lie on several devices along axes that their types do not show.
+    """
+
+    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None, spread: bool = False):
+        self.graph, self.hardware, self.spread = graph, hardware, spread
         self.backend = backend_for(hardware)
         self.facts = fact_book(hardware) if facts is None else facts
         self.borders = Borders(graph)
@@ -113,8 +119,9 @@ class Rules:
 
     def inside(self, region: Graph) -> Rules:
         """The rules of a region inside a structure of this graph."""
+        spread = self.spread and region.in_place is None  # inside a map over the devices all is on one
         # regions are kept, so their ids stay their own
-        return self.once(("inside", id(region)), lambda: Rules(region, self.hardware, self.facts))
+        return self.once(("inside", id(region)), lambda: Rules(region, self.hardware, self.facts, spread))
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
         """Return what was made under a key before, of a structure its own; make it where nothing was."""
@@ -168,7 +175,7 @@ class ProgramBuilder:
         cotangents: per value, the number of its cotangent, as far as it is added up.
         residuals: per operation that was linearized, the numbers that its backward equations find.
         planned: whether the program has segments: gradients of max-pools are others there.
-        pulls: per structure that was linearized, what appends its backward pass.
+        pulls: per structure or split segment that was linearized, what appends its backward pass.
     """
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False):
@@ -177,7 +184,7 @@ class ProgramBuilder:
         self.buffers: dict[int, int] = {}
         self.cotangents: dict[int, int] = {}
         self.residuals: dict[int, dict[int, int]] = {}
-        self.pulls: dict[int, Pull] = {}
+        self.pulls: dict[int | Segment, Pull] = {}
 
     def buffer(self, value: int) -> int:
         """The number of a value that an equation reads."""
@@ -203,7 +210,7 @@ class ProgramBuilder:
             outputs, self.pulls[op.index] = unit.linearize(self.state, inputs)
             for v, number in zip(op.outputs, outputs, strict=True):
                 self.buffers.setdefault(v, number)
-        elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION):
+        elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION or self.rules.backward(op).has_loops):
             rule = self.rules.backward(op)
             env = {number: self.buffer(v) for number, v in self.rules.wiring(op).reads}
             self.lower(rule, rule.linearized, env)

@@ -25,7 +25,8 @@ from remat_plan.cost.program import Lowering
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
-from remat_plan.graph.ways import Keep, Plain
+from remat_plan.graph.slices import region_of
+from remat_plan.graph.ways import Keep, Plain, Split
 
 
 class StepProgram(ProgramBuilder):
@@ -49,9 +50,9 @@ class StepProgram(ProgramBuilder):
         return [i for i in range(segment.start, segment.end) if i not in left_out]
 
     def whole_forward_pass(self, schedule: Sequence[Segment]) -> None:
-        """Run the forward pass of all; without structures it is the same for all schedules but for barriers in it."""
+        """Run the forward pass of all: but for barriers the same for all schedules where no structure or split is."""
         moved = any(action != SAVE for segment in schedule for _, action in segment.actions)
-        if moved or not self.rules.is_flat:
+        if moved or not self.rules.is_flat or any(isinstance(segment.way, Split) for segment in schedule):
             self.forward_pass(schedule)
             return
         alike = [isinstance(s.way, (Plain, Keep)) and not self.waits(s, inside=False) for s in schedule]
@@ -176,6 +177,17 @@ class StepProgram(ProgramBuilder):
         self.buffers, self.cotangents, self.stored, self.state.late, self.again = outer
         return made
 
+    def sliced_forward(self, segment: Segment, inside: bool) -> None:
+        """Run the forward pass of a segment that is split; ``inside`` another one nothing is kept of it."""
+        if self.outermost:
+            self.state.place = segment.start
+        run_sliced(self, segment, linear=not inside)
+
+    def sliced_backward(self, segment: Segment) -> None:
+        """Run the backward pass of a segment that is split."""
+        if any(v in self.cotangents for v in self.rules.borders.interface(segment)[1]):
+            reverse_sliced(self, segment)
+
     def loss_timeline(self, schedule: Sequence[Segment]) -> Timeline:
         """Evaluate the step of a loss (the first output): its cotangent is the number one."""
         loss = self.graph.outputs[0]
@@ -207,6 +219,35 @@ class StepProgram(ProgramBuilder):
             outputs.append(self.cotangents[v] if v in self.cotangents else state.new(graph.values[v].aval))
         program = state.program(inputs, outputs)
         return with_fresh_memory(evaluate_program(program, self.rules.hardware), self.rules.hardware)
+
+
+def run_sliced(builder: ProgramBuilder, segment: Segment, linear: bool) -> None:
+    """Append the forward pass of a segment that is split; ``linear`` where its backward pass follows."""
+    rules = builder.rules
+    reads, leaves, _ = rules.borders.interface(segment)
+    region, schedule = region_of(rules.borders, segment)
+
+    def make() -> RegionUnit:
+        arriving = tuple([v >= 0 and region.active[v] for v in region.outputs])
+        return RegionUnit(rules.inside(region), schedule, arriving, stored=False)
+
+    unit = rules.once(("sliced", id(region), schedule), make)
+    inputs = [builder.buffer(v) for v in reads]
+    if linear:
+        outputs, builder.pulls[segment] = unit.linearize(builder.state, inputs)
+    else:
+        outputs = unit.run(builder.state, inputs)
+    for v, number in zip(leaves, outputs, strict=True):
+        builder.buffers.setdefault(v, number)
+
+
+def reverse_sliced(builder: ProgramBuilder, segment: Segment) -> None:
+    """Append the backward pass of a segment that is split."""
+    reads, leaves, _ = builder.rules.borders.interface(segment)
+    found = builder.pulls.pop(segment)([builder.cotangents.get(v) for v in leaves])
+    for v, gradient in zip(reads, found, strict=True):
+        if builder.graph.active[v]:
+            builder.accumulate(v, gradient)
 
 
 class RegionUnit:

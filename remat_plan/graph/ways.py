@@ -7,6 +7,7 @@ lowers and ``rewrite.emit`` runs.
       Plain     as JAX runs them
       Keep      under one ``jax.checkpoint`` that keeps some values, each by an action, and recomputes the others
       Around    under one ``jax.checkpoint`` that keeps nothing, around segments
+      Split     slice by slice along one axis, as a region of its own with a loop in it
       Written   the whole program as its author wrote it
     Choice    how one structure (a loop, a branch) among the equations is run: schedules of the regions inside it
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,15 @@ class Way:
     def describe(self) -> str:
         """Tables: what is done, in words."""
         return "unchanged"
+
+    def moved(self, by: int, numbers: Mapping[int, Any]) -> Way:
+        """The same, so many equations earlier, with other numbers for values."""
+        parts = {
+            "actions": tuple((numbers[v], action) for v, action in self.actions),
+            "schedule": tuple(child.moved(by, numbers) for child in self.schedule),
+            "choices": tuple((index - by, choice) for index, choice in self.choices),
+        }
+        return replace(self, **{name: part for name, part in parts.items() if part})  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +177,59 @@ class Around(Checkpointed):
 
 
 @dataclass(frozen=True, slots=True)
+class Split(Way):
+    """Slice by slice along one axis: that of a ``dimension`` of a ``value``, in so many ``slices``.
+
+    The region that this makes of the segment (``graph.slices``) is run by the schedule ``sliced``, which says what is
+    kept of a slice and of what is around the loop.
+    """
+
+    value: int
+    dimension: int
+    slices: int
+    sliced: Schedule = ()
+    gradient_first: ClassVar[bool] = False
+
+    def forward(self, builder: Any, segment: Segment, inside: bool) -> None:
+        builder.sliced_forward(segment, inside)
+
+    def backward(self, builder: Any, segment: Segment, waits: tuple[int, ...]) -> None:
+        builder.sliced_backward(segment)
+
+    def emit(self, emitter: Any, segment: Segment, waits: tuple[int, ...], env: dict[int, Any], again: bool) -> None:
+        emitter.sliced(segment, env)
+
+    def describe(self) -> str:
+        return f"run in {self.slices} slices"
+
+    def moved(self, by: int, numbers: Mapping[int, Any]) -> Way:
+        return replace(self, value=numbers[self.value])
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGradient(Split):
+    """The same of a segment that ends in a scalar, linear in the sums of the slices: its gradient is made slice by
+    slice in the forward pass, and nothing runs twice."""
+
+    gradient_first: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return f"run in {self.slices} slices, gradient in the forward pass"
+
+
+@dataclass(frozen=True, slots=True)
 class Written(Way):
     """The whole program as its author wrote it, with ``jax.checkpoint`` regions of its own in place."""
 
 
-WAYS: dict[str, type[Way]] = {"plain": Plain, "keep": Keep, "around": Around, "written": Written}
+WAYS: dict[str, type[Way]] = {
+    "plain": Plain,
+    "keep": Keep,
+    "around": Around,
+    "split": Split,
+    "split gradient": SplitGradient,
+    "written": Written,
+}
 """The ways that there are, by the names that stored plans have for them."""
 
 
@@ -243,13 +301,7 @@ class Segment:
 
     def moved(self, by: int, numbers: Mapping[int, Any]) -> Segment:
         """The segment so many equations earlier, with other numbers for values."""
-        parts = {
-            "actions": tuple((numbers[v], action) for v, action in self.actions),
-            "schedule": tuple(child.moved(by, numbers) for child in self.children),
-            "choices": tuple((index - by, choice) for index, choice in self.choices),
-        }
-        made = self.with_parts(**{name: part for name, part in parts.items() if part})
-        return Segment(self.start - by, self.end - by, made.way)
+        return Segment(self.start - by, self.end - by, self.way.moved(by, numbers))
 
 
 Schedule = tuple[Segment, ...]

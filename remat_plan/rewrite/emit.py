@@ -28,6 +28,7 @@ from remat_plan.graph.order import Order
 from remat_plan.graph.pooling import windows_of
 from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.graph.schedule import Choice, Segment, is_planned
+from remat_plan.graph.slices import region_of
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.rewrite.late import start_late, together
@@ -172,6 +173,14 @@ class Emitter:
 
         body.__name__ = f"segment_{segment.start}_{segment.end}"
         return _compat.checkpoint(body, prevent_cse=self.prevent_cse, policy=keeping(names.values()))
+
+    def sliced(self, segment: Segment, env: dict[int, Any]) -> None:
+        """Run a segment that is split."""
+        reads, leaves, _ = self.borders.interface(segment)
+        region, schedule = region_of(self.borders, segment)
+        key = id(region), schedule  # regions are kept, so their ids stay their own
+        run = self.shared.setdefault(key, Emitter(region, schedule, self.prevent_cse))
+        env.update(zip(leaves, run([self.read(env, v) for v in reads]), strict=True))
 
     def share_key(
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]

@@ -1,0 +1,128 @@
+"""A segment as a region of its own whose equations run slice by slice: what a split segment is run as.
+
+In: ``Graph``, a segment, a value in it, a dimension, a number of slices. Out: ``Sliced``: a ``Graph`` from what the
+segment reads to what leaves it, with one ``lax.scan`` over slices among its equations, or with one equation that makes
+its own gradient (see ``graph.slicer``). It is planned, evaluated and run as any region is; that nothing but its
+operands is kept of a slice is a ``Choice`` for this scan.
+
+Equal segments share one region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from remat_plan import _compat
+from remat_plan.graph.apart import Apart, find_apart, operations_of
+from remat_plan.graph.build import build
+from remat_plan.graph.merge import identity
+from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, saving
+from remat_plan.graph.slicer import SCOPE, Slicer
+from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.uses import Borders
+from remat_plan.graph.ways import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """A split segment.
+
+    Attributes:
+        apart: what runs slice by slice, and what around it.
+        region: the segment, sliced.
+        choices: (operation, choice) of the loop over slices, which keep nothing of a slice; none where the gradient is
+            made in the forward pass.
+    """
+
+    apart: Apart
+    region: Graph
+    choices: tuple[tuple[int, Choice], ...]
+
+
+def sliced(borders: Borders, start: int, end: int, way: Split) -> Sliced | None:
+    """Return a segment in slices; None where its equations are not apart so, or it has no gradient of that form."""
+    graph = borders.graph
+    ops = operations_of(graph, start, end, borders.free)
+    key = _key(borders, ops, Segment(start, end), way)
+    if key not in graph.bodies:
+        graph.bodies[key] = _make(borders, ops, Segment(start, end), way)
+    return graph.bodies[key]
+
+
+def region_of(borders: Borders, segment: Segment) -> tuple[Graph, Schedule]:
+    """Return what a split segment is run as: its region, and the schedule of it.
+
+    Raises:
+        ValueError: it cannot be split so.
+    """
+    way = segment.way
+    assert isinstance(way, Split)
+    found = sliced(borders, segment.start, segment.end, way)
+    if found is None:
+        raise ValueError(
+            f"segment {segment.start}..{segment.end} cannot run in {way.slices} slices along dimension "
+            f"{way.dimension} of value {way.value}"
+        )
+    return found.region, way.sliced
+
+
+def _make(borders: Borders, ops: Sequence[int], segment: Segment, way: Split) -> Sliced | None:
+    graph = borders.graph
+    reads, leaves, _ = borders.interface(segment)
+    apart = find_apart(graph, ops, leaves, way.value, way.dimension)
+    if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
+        return None
+    slicer = Slicer(graph, apart, way.value, way.slices)
+    run = slicer.run_with_gradient(reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
+    if run is None:
+        return None
+
+    def make() -> Graph:
+        closed = jax.make_jaxpr(run)(*[_compat.struct(graph.values[v].aval) for v in reads])
+        moving = tuple([graph.moving[v] for v in reads])
+        return build(closed, moving, graph.keep_remat, wanted=[graph.active[v] for v in leaves])
+
+    made = make() if graph.in_place is None else graph.in_place(make)
+    region = replace(made, is_region=True, in_place=graph.in_place)
+    loops = [op.index for op in region.ops if is_loop(op) and _compat.in_scope(op.eqn, SCOPE)]
+    if len(loops) != 1 - way.gradient_first:
+        return None  # nothing that the loop makes is read
+    return Sliced(apart, region, tuple([(index, _forgetting(region, index)) for index in loops]))
+
+
+def _sums_in_each_slice(graph: Graph, apart: Apart) -> bool:
+    """Whether devices would add up gradients in each slice: those of a value that is the same on all of them."""
+    made = [v for i, _ in apart.axes for v in graph.ops[i].outputs]
+    axes = {axis for v in made for axis in _compat.varying_axes(graph.values[v].aval)}
+    whole = [set(_compat.varying_axes(graph.values[v].aval)) for v in apart.whole if graph.moving[v]]
+    return any(own != axes for own in whole)
+
+
+def _forgetting(region: Graph, index: int) -> Choice:
+    """The choice that keeps nothing of a loop's steps."""
+    op = region.ops[index]
+    structure = structure_of(op)
+    assert structure is not None
+    (body,) = structure.regions(region, op)
+    return Choice((Part(int(structure.run_counts(op)[0]), (saving(0, len(body.ops)),)),))
+
+
+def _key(borders: Borders, ops: Sequence[int], segment: Segment, way: Split) -> Any:
+    """Equal for segments that are the same function, split in the same way."""
+    graph = borders.graph
+    reads, leaves, _ = borders.interface(segment)
+    number = {v: i for i, v in enumerate(reads)}
+    rows = []
+    for index in ops:
+        op = graph.ops[index]
+        name = identity(op.eqn) or id(op.eqn)  # what cannot be compared (rules of derivatives) is unlike any other
+        rows.append((op.kind, name, tuple([number.get(v, -1) for v in op.operands])))
+        number.update((v, len(number) + i) for i, v in enumerate(op.outputs))
+    moving = tuple([graph.moving[v] for v in reads])
+    wanted = tuple([(number[v], graph.active[v]) for v in leaves])
+    return type(way), tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
