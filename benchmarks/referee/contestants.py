@@ -25,6 +25,7 @@ from benchmarks.referee.orders import lazy_order, order_of
 from benchmarks.referee.play import Order, Score, plain_order, play
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.ways import Keep, Plain, Way
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import find_cuts
@@ -109,7 +110,7 @@ class Contest:
         for pair, run in single.items():
             leaves = {i for i, v in enumerate(run.values) if v in run.leaves}
             profile = options.profiles[pair]
-            ways = tuple(o for o in profile.options if o.plain or {v for v, _ in o.actions} <= leaves)
+            ways = tuple(o for o in profile.options if _keeps_only(o.way, leaves))
             profiles[pair] = dataclasses.replace(profile, options=ways or profile.options)
         both = Options(single, profiles)
         problem = make_problems(self.program.graph, cuts, both)[0]
@@ -127,6 +128,11 @@ class Contest:
         for i in range(_POINTS + 1):
             selection = milp.exact(problem, self.plain.peak_bytes * i // _POINTS)
             yield lazy_order(self.game, selection.saved)
+
+
+def _keeps_only(way: Way, values: set[int]) -> bool:
+    """Whether a run stays plain, or is a segment that keeps nothing but some values; Rotor knows no other ways."""
+    return isinstance(way, Plain) or (isinstance(way, Keep) and {v for v, _ in way.actions} <= values)
 
 
 def saved_set_problem(game: Game) -> SegmentProblem:

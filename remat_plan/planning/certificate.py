@@ -1,6 +1,7 @@
 """The lower bound that a plan is compared with.
 
-In: ``Rules``, ``Cuts``, the plain ``Timeline``, bytes on the device. Out: the overhead that no schedule goes below.
+In: ``Rules``, ``Cuts``, the plain ``Timeline``, bytes on the device. Out: the overhead that no schedule goes below, of
+those that run nothing in slices.
 
 At any instant of the backward pass, what is needed after it and not in memory runs again after it. So each instant at
 which something is known to be in memory gives a bound: the least seconds of what must run again when the rest of the
@@ -8,13 +9,16 @@ budget is filled as well as can be (``solve.min_cut``). Instants are the beginni
 which a large product is differentiated: its cotangent and the gradient that it makes are there then, and all that is
 made into its operand is differentiated later. The largest bound counts.
 
-What makes it a bound for every schedule, whatever the compiler fuses or reorders:
+What makes it a bound for every such schedule, whatever the compiler fuses or reorders:
 
 * Only what the backend never fuses is charged, products by their arithmetic: element-wise work may cost nothing.
 * A residual that plain JAX makes of others (``1 - y*y`` of tanh) may be kept in their place; where it is smaller than
   they are, they do not count as needed.
 * Temporaries may live in outputs that are not written yet: one at a time in each, and none that is larger than it.
 * Inside a loop only what depends on what is carried is counted, times the trip count: the rest may be made once.
+
+It is no bound for schedules with split segments. In slices, neither what is needed later nor the cotangent and gradient
+of a large product is ever there whole, and where a gradient is made in the forward pass nothing runs again.
 
 Limits: seconds of one visit of each equation after each instant; nested schedules may need more. Nothing is known of
 the inside of branches, and of loops in loops.
@@ -44,7 +48,7 @@ _INSTANTS = 4
 
 
 def least_overhead(rules: Rules, cuts: Cuts, plain: Timeline, budget_bytes: int) -> float:
-    """Return the overhead that no schedule within a budget can go below.
+    """Return the overhead that no schedule without slices can go below within a budget.
 
     Args:
         rules, cuts: of the program.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remat_plan.graph.records import Graph
+from remat_plan.graph.ways import Plain
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.options import EARLY_SHARE, Options, SegmentOption
 from remat_plan.planning.runs import Run
@@ -57,7 +58,7 @@ def _run_option(option: SegmentOption, crossing: int, early: int, final: bool, o
 def make_problems(graph: Graph, cuts: Cuts, options: Options) -> tuple[ChainProblem, ...]:
     """Return the chain problems of a program; see the module docstring."""
     n = len(cuts.positions) - 1
-    last = [_early(o) for o in options.profiles[n - 1, n].options if o.plain] if n else []
+    last = [_early(o) for o in options.profiles[n - 1, n].options if isinstance(o.way, Plain)] if n else []
     early = max(last, default=0)
     problems = [_problem(graph, cuts, options, 0)]
     careful = _bounded(options)
@@ -71,7 +72,9 @@ def make_problems(graph: Graph, cuts: Cuts, options: Options) -> tuple[ChainProb
 def _bounded(options: Options) -> Options:
     """The options with ``bounded_seconds`` of structures for their seconds."""
     profiles = {
-        run: replace(p, options=tuple([replace(o, seconds=o.bounded_seconds) if o.choice else o for o in p.options]))
+        run: replace(
+            p, options=tuple([replace(o, seconds=o.bounded_seconds) if o.way.choices else o for o in p.options])
+        )
         for run, p in options.profiles.items()
     }
     return replace(options, profiles=profiles)

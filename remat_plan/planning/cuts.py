@@ -263,3 +263,11 @@ def frontiers(
         result.append(frozenset(live))
         start = position
     return tuple(result)
+
+
+def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:
+    """Return a region as one block."""
+    positions = (0, len(region.ops))
+    free = free_ops(region)
+    crossing = frontiers(region, positions, free, last_uses(region))
+    return Cuts(positions, crossing, free, all_residuals(region), limits)

@@ -21,7 +21,7 @@ seen. What depends on literals only is made again wherever it is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,11 @@ class Limits:
     def inside(self, region: Graph) -> Limits:
         """The limits of a region inside a structure."""
         return replace(self.regions.get(id(region), NO_LIMITS), actions=self.actions)
+
+    def lets_split(self, ops: Collection[int], values: Collection[int]) -> bool:
+        """Whether equations may run slice by slice, all of them again and with what they make kept or not."""
+        named = self.fixed | self.pinned | self.whole | self.changed
+        return named.isdisjoint(ops) and self.forbidden.isdisjoint(values)
 
 
 NO_LIMITS = Limits()

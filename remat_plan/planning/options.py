@@ -18,15 +18,17 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Choice, Schedule
+from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import residuals
+from remat_plan.graph.ways import Keep, Plain, Way
 from remat_plan.planning.cuts import Cuts, is_small
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Actions, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
+from remat_plan.planning.splits import large_runs, split_ways
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -53,13 +55,11 @@ class SegmentOption:
     """One way to run a run of blocks.
 
     Attributes:
-        actions: (local number, action) of the values that are kept.
-        plain: whether the run stays outside any segment (nothing is kept by an action then).
+        way: in the numbers of the run: of its values, and of its equations from the first one on.
         kept_bytes: kept after its forward pass, its end frontier included.
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
-        choice: how the run's one equation, a structure, is run; None otherwise.
         bounded_seconds: of a structure, with seconds below the plain ones not counted upon (see ``cost.price``).
         tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
             recomputed.
@@ -67,14 +67,12 @@ class SegmentOption:
             all that is needed of its forward pass there; the steps of a loop need what those before them carry on.
     """
 
-    actions: Actions
-    plain: bool
+    way: Way
     kept_bytes: int
     forward_bytes: int
     backward_bytes: int
     early_bytes: int
     seconds: float
-    choice: Choice | None = None
     bounded_seconds: float = 0.0
     tail: int = 0
     repeats: bool = False
@@ -143,7 +141,7 @@ class _Profiler:
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves + backward.early_bytes
             nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
-            made = SegmentOption(actions, False, kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
+            made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
             options.append(made)
             if tail := self.tail(run, problem, choice):
                 early = backward_timeline(rules, run, actions, choice.recomputed, tail)
@@ -151,7 +149,7 @@ class _Profiler:
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
-                options.append(SegmentOption((), True, kept, peak, peak, plain.early_bytes, 0.0))
+                options.append(SegmentOption(Plain(), kept, peak, peak, plain.early_bytes, 0.0))
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
@@ -184,13 +182,35 @@ class _Profiler:
         for choice in structure.choices(self.rules, op, self.solve_region):
             if not honours_choice(self.graph, run.limits, op, choice):
                 continue
-            found = plain_run(self.rules, run, choice)
+            way = Plain(((0, choice),))
+            found = plain_run(self.rules, run, way)
             made, kept = found.timeline, max(found.kept_bytes, leaves)
             seconds, bounded = [
                 rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
             ]
             peak = made.peak_bytes
-            yield SegmentOption((), True, kept, peak, peak, 0, seconds, choice, bounded, repeats=repeats)
+            yield SegmentOption(way, kept, peak, peak, 0, seconds, bounded, repeats=repeats)
+
+    def with_splits(self, run: Run) -> Profile:
+        """The profile of a run that may run in slices too."""
+        key = run.signature, "split"
+        if key not in self.known:
+            profile = self.profile(run, True)
+            self.known[key] = replace(profile, options=_undominated([*profile.options, *self.splits(run)]))
+        return self.known[key]
+
+    def splits(self, run: Run) -> Iterator[SegmentOption]:
+        """The ways to run a run in slices."""
+        if self.rules.spread or not run.limits.lets_split(run.ops, run.values):
+            return  # slices of what lies on several devices would be sent from one to the other
+        leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
+        plain = plain_run(self.rules, run).timeline
+        for way in split_ways(self.rules, run):
+            found = plain_run(self.rules, run, way)
+            made, kept = found.timeline, max(found.kept_bytes, leaves)
+            extra = unbounded_price(made.seconds, made.flops, plain.seconds, plain.flops)
+            extra -= unbounded_price(plain.seconds, plain.flops, plain.seconds, plain.flops)
+            yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, extra, repeats=True)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:
@@ -259,7 +279,7 @@ def _difference(seconds: float, plain_seconds: float) -> float:
 def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     """Drop options that another one beats in every respect."""
     kept: list[SegmentOption] = []
-    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, not o.plain, o.actions)):
+    for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, *_preference(o.way))):
         beaten = any(
             k.seconds <= o.seconds
             and k.bounded_seconds <= o.bounded_seconds
@@ -271,6 +291,11 @@ def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
         if not beaten:
             kept.append(o)
     return tuple(kept)
+
+
+def _preference(way: Way) -> tuple[bool, Actions]:
+    """What comes first of ways that are equal otherwise: the plain one."""
+    return way.checkpointed, way.actions
 
 
 def _spread(points: list[Selection], most: int) -> list[Selection]:
@@ -311,4 +336,7 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: i
             if e > s + 1 and (stays_plain(graph, run) or _runs_structure(graph, run)):
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
+    single = {run: p for run, p in profiles.items() if run[1] == run[0] + 1}
+    for run in large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()}):
+        profiles[run] = profiler.with_splits(runs[run])
     return Options(runs, profiles)

@@ -6,6 +6,7 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import overload
 
@@ -13,14 +14,13 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import holds_structure
-from remat_plan.graph.uses import all_residuals, free_ops, last_uses
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
     Cuts,
     cut_before_products,
     cut_everywhere,
     find_cuts,
-    frontiers,
+    whole_region,
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
@@ -78,22 +78,22 @@ class Curve(Sequence[Schedule]):
                 continue
             option = self.options.profiles[node.start, node.end].options[node.option]
             run = self.options.runs[node.start, node.end]
-            if option.choice is not None:
-                result.append(structured(run.ops[0], option.choice))
-            elif option.plain:
-                result.append(as_is(start, end))
-            else:
+            if option.way.choices:
+                result.append(structured(run.ops[0], option.way.choices[0][1]))
+            elif option.tail:
                 result += _with_tail(self.graph, start, end, run, option)
+            else:
+                result.append(replace(run.segment(option.way), start=start, end=end))
         return tuple(result)
 
 
 def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:
     """The segment of an option, and behind it what stays as it is."""
-    border = run.ops[-option.tail] if option.tail else end
+    border = run.ops[-option.tail]
     behind = {v for index in run.ops if index >= border for v in graph.ops[index].outputs}
-    saved = {run.values[i]: action for i, action in option.actions}
-    made = [saving(start, border, {v: action for v, action in saved.items() if v not in behind})]
-    return [*made, as_is(border, end)] if border < end else made
+    saved = {run.values[i]: action for i, action in option.way.actions}
+    made = saving(start, border, {v: action for v, action in saved.items() if v not in behind})
+    return [made, as_is(border, end)]
 
 
 _DEEPEST = 16
@@ -226,11 +226,3 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
         curve = Planner(region, rules, limits, finer).curve
         for children in curve[:_FINER_POINTS]:
             yield (around(0, n, children),)
-
-
-def whole_region(region: Graph, limits: Limits = NO_LIMITS) -> Cuts:
-    """Return a region as one block."""
-    positions = (0, len(region.ops))
-    free = free_ops(region)
-    crossing = frontiers(region, positions, free, last_uses(region))
-    return Cuts(positions, crossing, free, all_residuals(region), limits)

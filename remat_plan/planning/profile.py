@@ -18,9 +18,12 @@ from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import RegionCost
-from remat_plan.graph.schedule import Choice
+from remat_plan.cost.whole_step import reverse_sliced, run_sliced
+from remat_plan.graph.ways import Plain, Split, Way
 from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Actions, Run
+
+_PLAIN = Plain()
 
 _NO_TIME = RegionCost(seconds=1e-30)
 """Of a step that takes no time. With none at all it would be charged for the bytes that it writes, and saving a value
@@ -195,16 +198,23 @@ class PlainRun:
     early_bytes: int
 
 
-def plain_run(rules: Rules, run: Run, choice: Choice | None = None) -> PlainRun:
-    """Evaluate a run outside any segment; the structure that it is, by choice."""
+def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
+    """Evaluate a run outside any segment: as it is, a structure by choice, or in slices; ``way`` is in its numbers."""
     graph = rules.graph
     program = SegmentProgram(rules, run)
-    for index in run.ops:
-        program.linearize(graph.ops[index], choice)
+    segment = run.segment(way)
+    is_split = isinstance(way, Split)
+    if is_split:
+        run_sliced(program, segment, linear=True)
+    for index in () if is_split else run.ops:
+        program.linearize(graph.ops[index], segment.choice(index))
     activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
     program.arrive()
     cotangents = set(program.cotangents.values())
-    program.reverse(run.ops)
+    if is_split:
+        reverse_sliced(program, segment)
+    else:
+        program.reverse(run.ops)
     timeline = program.finish(list(run.reads))
     kernels = program.kernels
     sizes = program.state.sizes

@@ -18,6 +18,7 @@ from remat_plan.cost.work import work_class
 from remat_plan.graph.action import SAVE, action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import residuals
+from remat_plan.graph.ways import Segment, Way
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.solve.min_cut import Offer, SegmentProblem, Selection
@@ -54,6 +55,11 @@ class Run:
     free: frozenset[int]
     signature: tuple[Any, ...]
     limits: Limits = NO_LIMITS
+
+    def segment(self, way: Way) -> Segment:
+        """Its operations, and what is between them, run in a way that is in its own numbers."""
+        start, end = (self.ops[0], self.ops[-1] + 1) if self.ops else (0, 0)
+        return Segment(start, end, way.moved(-start, dict(enumerate(self.values))))
 
 
 def op_seconds(graph: Graph, hardware: Hardware) -> list[float]:

@@ -60,6 +60,7 @@ class Judge:
         target: the device.
         progress: told what is going on.
         cost: whose seconds: ``"table"`` or ``"measured"`` (see ``clock.store``).
+        spread: whether its arguments lie on several devices, though it does not show in them.
 
     Attributes:
         asked: what the compiler was asked for, known or not.
@@ -70,11 +71,12 @@ class Judge:
             that planning merges with others too. For the evaluator it is the plain one.
     """
 
-    def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table"):
+    def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table", spread: bool = False):
         self.program, self.target, self.progress = program, target, progress
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
-        self.rules = Rules(program.graph, self.hardware)
+        spread |= is_spread(program.call.structs) or may_be_spread(program.call.leaves, target)
+        self.rules = Rules(program.graph, self.hardware, spread=spread)
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}

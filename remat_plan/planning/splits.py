@@ -1,0 +1,99 @@
+"""The ways to run a run of blocks in slices.
+
+In: a ``Run``, the ``Rules`` of its graph. Out: ``Split`` ways in its own numbers: of which value and dimension, in how
+many slices, what is kept around the loop over slices.
+
+The axis is one of the largest value that the run makes: the one along which most of what it makes is apart, so that
+what stays whole is smallest. Weights are read once in each slice, and their gradients written once: more than 32 slices
+gain little and cost much: the knee is near 8 to 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from remat_plan import _compat
+from remat_plan.cost.builder import Rules
+from remat_plan.graph.apart import find_apart, operations_of
+from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.slices import Sliced, sliced
+from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
+from remat_plan.planning.cuts import whole_region
+from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.solve import min_cut
+
+SLICES = (2, 8, 32)
+"""The numbers of slices that are tried: each region takes as long to build as the segment takes to trace."""
+
+LARGE_SHARE = 0.2
+"""Blocks that need less meanwhile than this share of what the largest one needs are not split."""
+
+LEAST_BYTES = 1 << 20
+"""Runs whose largest value has fewer bytes are not split: slices would take less time than starting their kernels."""
+
+_MAX_HULL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """An axis that a run may be split along: how many slices there can be, and the largest value that stays whole."""
+
+    value: int
+    dimension: int
+    units: int
+    whole_bytes: int
+
+
+def split_ways(rules: Rules, run: Run) -> Iterator[Split]:
+    """Yield the ways to run a run in slices."""
+    lines = _lines(rules, run)
+    number = {v: i for i, v in enumerate(run.values)}
+    for slices in SLICES:
+        line = next((line for line in lines if line.units % slices == 0), None)
+        if line is None:
+            continue
+        for kind in (Split, SplitGradient):
+            way = kind(line.value, line.dimension, slices)
+            found = sliced(rules.borders, run.ops[0], run.ops[-1] + 1, way)
+            for schedule in _schedules(rules, found) if found else ():
+                yield replace(way, value=number[line.value], sliced=schedule)
+
+
+def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
+    """The runs that need most meanwhile, whatever is saved of them; ``needed``: bytes by run."""
+    most = max(needed.values(), default=0)
+    return [run for run, size in needed.items() if size and size >= LARGE_SHARE * most]
+
+
+def _lines(rules: Rules, run: Run) -> list[_Line]:
+    """The axes of the largest value, those that leave the least whole first."""
+    graph = rules.graph
+    ops = operations_of(graph, run.ops[0], run.ops[-1] + 1, run.free)
+    leaves = rules.borders.interface(run.segment(Plain()))[1]
+    made = [v for v in run.values if _compat.is_float(graph.values[v].aval)]
+    largest = max(made, key=lambda v: (graph.values[v].size_bytes, -v), default=None)
+    if largest is None or (size := graph.values[largest].size_bytes) < LEAST_BYTES:
+        return []
+    lines = []
+    for dimension, extent in enumerate(graph.values[largest].aval.shape):
+        apart = find_apart(graph, ops, leaves, largest, dimension) if extent > 1 else None
+        if apart is not None:
+            inside = {v for i, _ in apart.axes for v in graph.ops[i].outputs} - {v for v, _ in apart.stacked}
+            whole = max((graph.values[v].size_bytes for v in run.values if v not in inside), default=0)
+            lines.append(_Line(largest, dimension, apart.units, whole))
+    return sorted([line for line in lines if line.whole_bytes < size], key=lambda line: line.whole_bytes)
+
+
+def _schedules(rules: Rules, found: Sliced) -> Iterator[Schedule]:
+    """What is kept around the loop: all that JAX keeps, or points of the minimum cut."""
+    region, choices = found.region, found.choices
+    n = len(region.ops)
+    yield (Segment(0, n, Plain(choices)),)
+    if not choices:
+        return  # what is made by the gradient is all that is kept
+    run = make_run(region, whole_region(region), 0, 1)
+    problem = planned_problem(rules.inside(region), run, op_seconds(region, rules.hardware))
+    for point in min_cut.hull(problem, _MAX_HULL):
+        actions = tuple([(run.values[i], action) for i, action in actions_of(run, point)])
+        yield (Segment(0, n, Keep(actions, choices)),)

@@ -1,0 +1,154 @@
+"""Which ways to split are offered, what is predicted of them, and how plans with them are stored."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import remat_plan as rp
+from remat_plan.cost.builder import Rules
+from remat_plan.graph.schedule import Segment
+from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
+from remat_plan.planning.splits import LEAST_BYTES, SLICES, large_runs, split_ways
+from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
+from remat_plan.results.codec import decode, encode
+from remat_plan.search.judge import Judge
+from remat_plan.small.progress import Progress
+from remat_plan.verify.targets import resolve
+from tests.helpers import CPU, assert_trees_close, traced
+from tests.splitting import check_same, largest, split, whole_run
+
+WORDS, WIDTH, TOKENS = 1024, 32, 256
+KEYS = jax.random.split(jax.random.key(0), 3)
+PARAMS = {"first": jax.random.normal(KEYS[0], (WIDTH, WIDTH)) / 6, "w": jax.random.normal(KEYS[1], (WIDTH, WORDS)) / 6}
+X = jax.random.normal(KEYS[2], (4, TOKENS // 4, WIDTH))
+LABELS = jnp.arange(TOKENS).reshape(4, -1) * 3
+
+
+def mean(p, x, labels):
+    logits = jnp.sin(x @ p["first"]) @ p["w"]
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+
+def masked(p, x, labels):
+    rows = jax.nn.log_softmax(jnp.sin(x.reshape(-1, WIDTH) @ p["first"]) @ p["w"])
+    weights = (labels.reshape(-1) > 9).astype(jnp.float32)
+    return -jnp.sum(jnp.take_along_axis(rows, labels.reshape(-1, 1), -1)[:, 0] * weights) / jnp.sum(weights)
+
+
+def capped(p, x, labels):
+    logits = 5.0 * jnp.tanh(jnp.sin(x @ p["first"]) @ p["w"] / 5.0)
+    high = jax.nn.logsumexp(logits, -1)
+    picked = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return jnp.mean(high - picked + 1e-4 * high**2)
+
+
+def with_accuracy(p, x, labels):
+    logits = jnp.sin(x @ p["first"]) @ p["w"]
+    loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+    return loss, jnp.mean(jnp.argmax(logits, -1) == labels)
+
+
+def ways_of(program):
+    """What is offered for the whole program as one run; its largest value is just large enough."""
+    return list(split_ways(Rules(program.graph, CPU), whole_run(program)))
+
+
+@pytest.mark.parametrize("fn", [mean, masked])
+def test_a_head_is_offered_in_slices_of_its_tokens(fn):
+    program = traced(fn, PARAMS, X, LABELS)
+    ways, run = ways_of(program), whole_run(program)
+    graph = program.graph
+    assert {way.slices for way in ways} == set(SLICES)
+    kinds = {kind: [way for way in ways if type(way) is kind] for kind in (Split, SplitGradient)}
+    assert len(kinds[SplitGradient]) == len(SLICES), "one each: nothing but the gradient is kept"
+    assert len(kinds[Split]) > len(SLICES), "what is kept around the loop is chosen"
+    for way in ways:
+        aval = graph.values[run.values[way.value]].aval
+        assert aval.shape[-1] == WORDS
+        assert way.dimension < len(aval.shape) - 1
+        assert aval.shape[way.dimension] % way.slices == 0
+    for way in kinds[Split]:
+        (segment,) = way.sliced
+        assert isinstance(segment.way, Plain | Keep)
+        assert segment.choices, "nothing is kept of a slice"
+
+
+def test_auxiliary_results_forbid_the_gradient_in_the_forward_pass_only():
+    program = traced(with_accuracy, PARAMS, X, LABELS, has_aux=True)
+    assert {type(way) for way in ways_of(program)} == {Split}
+    check_same(program, [(whole_run(program).segment(ways_of(program)[0]),)], 1e-4, 1e-5)
+
+
+def test_what_is_not_apart_or_has_effects_is_offered_nothing():
+    def told(p, x, labels):
+        jax.debug.print("{}", jnp.sum(x @ p["first"]))
+        return mean(p, x, labels)
+
+    def mixed(p, x, labels):
+        return jnp.sum(jnp.cumsum(jnp.cumsum(jnp.cumsum(x, 0), 1), 2))
+
+    assert ways_of(traced(told, PARAMS, X, LABELS)) == []
+    assert ways_of(traced(mixed, PARAMS, X, LABELS, argnums=1)) == []
+    assert ways_of(traced(lambda n: n * 2.0, 1.0)) == []
+
+
+def test_runs_of_small_values_are_not_split():
+    assert 4 * TOKENS * WORDS == LEAST_BYTES
+    assert ways_of(traced(mean, PARAMS, X[:, :-1], LABELS[:, :-1])) == []
+
+
+def test_runs_that_need_little_are_not_split():
+    assert large_runs({(0, 1): 100, (1, 2): 19, (2, 3): 20, (3, 4): 0}) == [(0, 1), (2, 3)]
+    assert large_runs({(0, 1): 0}) == large_runs({}) == []
+
+
+@pytest.mark.parametrize(("kind", "above"), [(Split, 1.1), (SplitGradient, 1.5)])
+@pytest.mark.parametrize("fn", [mean, *(pytest.param(fn, marks=pytest.mark.slow) for fn in (masked, capped))])
+def test_what_is_predicted_is_compiled(fn, kind, above):
+    """With the gradient in the forward pass too much is predicted: about one slice and one gradient of the weights."""
+    program = traced(fn, PARAMS, X, LABELS)
+    judge = Judge(program, resolve("cpu"), Progress("test", False))
+    plain, value = judge.predicted_bytes(judge.program.plain), largest(program)
+    for slices in (2, 8):
+        schedule = split(program, value, program.graph.values[value].aval.ndim - 2, slices, kind)
+        predicted, compiled = judge.predicted_bytes(schedule), judge.compiled_bytes(schedule)
+        assert 0.95 * compiled < predicted < above * compiled, slices
+    assert compiled < 0.5 * plain
+
+
+def test_a_split_costs_its_products_once_more_or_not_at_all():
+    program = traced(mean, PARAMS, X, LABELS)
+    judge = Judge(program, resolve("cpu"), Progress("test", False))
+    value, plain = largest(program), judge.timeline(judge.program.plain).flops
+    again = judge.timeline(split(program, value, 1, 8)).flops
+    first = judge.timeline(split(program, value, 1, 8, SplitGradient)).flops
+    assert first == pytest.approx(plain, rel=0.1)
+    assert again > first + TOKENS * WIDTH * WORDS
+
+
+def test_ways_are_stored_as_they_were():
+    for way in ways_of(traced(mean, PARAMS, X, LABELS)):
+        segment = Segment(3, 9, way)
+        data = encode(segment)
+        assert data["way"]["kind"] == ("split gradient" if type(way) is SplitGradient else "split")
+        again = decode(Segment, data)
+        assert again == segment
+        assert type(again.way) is type(way)
+        assert hash(again) == hash(segment)
+        assert encode(again) == data
+        assert again != dataclasses.replace(segment, way=dataclasses.replace(way, slices=way.slices + 1))
+
+
+def test_a_plan_with_a_split_is_stored_and_runs():
+    """At a budget that is less than three values of the size of the logits, of which no two are there at once."""
+    plan = rp.plan(masked, PARAMS, X, LABELS, budget=6 << 18)
+    ways = [segment.way for segment in plan.schedule if isinstance(segment.way, Split)]
+    assert ways
+    again = rp.Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.schedule == plan.schedule
+    gradient = jax.jit(jax.value_and_grad(again.apply(masked)))(PARAMS, X, LABELS)
+    assert_trees_close(gradient, jax.value_and_grad(masked)(PARAMS, X, LABELS), 1e-4, 1e-5)
