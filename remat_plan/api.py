@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_plan.clock.store import Cost
+from remat_plan.clock.store import Cost, hardware_of
+from remat_plan.cost.builder import Rules
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
@@ -166,10 +167,13 @@ def analyze(
 ) -> Analysis:
     """List what plain JAX saves between the forward and the backward pass, by value; nothing is compiled.
 
+    Also tell at which equation the plain step needs most memory (``.peak``), along which axis it can run in slices
+    there, and in how many at most.
+
     Args: as in ``plan``.
 
     Returns:
-        Rows sorted by bytes (shape, dtype, primitive, source line, ``checkpoint_name``) and totals.
+        Rows sorted by bytes (shape, dtype, primitive, source line, ``checkpoint_name``), totals, the peak.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -179,7 +183,7 @@ def analyze(
     """
     traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
     graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=True, merge=False, wanted=traced.wanted)
-    return analyze_graph(graph)
+    return analyze_graph(Rules(graph, hardware_of(resolve(None))))
 
 
 @door

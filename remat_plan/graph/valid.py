@@ -3,15 +3,18 @@
 In: ``Graph``, a schedule that somebody wrote, or stored. Out: nothing, or ``ValueError`` that names the place.
 
 ``schedule.check_cover`` looks at segments alone; here is what only the graph tells: which values a segment makes,
-which equations are structures, what regions they have and how often these run.
+which equations are structures, what regions they have and how often these run, along which axes a segment can be split.
 """
 
 from __future__ import annotations
 
+from remat_plan.graph.apart import find_apart, operations_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, check_cover, is_written
+from remat_plan.graph.slices import sliced
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import free_ops
+from remat_plan.graph.uses import Borders
+from remat_plan.graph.ways import Split
 
 
 def check_schedule(graph: Graph, schedule: Schedule) -> None:
@@ -22,12 +25,13 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
 
 def _check_region(graph: Graph, schedule: Schedule) -> None:
     check_cover(schedule, 0, len(graph.ops))
-    free = free_ops(graph)
+    borders = Borders(graph)
     for segment in schedule:
-        _check_segment(graph, free, segment)
+        _check_segment(borders, segment)
 
 
-def _check_segment(graph: Graph, free: frozenset[int], segment: Segment) -> None:
+def _check_segment(borders: Borders, segment: Segment) -> None:
+    graph, free = borders.graph, borders.free
     place = f"segment {segment.start}..{segment.end}"
     if segment.checkpointed and (again := graph.apart.intersection(range(segment.start, segment.end))):
         raise ValueError(f"{place} runs equation {min(again)} again, which has an effect that must happen once")
@@ -38,7 +42,39 @@ def _check_segment(graph: Graph, free: frozenset[int], segment: Segment) -> None
     for index, choice in segment.choices:
         _check_choice(graph, graph.ops[index], choice)
     for child in segment.children:
-        _check_segment(graph, free, child)
+        _check_segment(borders, child)
+    if isinstance(segment.way, Split):
+        _check_split(borders, segment, segment.way, place)
+
+
+def _check_split(borders: Borders, segment: Segment, way: Split, place: str) -> None:
+    """Check that a segment can be split as its way says, and that what is said of its region fits that."""
+    graph, v, d = borders.graph, way.value, way.dimension
+    producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
+    if not segment.start <= producer < segment.end or producer in borders.free:
+        raise ValueError(f"{place} is split by value {v}, which it does not compute")
+    text, shape = graph.values[v].text, getattr(graph.values[v].aval, "shape", ())
+    if not 0 <= d < len(shape):
+        raise ValueError(f"{place} is split along dimension {d} of value {v}, which is {text}")
+    axis = f"dimension {d} of value {v} ({text})"
+    ops, leaves = operations_of(graph, segment.start, segment.end, borders.free), borders.interface(segment)[1]
+    apart = find_apart(graph, ops, leaves, v, d) if shape[d] > 1 else None
+    if apart is None:
+        raise ValueError(f"{place} cannot be split along {axis}: its equations do not keep that axis apart")
+    if not 2 <= way.slices <= apart.units:
+        raise ValueError(
+            f"{place} cannot run in {way.slices} slices along {axis}, which has room for 2 to {apart.units}"
+        )
+    found = sliced(borders, segment.start, segment.end, way)
+    if found is None and way.gradient_first:
+        raise ValueError(f"{place} does not end in one scalar that is linear in sums over {axis}")
+    if found is None:
+        why = "no gradient goes through what slices make, or devices would sum it in each slice"
+        raise ValueError(f"{place} cannot run in slices along {axis}: {why}")
+    try:
+        _check_region(found.region, way.sliced)
+    except ValueError as error:
+        raise ValueError(f"{place}, run in slices: {error}") from None
 
 
 def _check_choice(graph: Graph, op: Op, choice: Choice) -> None:

@@ -16,6 +16,7 @@ from typing import Required, TypedDict, Unpack
 
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.graph.ways import Split
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
@@ -171,8 +172,9 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
         return "as written"
     if schedule in (judge.unplanned, judge.program.plain):
         return "plain"
-    again = sum(segment.checkpointed for segment in schedule)
-    return f"{again} of {len(schedule)} segments recomputed" if again else "structures planned inside"
+    again, split = sum(s.checkpointed for s in schedule), sum(isinstance(s.way, Split) for s in schedule)
+    done = [f"{n} of {len(schedule)} segments {word}" for n, word in ((again, "recomputed"), (split, "in slices")) if n]
+    return ", ".join(done) or "structures planned inside"
 
 
 class Figures(TypedDict, total=False):

@@ -16,6 +16,7 @@ from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.results.analysis import Analysis, Residual
+    from remat_plan.results.peak import PeakPlace
 
 RESIDUALS = 20
 """Most lines that a terminal shows, and most bars of the chart: the labels of more would be too small to read."""
@@ -96,11 +97,24 @@ def analysis_table(analysis: Analysis) -> Table:
             Fact("plain JAX saves", size, 1.0 if saved else None, "in addition to the arguments"),
             Fact("minimum required", format_bytes(needed), needed / saved if saved else None, _OF_NEEDED),
             Fact("arguments", format_bytes(analysis.argument_bytes), None, "always live"),
+            *_peak(analysis.peak),
         ),
         footnotes=(f"Read as well: {_total(owned, 'of the arguments and constants')}",) if owned else (),
         most=RESIDUALS,
         rest=lambda shown: _total(made[shown:], "more"),
     )
+
+
+def _peak(peak: PeakPlace | None) -> list[Fact]:
+    """Where the plain step needs most, and along which axis it can run in slices there."""
+    if peak is None:
+        return []
+    facts = [Fact("plain peak", format_bytes(peak.peak_bytes), None, f"predicted, at {peak.where}")]
+    if peak.value:
+        splits = peak.dimension is not None
+        text = f"dimension {peak.dimension} of" if splits else "no dimension of"
+        facts.append(Fact("slices, at most", str(peak.slices) if splits else "-", None, f"{text} {peak.value}"))
+    return facts
 
 
 def _line(count: int, row: Residual, longest: int) -> Line:

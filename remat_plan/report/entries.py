@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.results.decisions import Decision, inside_of
 from remat_plan.results.places import lines_text
+from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
     from remat_plan.graph.schedule import Segment
@@ -127,6 +128,22 @@ class Entry:
         text = f"save {value}, recompute the rest"
         return text if d and d.values == 1 and not d.structured and value and len(text) <= room else ""
 
+    def slicing(self, room: int | None = None) -> str:
+        """Along which axis it runs slice by slice, what is added up, and how large the largest value is."""
+        s = None if self.decision is None else self.decision.slicing
+        if s is None:
+            return ""
+        file = self.source.partition(":")[0]
+        sums = [f"{s.sums} {'value' if s.sums == 1 else 'values'}"] * (s.sums > 0 and not s.gradient_bytes)
+        gradients = f"the {'gradient of 1 value' if s.gradients == 1 else f'gradients of {s.gradients} values'}"
+        added = " and ".join([*sums, *[gradients] * (s.gradients > 0)])
+        parts = [
+            f"along dimension {s.dimension} of {s.value.replace(f' {file}:', ' :')}",
+            f"largest value {format_bytes(s.whole_bytes)}, {format_bytes(s.slice_bytes)} in a slice",
+            *([f"slices add up {added}"] if added else []),
+        ]
+        return "; ".join(parts)
+
     def saved_values(self, room: int | None = None) -> str:
         """The largest saved values, as many as there is room for, and how many others there are.
 
@@ -172,6 +189,8 @@ def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: 
         if decision is None:
             raise ValueError("this plan's decisions are not those of its schedule: there are fewer of them.")
         children = _nodes(inside_of(segment), decisions, numbers)
+        if decision.slicing is not None and not decision.structured:
+            children = ()  # a gradient made in the forward pass: nothing is kept around it
         key = (decision.like, tuple(c.number for c in children))
         where = (segment.start, segment.end)
         nodes.append(_Node(where, decision, children, numbers.setdefault(key, len(numbers))))

@@ -103,7 +103,7 @@ def plan_table(plan: Plan) -> Table:
     if any(d.nested for d in plan.decisions):
         footnotes.append("What blocks below 'checkpoint around' save exists only while that part is recomputed.")
     if any(d.structured for d in plan.decisions):
-        footnotes.append("Rows below a loop or branch have the figures of one step or run; its own row has the total.")
+        footnotes.append("Rows below a loop, branch or split: figures of one step or run; its own row has the total.")
     return Table(
         f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{seconds}",
         (
@@ -131,7 +131,8 @@ def _entry_line(entry: Entry, longest: int) -> Line:
         recomputes = format_flops(d.recomputed_flops) if d.recomputed_flops else "-"
         saves = format_bytes(size)
         bar = bar if size is None else Cell(hint=f"{size} bytes saved by one", share=size / longest)
-    below = None if entry.names_value(room) else functools.partial(Entry.saved_values, entry)
+    told = Entry.saved_values if d is None or d.slicing is None else Entry.slicing
+    below = None if entry.names_value(room) else functools.partial(told, entry)
     cells = (count, entry.equations, entry.action(room), saves, bar, recomputes, entry.source)
     return Line(cells, entry.indent, below)
 
@@ -165,8 +166,8 @@ def _facts(plan: Plan) -> list[Fact]:
             flops("as written", plan.written_flops),
         ]
     if plan.lower_bound > 0 and plan.overhead > 0:  # else the bound says nothing
-        within = "within the budget" if has_budget else "at this peak"
-        facts.append(Fact("gap", "", plan.gap, f"predicted: no schedule {within} can be faster by more"))
+        within = "within budget" if has_budget else "at this peak"
+        facts.append(Fact("gap", "", plan.gap, f"predicted: no unsliced schedule {within} is faster by more"))
     return [*facts, flops("plain", plain_flops), flops("planned", plan.step_flops)]
 
 

@@ -49,7 +49,7 @@ def layout(table: Table) -> str:
         parts.append(_row(table.columns, _cells(table.columns, line), widths))
         below = where + len(_LEVEL) * (line.indent + 1)
         if line.below is not None and (text := line.below(WIDTH - below)):
-            parts.append(_fit(" " * below + text))
+            parts += [" " * below + piece for piece in textwrap.wrap(text, WIDTH - below, break_on_hyphens=False)]
     return "\n".join([*parts, *map(_fit, table.footnotes)])
 
 

@@ -1,6 +1,7 @@
 """What plain JAX saves between the forward and backward passes, and what is really needed.
 
-In: ``Graph``. Out: ``Analysis``: one row per value, sorted by bytes, with totals. Nothing is compiled.
+In: ``Rules`` of a graph. Out: ``Analysis``: one row per value, sorted by bytes, with totals, and where the plain step
+has its peak. Nothing is compiled.
 
 *Saved* is what JAX's own linearisation stores: values that the backward pass reads, and internals of JVP rules
 (for ``tanh`` it is ``1 - y*y`` instead of ``y``). *Needed* is the least set of program values from which the
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_plan import _compat
+from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.uses import all_residuals, residuals
+from remat_plan.results.peak import PeakPlace, find_peak
 from remat_plan.results.places import lines_text
 from remat_plan.results.shown import Shown
 
@@ -62,6 +65,8 @@ class Analysis(Shown):
             recomputed.
         argument_bytes: bytes of all arguments.
         equations: the number of equations of the program.
+        peak: where the plain step needs most memory, and whether that place can run in slices; None where its peak is
+            at no equation.
     """
 
     residuals: tuple[Residual, ...]
@@ -69,6 +74,7 @@ class Analysis(Shown):
     minimum_residual_bytes: int
     argument_bytes: int
     equations: int
+    peak: PeakPlace | None = None
 
 
 def _place(eqn: Any) -> tuple[str, str]:
@@ -95,8 +101,9 @@ def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:
             yield from _places_inside(inner)
 
 
-def analyze_graph(graph: Graph) -> Analysis:
-    """Return the analysis of a graph."""
+def analyze_graph(rules: Rules) -> Analysis:
+    """Return the analysis of the graph that ``rules`` are of."""
+    graph = rules.graph
     needed = all_residuals(graph)
     saved: dict[int, str] = {}
     readers: dict[int, str] = {}
@@ -119,6 +126,7 @@ def analyze_graph(graph: Graph) -> Analysis:
         minimum_residual_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
         argument_bytes=sum(graph.values[v].size_bytes for v in graph.inputs),
         equations=len(graph.ops),
+        peak=find_peak(rules),
     )
 
 

@@ -15,9 +15,12 @@ from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
+from remat_plan.graph.slices import region_of
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import all_residuals, residuals
+from remat_plan.graph.uses import Borders, all_residuals, residuals
+from remat_plan.graph.ways import Split
 from remat_plan.results.places import file_label, lines_text, value_text
+from remat_plan.results.slicing import Slicing, slicing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +29,21 @@ class Decision:
 
     Attributes:
         count: how many equal segments follow each other.
-        depth: 0 at the top level, one more inside each nested checkpoint, and inside each loop and branch.
+        depth: 0 at the top level, one more inside each nested checkpoint, and inside each loop, branch and split
+            segment.
         action: what is done, in words.
         equations: (first, one past the last) of all of them.
         source: where the expensive equations of the first stand, ``file.py:first-last``.
         checkpointed: whether each is under a ``jax.checkpoint`` of its own.
         nested: whether the rows below, one deeper, are segments inside it.
-        structured: whether it has loops or branches that are planned inside: the rows below, one deeper, are of one
-            run of a region.
+        structured: whether it has loops or branches that are planned inside, or is a loop over slices: the rows below,
+            one deeper, are of one run of a region.
         values: how many values one of them saves, those inside loops and branches not counted.
         saved: texts of the largest of these values.
         saved_bytes: bytes on the device that one of them saves for the backward pass (values that leave it not
             counted); None where the plan does not say: it is left to JAX, or the rows below tell.
         recomputed_flops: of one of them.
+        slicing: how it runs slice by slice; None where it does not.
     """
 
     count: Annotated[int, 1]
@@ -53,6 +58,7 @@ class Decision:
     saved: tuple[str, ...] = ()
     saved_bytes: int | None = None
     recomputed_flops: float = 0.0
+    slicing: Slicing | None = None
 
     @property
     def like(self) -> Decision:
@@ -133,6 +139,9 @@ def _collect(
             saved_inside, again_inside, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
             saved_bytes, again = saved_bytes + saved_inside, again + again_inside
             structures.append(words)
+        if isinstance(s.way, Split):
+            rows += _split(graph, s, depth)
+            continue
         nested, told = bool(s.children), bool(structures) or (s.checkpointed and not s.children)
         rows.append(
             Decision(
@@ -152,6 +161,27 @@ def _collect(
         )
         rows.extend(inside)
         _collect(graph, needed, s.children, depth + 1, rows)
+
+
+def _split(graph: Graph, s: Segment, depth: int) -> list[Decision]:
+    """The rows of a split segment: its own, and one deeper those of the region that it is run as."""
+    borders, inside = Borders(graph), list[Decision]()
+    slicing, (region, schedule) = slicing_of(borders, s), region_of(borders, s)
+    _collect(region, all_residuals(region), schedule, depth + 1, inside)
+    own = [row for row in inside if row.depth == depth + 1]
+    kept = [row.saved_bytes for row in own if row.saved_bytes is not None]
+    row = Decision(
+        count=1,
+        depth=depth,
+        action=segment_action(s),
+        equations=(s.start, s.end),
+        source=_source(graph, s.start, s.end),
+        structured=any(row.structured for row in own),
+        saved_bytes=sum(kept, slicing.gradient_bytes) if kept or slicing.gradient_bytes else None,
+        recomputed_flops=sum(row.recomputed_flops for row in own),
+        slicing=slicing,
+    )
+    return [row, *inside]
 
 
 def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, tuple[str, ...]]:

@@ -56,7 +56,8 @@ class Plan(Shown):
         compiled_overhead: the same from the modules that XLA compiled for both steps: the compiler's own cycles on a
             TPU, a roofline over the kernels elsewhere. Below 0 if recomputing is faster; None with ``verify=False`` or
             if the modules do not tell (because of a loop of unknown length, say).
-        lower_bound: no schedule within this budget (without one, this peak) has less overhead.
+        lower_bound: no schedule within this budget (without one, this peak) that runs no segment in slices has less
+            overhead.
         fingerprint: identity of the program.
         schedule: the segments.
         decisions: the schedule as readable rows.
@@ -116,7 +117,8 @@ class Plan(Shown):
 
     @property
     def gap(self) -> float:
-        """Overhead above the certified lower bound: no schedule within the budget can be faster by more."""
+        """Overhead above the certified lower bound: without slices, no schedule within the budget can be faster by
+        more."""
         return max(self.overhead - self.lower_bound, 0.0)
 
     @property

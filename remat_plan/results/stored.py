@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from remat_plan.graph.action import action_of
 from remat_plan.graph.fingerprint import Fingerprint
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, check_cover, inside_of, is_written
-from remat_plan.graph.ways import WAYS, Way
+from remat_plan.graph.ways import WAYS, Split, Way
 from remat_plan.results.codec import check_count, decode, encode, kind_of, store_as, store_kinds
 from remat_plan.results.decisions import count_segments
 from remat_plan.results.evidence import MemoryTrace, Search
@@ -23,10 +23,10 @@ from remat_plan.small.wording import short
 
 T = TypeVar("T")
 
-FORMAT = 5
+FORMAT = 6
 """Number of the form of stored plans: one more with each change that an older version could not read."""
 DEEPEST = 200
-"""Segments inside segments, loops and branches that are read; a deeper schedule no strategy makes."""
+"""Segments inside segments, loops, branches and slices that are read; a deeper schedule no strategy makes."""
 DIGEST = "digest"
 """The field of a stored plan with the digest of all others."""
 
@@ -110,6 +110,13 @@ def _check_segment(segment: Segment, place: str) -> None:
             raise ValueError(f"{place}.way.actions[{n}][1]: {str(error).rstrip('.')}") from None
 
 
+def _check_split(way: Split, place: str) -> None:
+    check_count(way.slices, f"{place}.slices", 2)
+    if not way.sliced:
+        raise ValueError(f"{place}.sliced is empty")
+    _check_cover(way.sliced, way.sliced[-1].end, f"{place}.sliced")
+
+
 def _check_choice(choice: Choice, place: str) -> None:
     if not choice.parts:
         raise ValueError(f"{place}.parts is empty")
@@ -139,7 +146,7 @@ def _check_trace(trace: MemoryTrace, place: str) -> None:
 store_as(Segment, "sparse", _check_segment)
 store_kinds(Way, WAYS)
 for _way in WAYS.values():
-    store_as(_way, "sparse")
+    store_as(_way, "sparse", _check_split if issubclass(_way, Split) else None)
 store_as(Choice, "sparse", _check_choice)
 store_as(Part, "list", _check_part)
 store_as(Fingerprint, check=_check_fingerprint)

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.graph.schedule import WRITTEN, Choice, Part, Segment, as_is, saving, structured
+from remat_plan.graph.slices import sliced
+from remat_plan.graph.uses import Borders
 from remat_plan.graph.valid import check_schedule
-from remat_plan.graph.ways import Around, Plain
+from remat_plan.graph.ways import Around, Plain, Split, SplitGradient
 from remat_plan.traced.programs import trace_program
 
 
@@ -76,3 +78,49 @@ def test_branches_have_one_part_each():
     for parts in ((Part(1, STEP),), (Part(1, STEP), Part(1, STEP, (1,)))):
         with pytest.raises(ValueError, match="has 2 regions and no steps"):
             check_schedule(graph, (around[0], structured(index, Choice(parts)), around[1]))
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        (Split(10**9, 0, 2), "split by value 1000000000, which it does not compute"),
+        (Split(-1, 0, 2), "split by value -1, which it does not compute"),
+        (Split(0, 0, 2), "split by value 0, which it does not compute"),
+        (Split(TANH, 2, 2), f"along dimension 2 of value {TANH}, which is"),
+        (Split(TANH, -1, 2), f"along dimension -1 of value {TANH}, which is"),
+        (Split(TANH, 0, 1), "cannot run in 1 slices .* room for 2 to 8"),
+        (Split(TANH, 0, 9), "cannot run in 9 slices .* room for 2 to 8"),
+        (SplitGradient(TANH, 0, 2), "does not end in one scalar that is linear in sums over dimension 0"),
+        (Split(TANH, 0, 2), "run in slices: segments end at equation 0"),
+        (Split(TANH, 0, 2, (saving(0, 1, (9,)),)), "run in slices: segments end at equation 1"),
+        (Split(TANH, 0, 2, WRITTEN), "run in slices: segment 0..0 is as written"),
+    ],
+)
+def test_what_cannot_run_in_slices(way, told):
+    with pytest.raises(ValueError, match=told):
+        check_schedule(GRAPH, (Segment(0, COUNT, way),))
+
+
+def test_an_axis_that_is_not_apart():
+    graph = trace_program(lambda x: jnp.sum(jnp.sort(x)), (jnp.ones(8),), {}, 0, False, (), "replan").graph
+    way = Split(graph.ops[0].outputs[0], 0, 2, (as_is(0, 1),))
+    with pytest.raises(ValueError, match=r"0 of value \d+ \(float32\[8\]\): its equations do not keep that axis apart"):
+        check_schedule(graph, (Segment(0, len(graph.ops), way),))
+
+
+def test_a_gradient_in_the_forward_pass_needs_a_scalar():
+    way = SplitGradient(TANH, 0, 2, (as_is(0, 1),))
+    with pytest.raises(ValueError, match="does not end in one scalar that is linear in sums over dimension 0"):
+        check_schedule(GRAPH, (Segment(0, 2, way), as_is(2, COUNT)))
+
+
+def test_what_is_said_of_the_loop_over_slices_has_to_fit():
+    found = sliced(Borders(GRAPH), 0, COUNT, Split(TANH, 0, 4))
+    n = len(found.region.ops)
+    check_schedule(GRAPH, (Segment(0, COUNT, Split(TANH, 0, 4, (Segment(0, n, Plain(found.choices)),))),))
+    other = Choice((Part(3, found.choices[0][1].parts[0].schedule),))
+    way = Split(TANH, 0, 4, (Segment(0, n, Plain(((found.choices[0][0], other),))),))
+    with pytest.raises(
+        ValueError, match=r"run in slices: equation \d+ \(scan\) runs 4 steps, but its parts have \[3\]"
+    ):
+        check_schedule(GRAPH, (Segment(0, COUNT, way),))

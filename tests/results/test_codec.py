@@ -97,7 +97,10 @@ def test_schedules_are_stored_as_they_were():
 @pytest.mark.parametrize(
     ("way", "told"),
     [
-        ({"kind": "twice"}, "way.kind is 'twice', not one of 'plain', 'keep', 'around', 'written'"),
+        (
+            {"kind": "twice"},
+            "way.kind is 'twice', not one of 'plain', 'keep', 'around', 'split', 'split gradient', 'written'",
+        ),
         ({"actions": []}, "way.kind is null, not a string"),
         ({"kind": "plain", "actions": []}, "way.actions is not a field that is known here"),
         ({"kind": "keep", "schedule": []}, "way.schedule is not a field that is known here"),
