@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from remat_plan.results.plan import Plan
     from remat_plan.results.steps import BatchSizes, StepReport
     from remat_plan.small.budget import BudgetError
+    from remat_plan.splitting import split
 
 __version__ = "0.1.0"
 __all__ = [
     "Analysis", "BatchSizes", "Binomial", "BudgetError", "Collection", "Comparison", "FittedStep", "Measurement",
     "Mirror", "Plan", "Planned", "StepReport", "Tradeoff", "accumulate", "analyze", "checkpoint", "compare",
-    "compiler_options", "fit", "mark", "max_batch", "plan", "register_strategy", "remat", "scan", "strategies",
-    "tradeoff", "while_loop",
+    "compiler_options", "fit", "mark", "max_batch", "plan", "register_strategy", "remat", "scan", "split",
+    "strategies", "tradeoff", "while_loop",
 ]  # fmt: skip
 
 _NAMES = {
@@ -62,6 +63,7 @@ _NAMES = {
     "results.plan": "Plan",
     "results.steps": "BatchSizes StepReport",
     "small.budget": "BudgetError",
+    "splitting": "split",
 }
 _MODULE_OF = {name: f"remat_plan.{module}" for module, names in _NAMES.items() for name in names.split()}
 

@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Modules that users come in by: they import what they need of the parts, and no part imports them.
 DOORS = {
     *("__init__", "__main__", "accumulating", "api", "batch", "cli"),
-    *("comparing", "fitting", "functions", "linen", "nnx"),
+    *("comparing", "fitting", "functions", "linen", "nnx", "splitting"),
 }
 
 # What each part may import from the package, of those that stand above it here.
@@ -73,7 +73,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 30_517, 18_517, 191
+LINES, CODE_LINES, CONSTANTS = 32_751, 20_000, 197
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
