@@ -19,8 +19,9 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart, find_apart, operations_of
 from remat_plan.graph.build import build
+from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.merge import identity
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, saving
 from remat_plan.graph.slicer import SCOPE, Slicer
 from remat_plan.graph.structure import is_loop, structure_of
@@ -120,9 +121,29 @@ def _key(borders: Borders, ops: Sequence[int], segment: Segment, way: Split) -> 
     rows = []
     for index in ops:
         op = graph.ops[index]
-        name = identity(op.eqn) or id(op.eqn)  # what cannot be compared (rules of derivatives) is unlike any other
-        rows.append((op.kind, name, tuple([number.get(v, -1) for v in op.operands])))
+        rows.append((op.kind, _name(graph, op), tuple([number.get(v, -1) for v in op.operands])))
         number.update((v, len(number) + i) for i, v in enumerate(op.outputs))
     moving = tuple([graph.moving[v] for v in reads])
     wanted = tuple([(number[v], graph.active[v]) for v in leaves])
     return type(way), tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
+
+
+def _name(graph: Graph, op: Op) -> Any:
+    """Equal for equations of a kind that compute the same, derivatives included: their rules are no part of a kind."""
+    if (name := identity(op.eqn)) is not None:
+        return name
+    key: Any = "like", op.kind
+    alike: list[tuple[Any, Source]] = graph.bodies.setdefault(key, [])
+    for number, (eqn, _) in enumerate(alike):
+        if eqn is op.eqn:
+            return number
+    structs = [_compat.struct(a.aval) for a in op.eqn.invars]
+
+    def make() -> Source:
+        return Source(jax.make_jaxpr(lambda *args: _compat.bind(op.eqn, args))(*structs))
+
+    source = make() if graph.in_place is None else graph.in_place(make)
+    same = next((n for n, (_, other) in enumerate(alike) if same_program(other, source)), len(alike))
+    if same == len(alike):
+        alike.append((op.eqn, source))
+    return same
