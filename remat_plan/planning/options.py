@@ -28,7 +28,7 @@ from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
 from remat_plan.planning.runs import Actions, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.saving import is_product, is_unbatched_product
-from remat_plan.planning.splits import large_runs, split_ways
+from remat_plan.planning.splits import large_runs, narrowest, split_ways
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -191,11 +191,11 @@ class _Profiler:
             peak = made.peak_bytes
             yield SegmentOption(way, kept, peak, peak, 0, seconds, bounded, repeats=repeats)
 
-    def with_splits(self, run: Run) -> Profile:
+    def with_splits(self, run: Run, single: bool) -> Profile:
         """The profile of a run that may run in slices too."""
-        key = run.signature, "split"
+        key = run.signature, single, "split"
         if key not in self.known:
-            profile = self.profile(run, True)
+            profile = self.profile(run, single)
             self.known[key] = replace(profile, options=_undominated([*profile.options, *self.splits(run)]))
         return self.known[key]
 
@@ -337,6 +337,7 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: i
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
     single = {run: p for run, p in profiles.items() if run[1] == run[0] + 1}
-    for run in large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()}):
-        profiles[run] = profiler.with_splits(runs[run])
+    for large in large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()}):
+        for run in dict.fromkeys((large, narrowest(graph, runs, large))):
+            profiles[run] = profiler.with_splits(runs[run], run in single)
     return Options(runs, profiles)

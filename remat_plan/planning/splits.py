@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.apart import find_apart, operations_of
+from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
@@ -64,6 +65,13 @@ def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
     """The runs that need most meanwhile, whatever is saved of them; ``needed``: bytes by run."""
     most = max(needed.values(), default=0)
     return [run for run, size in needed.items() if size and size >= LARGE_SHARE * most]
+
+
+def narrowest(graph: Graph, runs: Mapping[tuple[int, int], Run], block: tuple[int, int]) -> tuple[int, int]:
+    """The run around a block that hands on fewest bytes: a cut may stand inside a loss, where its logits cross it."""
+    around = [run for run in runs if run[0] <= block[0] and block[1] <= run[1]]
+    handed_on = {run: sum(graph.values[v].size_bytes for v in runs[run].leaves) for run in around}
+    return min(around, key=lambda run: (handed_on[run], run[1] - run[0]))
 
 
 def _lines(rules: Rules, run: Run) -> list[_Line]:

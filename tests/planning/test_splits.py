@@ -11,6 +11,7 @@ import remat_plan as rp
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
+from remat_plan.planning.planner import Planner
 from remat_plan.planning.splits import LEAST_BYTES, SLICES, large_runs, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
 from remat_plan.results.codec import decode, encode
@@ -103,6 +104,15 @@ def test_runs_of_small_values_are_not_split():
 def test_runs_that_need_little_are_not_split():
     assert large_runs({(0, 1): 100, (1, 2): 19, (2, 3): 20, (3, 4): 0}) == [(0, 1), (2, 3)]
     assert large_runs({(0, 1): 0}) == large_runs({}) == []
+
+
+@pytest.mark.parametrize("fn", [mean, masked, capped])
+def test_a_head_is_split_though_cuts_stand_inside_it(fn):
+    """The block that ends behind the exponential hands on all logits; the run around it hands on a scalar."""
+    graph = traced(fn, PARAMS, X, LABELS).graph
+    planner = Planner(graph, Rules(graph, CPU))
+    options = [o for profile in planner.options.profiles.values() for o in profile.options]
+    assert any(isinstance(o.way, SplitGradient) for o in options)
 
 
 @pytest.mark.parametrize(("kind", "above"), [(Split, 1.1), (SplitGradient, 1.5)])
