@@ -30,8 +30,9 @@ SLICES = (2, 8, 32)
 LARGE_SHARE = 0.2
 """Blocks that need less meanwhile than this share of what the largest one needs are not split."""
 
-LEAST_BYTES = 1 << 20
-"""Runs whose largest value has fewer bytes are not split: slices would take less time than starting their kernels."""
+LEAST_BYTES = 1 << 26
+"""Runs whose largest value has fewer bytes are not split: in small programs other ways do, and slices would take less
+time than starting their kernels."""
 
 _MAX_HULL = 4
 

