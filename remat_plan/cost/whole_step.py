@@ -26,7 +26,7 @@ from remat_plan.graph.action import SAVE
 from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Schedule, Segment, is_planned
 from remat_plan.graph.slices import region_of
-from remat_plan.graph.ways import Keep, Plain, Split
+from remat_plan.graph.ways import Keep, Plain
 
 
 class StepProgram(ProgramBuilder):
@@ -52,7 +52,7 @@ class StepProgram(ProgramBuilder):
     def whole_forward_pass(self, schedule: Sequence[Segment]) -> None:
         """Run the forward pass of all: but for barriers the same for all schedules where no structure or split is."""
         moved = any(action != SAVE for segment in schedule for _, action in segment.actions)
-        if moved or not self.rules.is_flat or any(isinstance(segment.way, Split) for segment in schedule):
+        if moved or not self.rules.is_flat or any(segment.way.sliced for segment in schedule):
             self.forward_pass(schedule)
             return
         alike = [isinstance(s.way, (Plain, Keep)) and not self.waits(s, inside=False) for s in schedule]

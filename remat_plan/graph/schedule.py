@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from remat_plan.graph.action import SAVE
-from remat_plan.graph.ways import Around, Choice, Keep, Plain, Schedule, Segment, Split, Written
+from remat_plan.graph.ways import Around, Choice, Keep, Plain, Schedule, Segment, Written
 from remat_plan.graph.ways import Part as Part
 
 
@@ -94,7 +94,7 @@ def inside_of(segment: Segment) -> Schedule:
     """The segments inside a segment: those of the regions of its structures, in order, then its children; where it is
     split, those of the region that it is run as."""
     steps = [s for _, choice in segment.choices for part in choice.parts for s in part.schedule]
-    return (*steps, *segment.children, *(segment.way.sliced if isinstance(segment.way, Split) else ()))
+    return (*steps, *segment.children, *segment.way.sliced)
 
 
 def actions_in(schedule: Schedule) -> set[str]:

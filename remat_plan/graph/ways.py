@@ -64,14 +64,15 @@ class Way:
     """How the equations of a segment are run. Each is a frozen dataclass that says what is not so of this one.
 
     ``checkpointed`` ones run again in the backward pass and keep values by ``actions`` (value, action). ``schedule``
-    are segments inside, covering the same equations; ``choices`` (equation, choice) are structures that are not run as
-    they are.
+    are segments inside, covering the same equations; ``sliced`` those of a region that is run in their place, slice by
+    slice. ``choices`` (equation, choice) are structures that are not run as they are.
     """
 
     __slots__ = ()
     checkpointed: bool = False
     actions: tuple[tuple[int, str], ...] = ()
     schedule: Schedule = ()
+    sliced: Schedule = ()
     choices: tuple[tuple[int, Choice], ...] = ()
 
     def forward(self, builder: Any, segment: Segment, inside: bool) -> None:

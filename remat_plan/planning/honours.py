@@ -13,7 +13,6 @@ import itertools
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_written
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.ways import Split
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.saving import read_values
 
@@ -31,7 +30,7 @@ def honours(graph: Graph, limits: Limits, schedule: Schedule) -> bool:
 def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, int]) -> bool:
     ops = graph.ops[segment.start : segment.end]
     hidden = {v for op in ops if op.index not in graph.apart for v in op.outputs if v in limits.forbidden}
-    if isinstance(segment.way, Split):
+    if segment.way.sliced:
         return limits.lets_split([op.index for op in ops], hidden)
     if not segment.checkpointed:
         return not hidden and all(honours_choice(graph, limits, op, segment.choice(op.index)) for op in ops)

@@ -19,7 +19,7 @@ from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import RegionCost
 from remat_plan.cost.whole_step import reverse_sliced, run_sliced
-from remat_plan.graph.ways import Plain, Split, Way
+from remat_plan.graph.ways import Plain, Way
 from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Actions, Run
 
@@ -203,15 +203,14 @@ def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
     graph = rules.graph
     program = SegmentProgram(rules, run)
     segment = run.segment(way)
-    is_split = isinstance(way, Split)
-    if is_split:
+    if way.sliced:
         run_sliced(program, segment, linear=True)
-    for index in () if is_split else run.ops:
+    for index in () if way.sliced else run.ops:
         program.linearize(graph.ops[index], segment.choice(index))
     activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
     program.arrive()
     cotangents = set(program.cotangents.values())
-    if is_split:
+    if way.sliced:
         reverse_sliced(program, segment)
     else:
         program.reverse(run.ops)

@@ -16,7 +16,6 @@ from typing import Required, TypedDict, Unpack
 
 from remat_plan.clock.turns import Ratio
 from remat_plan.graph.schedule import Schedule, is_written
-from remat_plan.graph.ways import Split
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
@@ -172,7 +171,7 @@ def _in_words(judge: Judge, schedule: Schedule) -> str:
         return "as written"
     if schedule in (judge.unplanned, judge.program.plain):
         return "plain"
-    again, split = sum(s.checkpointed for s in schedule), sum(isinstance(s.way, Split) for s in schedule)
+    again, split = sum(s.checkpointed for s in schedule), sum(bool(s.way.sliced) for s in schedule)
     done = [f"{n} of {len(schedule)} segments {word}" for n, word in ((again, "recomputed"), (split, "in slices")) if n]
     return ", ".join(done) or "structures planned inside"
 

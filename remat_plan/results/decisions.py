@@ -18,7 +18,6 @@ from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
 from remat_plan.graph.slices import region_of
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import Borders, all_residuals, residuals
-from remat_plan.graph.ways import Split
 from remat_plan.results.places import file_label, lines_text, value_text
 from remat_plan.results.slicing import Slicing, slicing_of
 
@@ -139,7 +138,7 @@ def _collect(
             saved_inside, again_inside, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
             saved_bytes, again = saved_bytes + saved_inside, again + again_inside
             structures.append(words)
-        if isinstance(s.way, Split):
+        if s.way.sliced:
             rows += _split(graph, s, depth)
             continue
         nested, told = bool(s.children), bool(structures) or (s.checkpointed and not s.children)
