@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from remat_plan.graph.apart import Apart, find_apart, operations_of
+from remat_plan.graph.apart import Apart, find_apart
 from remat_plan.graph.frameworks import check_function, refuse_bound_linen
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is
@@ -134,7 +134,7 @@ class _WithoutGradient(Split):
 
     def emit(self, emitter: Any, segment: Segment, waits: tuple[int, ...], env: dict[int, Any], again: bool) -> None:
         graph, (reads, leaves, _) = emitter.graph, emitter.borders.interface(segment)
-        apart = _apart(emitter.borders, self.value, self.dimension)
+        apart = find_apart(emitter.borders, segment, self.value, self.dimension)
         assert apart is not None
         run = Slicer(graph, apart, self.value, self.slices).run(reads, leaves)
         env.update(zip(leaves, run(*[emitter.read(env, v) for v in reads]), strict=True))
@@ -143,7 +143,7 @@ class _WithoutGradient(Split):
 def _schedule(program: Program, slices: int) -> Schedule:
     """The schedule that runs a program in slices along the axis of its named arguments."""
     graph, borders = program.graph, Borders(program.graph)
-    n = len(graph.ops)
+    whole = Segment(0, len(graph.ops))
     named = [(v.index, int(v.name.rpartition(":")[2])) for v in graph.values if v.name.startswith(f"{_NAME}:")]
     if not named:
         raise ValueError("rp.split: the function does not read the argument that axis names. Name another one.")
@@ -152,31 +152,22 @@ def _schedule(program: Program, slices: int) -> Schedule:
         raise ValueError(
             f"rp.split: an effect must happen once, but slices would repeat it: {', '.join(places)}. Take it out."
         )
-    apart = _apart(borders, value, dimension)
+    apart = find_apart(borders, whole, value, dimension)
     _check_apart(graph, apart, named)
     assert apart is not None
     if slices > apart.units:
         room = f"dimension {dimension} of {graph.values[value].text} has room for {apart.units} at most"
         raise ValueError(f"slices={slices}: {room}.")
     for kind in (SplitGradient, Split):
-        if (found := sliced(borders, 0, n, kind(value, dimension, slices))) is not None:
+        if (found := sliced(borders, whole, kind(value, dimension, slices))) is not None:
             inside = Segment(0, len(found.region.ops), Plain(found.choices))
-            return (Segment(0, n, kind(value, dimension, slices, (inside,))),)
+            return (replace(whole, way=kind(value, dimension, slices, (inside,))),)
     if any(graph.ops[i].differentiated for i, _ in apart.axes):
         raise ValueError(
             "rp.split: inside shard_map, the gradient of a value that is equal on all devices would be added up over "
             "them in each slice. Use rp.split around shard_map, or jax.lax.pvary (pcast) on that value first."
         )
-    return (Segment(0, n, _WithoutGradient(value, dimension, slices, (as_is(0, 0),))),)
-
-
-def _apart(borders: Borders, value: int, dimension: int) -> Apart | None:
-    graph = borders.graph
-    n = len(graph.ops)
-    leaves = borders.interface(Segment(0, n))[1]
-    if graph.values[value].aval.shape[dimension] < 2:
-        return None
-    return find_apart(graph, operations_of(graph, 0, n, borders.free), leaves, value, dimension)
+    return (replace(whole, way=_WithoutGradient(value, dimension, slices, (as_is(0, 0),))),)
 
 
 def _check_apart(graph: Graph, apart: Apart | None, named: Sequence[tuple[int, int]]) -> None:

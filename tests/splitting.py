@@ -60,7 +60,7 @@ def split(program, value, dimension, slices, kind=Split, start=0, end=None, keep
     borders = Borders(program.graph)
     end = len(program.graph.ops) if end is None else end
     way = kind(value, dimension, slices)
-    found = sliced(borders, start, end, way)
+    found = sliced(borders, Segment(start, end), way)
     if found is None:
         return None
     inside = Plain(found.choices) if keeps else Keep((), found.choices)

@@ -1,6 +1,6 @@
 """Which equations of a segment run slice by slice along one axis, found from one value and one of its dimensions.
 
-In: ``Graph``, the segment's equations, a value made by one of them and a dimension. Out: ``Apart``: what is in the loop
+In: ``Borders``, a segment, a value that it makes and a dimension. Out: ``Apart``: what is in the loop
 over slices and along which dimensions, what is made before it and what after, what slices read and what becomes of
 their results; None where that value's own equation does not keep the dimension apart.
 
@@ -15,11 +15,13 @@ Limits: sums are joined by addition only. Segments with effects are not split.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remat_plan.graph.axes import Axis, axis_of
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.uses import Borders
+from remat_plan.graph.ways import Segment
 
 _JOINS = ("add",)
 
@@ -51,9 +53,10 @@ class _Again(Exception):
     """Something was put outside of the loop: the search begins again."""
 
 
-def operations_of(graph: Graph, start: int, end: int, free: frozenset[int]) -> list[int]:
+def operations_of(borders: Borders, segment: Segment) -> list[int]:
     """The operations of a segment, and those that depend on literals only and that it reads, in order."""
-    found = {i for i in range(start, end) if i not in free}
+    graph, free = borders.graph, borders.free
+    found = {i for i in range(segment.start, segment.end) if i not in free}
     stack = [v for i in found for v in graph.ops[i].reads]
     while stack:
         producer = graph.values[stack.pop()].producer
@@ -63,8 +66,11 @@ def operations_of(graph: Graph, start: int, end: int, free: frozenset[int]) -> l
     return sorted(found)
 
 
-def find_apart(graph: Graph, ops: Sequence[int], leaves: Iterable[int], value: int, dimension: int) -> Apart | None:
-    """Spread the axis of a value over operations; see the module docstring. ``leaves`` are read behind the segment."""
+def find_apart(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
+    """Spread the axis of a value over the operations of a segment; see the module docstring."""
+    graph, ops = borders.graph, operations_of(borders, segment)
+    if graph.values[value].producer not in ops or graph.values[value].aval.shape[dimension] < 2:
+        return None
     if any(graph.ops[i].effectful for i in ops):
         return None
     spread = _Spread(graph, ops, value, dimension)
@@ -73,7 +79,34 @@ def find_apart(graph: Graph, ops: Sequence[int], leaves: Iterable[int], value: i
             found = spread.run()
         except _Again:  # something is outside of the loop now that was not
             continue
-        return _finished(graph, ops, frozenset(leaves), *found) if found else None
+        return _finished(graph, ops, frozenset(borders.interface(segment)[1]), *found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A dimension of a value that a segment can be split along.
+
+    Attributes:
+        whole_bytes: of the largest value that the segment makes and that stays whole.
+        dimension: of the value.
+        units: how many slices there can be at most.
+    """
+
+    whole_bytes: int
+    dimension: int
+    units: int
+
+
+def lines_of(borders: Borders, segment: Segment, value: int) -> list[Line]:
+    """Return the dimensions of a value that a segment can be split along, those that leave the least whole first."""
+    values, lines = borders.graph.values, []
+    for dimension in range(len(values[value].aval.shape)):
+        apart = find_apart(borders, segment, value, dimension)
+        if apart is not None and apart.units > 1:
+            outside = [v for i in (*apart.before, *apart.after) for v in borders.graph.ops[i].outputs]
+            whole = [values[v].size_bytes for v in (*outside, *[v for v, _ in apart.stacked])]
+            lines.append(Line(max(whole, default=0), dimension, apart.units))
+    return sorted(lines, key=lambda line: line.whole_bytes)
 
 
 class _Spread:
@@ -208,7 +241,7 @@ class _Spread:
 
 def _finished(
     graph: Graph, ops: Sequence[int], leaves: frozenset[int], axes: dict[int, Axis], after: Sequence[int]
-) -> Apart | None:
+) -> Apart:
     made: dict[int, int | str] = {}
     rows: dict[tuple[int, int], None] = {}
     whole: dict[int, None] = {}

@@ -10,7 +10,6 @@ Equal segments share one region.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,13 +44,11 @@ class Sliced:
     choices: tuple[tuple[int, Choice], ...]
 
 
-def sliced(borders: Borders, start: int, end: int, way: Split) -> Sliced | None:
-    """Return a segment in slices; None where its equations are not apart so, or it has no gradient of that form."""
-    graph = borders.graph
-    ops = operations_of(graph, start, end, borders.free)
-    key = _key(borders, ops, Segment(start, end), way)
+def sliced(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
+    """Return the equations of a segment in slices; None where they are not apart, or have no gradient of that form."""
+    graph, key = borders.graph, _key(borders, segment, way)
     if key not in graph.bodies:
-        graph.bodies[key] = _make(borders, ops, Segment(start, end), way)
+        graph.bodies[key] = _make(borders, segment, way)
     return graph.bodies[key]
 
 
@@ -63,7 +60,7 @@ def region_of(borders: Borders, segment: Segment) -> tuple[Graph, Schedule]:
     """
     way = segment.way
     assert isinstance(way, Split)
-    found = sliced(borders, segment.start, segment.end, way)
+    found = sliced(borders, segment, way)
     if found is None:
         raise ValueError(
             f"segment {segment.start}..{segment.end} cannot run in {way.slices} slices along dimension "
@@ -72,10 +69,10 @@ def region_of(borders: Borders, segment: Segment) -> tuple[Graph, Schedule]:
     return found.region, way.sliced
 
 
-def _make(borders: Borders, ops: Sequence[int], segment: Segment, way: Split) -> Sliced | None:
+def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     graph = borders.graph
     reads, leaves, _ = borders.interface(segment)
-    apart = find_apart(graph, ops, leaves, way.value, way.dimension)
+    apart = find_apart(borders, segment, way.value, way.dimension)
     if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
         return None
     slicer = Slicer(graph, apart, way.value, way.slices)
@@ -113,13 +110,13 @@ def _forgetting(region: Graph, index: int) -> Choice:
     return Choice((Part(int(structure.run_counts(op)[0]), (saving(0, len(body.ops)),)),))
 
 
-def _key(borders: Borders, ops: Sequence[int], segment: Segment, way: Split) -> Any:
+def _key(borders: Borders, segment: Segment, way: Split) -> Any:
     """Equal for segments that are the same function, split in the same way."""
     graph = borders.graph
     reads, leaves, _ = borders.interface(segment)
     number = {v: i for i, v in enumerate(reads)}
     rows = []
-    for index in ops:
+    for index in operations_of(borders, segment):
         op = graph.ops[index]
         rows.append((op.kind, _name(graph, op), tuple([number.get(v, -1) for v in op.operands])))
         number.update((v, len(number) + i) for i, v in enumerate(op.outputs))

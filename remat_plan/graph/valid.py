@@ -8,7 +8,7 @@ which equations are structures, what regions they have and how often these run, 
 
 from __future__ import annotations
 
-from remat_plan.graph.apart import find_apart, operations_of
+from remat_plan.graph.apart import find_apart
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, check_cover, is_written
 from remat_plan.graph.slices import sliced
@@ -57,15 +57,14 @@ def _check_split(borders: Borders, segment: Segment, way: Split, place: str) -> 
     if not 0 <= d < len(shape):
         raise ValueError(f"{place} is split along dimension {d} of value {v}, which is {text}")
     axis = f"dimension {d} of value {v} ({text})"
-    ops, leaves = operations_of(graph, segment.start, segment.end, borders.free), borders.interface(segment)[1]
-    apart = find_apart(graph, ops, leaves, v, d) if shape[d] > 1 else None
+    apart = find_apart(borders, segment, v, d)
     if apart is None:
         raise ValueError(f"{place} cannot be split along {axis}: its equations do not keep that axis apart")
     if not 2 <= way.slices <= apart.units:
         raise ValueError(
             f"{place} cannot run in {way.slices} slices along {axis}, which has room for 2 to {apart.units}"
         )
-    found = sliced(borders, segment.start, segment.end, way)
+    found = sliced(borders, segment, way)
     if found is None and way.gradient_first:
         raise ValueError(f"{place} does not end in one scalar that is linear in sums over {axis}")
     if found is None:

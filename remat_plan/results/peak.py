@@ -6,16 +6,15 @@ Nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
-from remat_plan.graph.apart import Apart, find_apart, operations_of
+from remat_plan.graph.apart import lines_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import as_is
-from remat_plan.graph.uses import Borders
+from remat_plan.graph.ways import Segment
 from remat_plan.results.places import equation_text, value_text
 
 
@@ -56,29 +55,18 @@ def find_peak(rules: Rules) -> PeakPlace | None:
         return PeakPlace(*told, "", 0, None, 1)
     largest = max(made, key=lambda v: (graph.values[v].size_bytes, -v))
     size = graph.values[largest].size_bytes
-    found = min(_lines(rules.borders, op, largest), default=(0, None, 1))
-    return PeakPlace(*told, value_text(graph, largest), size, *found[1:])
+    found = next(iter(lines_of(rules.borders, _stretch(graph, op, largest), largest)), None)
+    along = (None, 1) if found is None else (found.dimension, found.units)
+    return PeakPlace(*told, value_text(graph, largest), size, *along)
 
 
 def _is_array(graph: Graph, v: int) -> bool:
     return _compat.is_float(graph.values[v].aval)
 
 
-def _lines(borders: Borders, op: Op, value: int) -> Iterator[tuple[int, int, int]]:
-    """Yield per dimension of a value that the program can be split along: the bytes of the largest value that stays
-    whole, the dimension, and how many slices there can be."""
-    graph, producer = borders.graph, borders.graph.values[value].producer
+def _stretch(graph: Graph, op: Op, value: int) -> Segment:
+    """The equations around an operation and the one that makes a value, as far as none has an effect."""
+    producer = graph.values[value].producer
     walls = [-1, *(o.index for o in graph.ops if o.effectful), len(graph.ops)]
     start = max(wall for wall in walls if wall < producer or wall == -1) + 1
-    end = min(wall for wall in walls if wall > op.index)
-    ops = operations_of(graph, start, end, borders.free)
-    leaves = [v for i in range(start, end) for v in graph.ops[i].outputs if borders.last[v] >= end]
-    for dimension, extent in enumerate(graph.values[value].aval.shape):
-        apart = find_apart(graph, ops, leaves, value, dimension) if extent > 1 and producer in ops else None
-        if apart is not None and apart.units > 1:
-            yield _largest_whole(graph, ops, apart), dimension, apart.units
-
-
-def _largest_whole(graph: Graph, ops: list[int], apart: Apart) -> int:
-    inside = {v for i, _ in apart.axes for v in graph.ops[i].outputs}.difference([v for v, _ in apart.stacked])
-    return max((graph.values[v].size_bytes for i in ops for v in graph.ops[i].outputs if v not in inside), default=0)
+    return Segment(start, min(wall for wall in walls if wall > op.index))

@@ -46,7 +46,7 @@ def slicing_of(borders: Borders, segment: Segment) -> Slicing:
     """Return how a split segment runs; ``graph.valid`` has found that it can."""
     way, values = segment.way, borders.graph.values
     assert isinstance(way, Split)
-    found = sliced(borders, segment.start, segment.end, way)
+    found = sliced(borders, segment, way)
     assert found is not None
     apart, moving = found.apart, borders.graph.moving
     made = {v for i, axis in apart.axes for v in borders.graph.ops[i].outputs}.difference(apart.sums)

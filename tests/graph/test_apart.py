@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
-from remat_plan.graph.apart import find_apart, operations_of
+from remat_plan.graph.apart import find_apart
 from remat_plan.graph.schedule import as_is
 from remat_plan.graph.uses import Borders
 from tests.helpers import traced
@@ -27,8 +27,7 @@ class Found:
         borders, n = Borders(graph), len(graph.ops)
         made = [op.outputs[0] for op in graph.ops if op.primitive == of]
         self.value = made[0] if made else largest(self.program)
-        leaves = borders.interface(as_is(0, n))[1]
-        self.apart = find_apart(graph, operations_of(graph, 0, n, borders.free), leaves, self.value, dimension)
+        self.apart = find_apart(borders, as_is(0, n), self.value, dimension)
 
     def names(self, where):
         """The primitives there: in the loop, before it, behind it."""

@@ -39,7 +39,7 @@ def ways_of(program, primitive, make=lambda found: Plain(found.choices)):
     borders = Borders(program.graph)
     segments, regions = [], []
     for start, end, value in blocks(program, primitive):
-        found = sliced(borders, start, end, Split(value, 0, 4))
+        found = sliced(borders, Segment(start, end), Split(value, 0, 4))
         inner = Segment(0, len(found.region.ops), make(found))
         segments.append(Segment(start, end, Split(value, 0, 4, (inner,))))
         regions.append(found.region)
@@ -120,7 +120,7 @@ def test_the_region_reads_and_gives_what_the_segment_does():
     borders = Borders(program.graph)
     start, end, value = blocks(program, "sin")[1]
     reads, leaves, _ = borders.interface(as_is(start, end))
-    found = sliced(borders, start, end, Split(value, 0, 5))
+    found = sliced(borders, Segment(start, end), Split(value, 0, 5))
     avals = [program.graph.values[v].aval for v in reads]
     assert [found.region.values[v].aval for v in found.region.inputs] == avals
     assert list(found.region.output_avals) == [program.graph.values[v].aval for v in leaves]
@@ -133,13 +133,13 @@ def test_the_region_reads_and_gives_what_the_segment_does():
 def test_a_gradient_in_the_forward_pass_is_one_equation():
     program = traced(layers, W, X)
     value = blocks(program, "sin")[-1][2]
-    found = sliced(Borders(program.graph), 0, len(program.graph.ops), SplitGradient(value, 0, 5))
+    found = sliced(Borders(program.graph), Segment(0, len(program.graph.ops)), SplitGradient(value, 0, 5))
     assert found.choices == ()
     assert [op.primitive for op in found.region.ops].count("custom_jvp_call") == 1
     assert not any(op.primitive == "scan" for op in found.region.ops)
     borders = Borders(program.graph)
     start, end, value = blocks(program, "sin")[0]
-    assert sliced(borders, start, end, SplitGradient(value, 0, 5)) is None, "what leaves it is no scalar"
+    assert sliced(borders, Segment(start, end), SplitGradient(value, 0, 5)) is None, "what leaves it is no scalar"
 
 
 def test_moved_segments_keep_the_axis():

@@ -115,7 +115,7 @@ def test_a_gradient_in_the_forward_pass_needs_a_scalar():
 
 
 def test_what_is_said_of_the_loop_over_slices_has_to_fit():
-    found = sliced(Borders(GRAPH), 0, COUNT, Split(TANH, 0, 4))
+    found = sliced(Borders(GRAPH), Segment(0, COUNT), Split(TANH, 0, 4))
     n = len(found.region.ops)
     check_schedule(GRAPH, (Segment(0, COUNT, Split(TANH, 0, 4, (Segment(0, n, Plain(found.choices)),))),))
     other = Choice((Part(3, found.choices[0][1].parts[0].schedule),))

@@ -34,7 +34,7 @@ LOGITS = max((v for v in GRAPH.values if v.producer >= 0), key=lambda v: v.size_
 
 def split(kind, slices, keep=False):
     """The whole program in slices of the logits' rows; with ``keep`` under one checkpoint around the loop."""
-    found = sliced(Borders(GRAPH), 0, COUNT, kind(LOGITS, 0, slices))
+    found = sliced(Borders(GRAPH), Segment(0, COUNT), kind(LOGITS, 0, slices))
     n = len(found.region.ops)
     inside = saving(0, n).with_parts(choices=found.choices) if keep else Segment(0, n, Plain(found.choices))
     return (Segment(0, COUNT, kind(LOGITS, 0, slices, (inside,))),)
@@ -80,7 +80,7 @@ def test_uneven_slices_are_counted_as_they_run():
 def test_what_is_around_the_loop_is_inside_the_segment():
     (segment,) = split(Split, 4, keep=True)
     assert inside_of(segment) == segment.way.sliced
-    value = sliced(Borders(GRAPH), 0, COUNT, segment.way).region.ops[0].outputs[0]
+    value = sliced(Borders(GRAPH), segment, segment.way).region.ops[0].outputs[0]
     (inner,) = segment.way.sliced
     offloaded = Segment(0, COUNT, Split(LOGITS, 0, 4, (inner.with_parts(actions=((value, "offload"),)),)))
     assert actions_in((offloaded,)) == {"offload"}
