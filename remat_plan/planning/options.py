@@ -176,20 +176,20 @@ class _Profiler:
         structure = structure_of(op) if op is not None else None
         if op is None or structure is None or op.index in run.limits.whole:
             return
-        leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
-        own = plain.timeline.seconds, plain.timeline.flops
-        repeats = is_loop(op)
         for choice in structure.choices(self.rules, op, self.solve_region):
-            if not honours_choice(self.graph, run.limits, op, choice):
-                continue
-            way = Plain(((0, choice),))
-            found = plain_run(self.rules, run, way)
-            made, kept = found.timeline, max(found.kept_bytes, leaves)
-            seconds, bounded = [
-                rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
-            ]
-            peak = made.peak_bytes
-            yield SegmentOption(way, kept, peak, peak, 0, seconds, bounded, repeats=repeats)
+            if honours_choice(self.graph, run.limits, op, choice):
+                yield self.outside(run, Plain(((0, choice),)), plain, is_loop(op))
+
+    def outside(self, run: Run, way: Way, plain: PlainRun, repeats: bool) -> SegmentOption:
+        """A run outside any segment in a way of its own; ``plain`` is the same run as it is."""
+        found = plain_run(self.rules, run, way)
+        made, own = found.timeline, (plain.timeline.seconds, plain.timeline.flops)
+        seconds, bounded = [
+            rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
+        ]
+        kept = max(found.kept_bytes, sum(self.graph.values[v].size_bytes for v in run.leaves))
+        bounded = bounded if way.choices else 0.0
+        return SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, bounded, repeats=repeats)
 
     def with_splits(self, run: Run, single: bool) -> Profile:
         """The profile of a run that may run in slices too."""
@@ -203,14 +203,9 @@ class _Profiler:
         """The ways to run a run in slices."""
         if self.rules.spread or not run.limits.lets_split(run.ops, run.values):
             return  # slices of what lies on several devices would be sent from one to the other
-        leaves = sum(self.graph.values[v].size_bytes for v in run.leaves)
-        plain = plain_run(self.rules, run).timeline
+        plain = plain_run(self.rules, run)
         for way in split_ways(self.rules, run):
-            found = plain_run(self.rules, run, way)
-            made, kept = found.timeline, max(found.kept_bytes, leaves)
-            extra = unbounded_price(made.seconds, made.flops, plain.seconds, plain.flops)
-            extra -= unbounded_price(plain.seconds, plain.flops, plain.seconds, plain.flops)
-            yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, extra, repeats=True)
+            yield self.outside(run, way, plain, repeats=True)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:

@@ -31,8 +31,8 @@ LARGE_SHARE = 0.2
 """Blocks that need less meanwhile than this share of what the largest one needs are not split."""
 
 LEAST_BYTES = 1 << 26
-"""Runs whose largest value has fewer bytes are not split. With more options the few schedules that a region inside a
-structure hands on are other ones: layers of 1 MiB values in a branch had 35 % more FLOPs at the budget of the hand."""
+"""Runs whose largest value has fewer bytes are not split. Of layers in a branch with values of 1 MiB the plan for the
+bytes of a hand had 35 % more FLOPs than that with slices among the options (jax 0.10), and none without."""
 
 _MAX_HULL = 4
 
