@@ -43,7 +43,10 @@ class Slice:
 def cut(value: Any, dimension: int, piece: Slice) -> Any:
     """Return a slice of a whole array."""
     extent = value.shape[dimension]
-    return jax.lax.dynamic_slice_in_dim(value, piece.first(extent), piece.of(extent), dimension)
+    first, size = piece.first(extent), piece.of(extent)
+    if isinstance(first, int):
+        return jax.lax.slice_in_dim(value, first, first + size, axis=dimension)
+    return jax.lax.dynamic_slice_in_dim(value, first, size, dimension)
 
 
 def run_slice(eqn: Any, args: Sequence[Any], axis: Axis, piece: Slice) -> list[Any]:

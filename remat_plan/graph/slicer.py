@@ -25,7 +25,7 @@ from jax.custom_derivatives import SymbolicZero
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.slice_equation import Slice, run_slice
+from remat_plan.graph.slice_equation import Slice, cut, run_slice
 
 SCOPE = "remat_plan_slices"
 """The named scope that tells the loop over slices from other loops."""
@@ -218,21 +218,15 @@ class Slicer:
 
     def stacked_rows(self, rows: Sequence[Any]) -> tuple[Any, list[Any]]:
         """What the loop over equal slices runs over: their numbers, and their rows."""
-        equal = self.cut(rows, 0, self.count * self.part)
+        equal = Slice(self.count * self.part, self.apart.units, 0)
         lines = [d for _, d in self.apart.rows]
-        return jnp.arange(self.count), [_rows(x, self.count, d) for x, d in zip(equal, lines, strict=True)]
+        return jnp.arange(self.count), [
+            _rows(cut(x, d, equal), self.count, d) for x, d in zip(rows, lines, strict=True)
+        ]
 
     def last_rows(self, rows: Sequence[Any]) -> list[Any]:
         """The rows of the slice behind the loop."""
-        return self.cut(rows, self.count * self.part, self.apart.units)
-
-    def cut(self, rows: Sequence[Any], start: int, end: int) -> list[Any]:
-        """Units ``start .. end-1`` of arrays."""
-        found = []
-        for x, (_, d) in zip(rows, self.apart.rows, strict=True):
-            size = x.shape[d] // self.apart.units
-            found.append(lax.slice_in_dim(x, start * size, end * size, axis=d))
-        return found
+        return [cut(x, d, self.last) for x, (_, d) in zip(rows, self.apart.rows, strict=True)]
 
     def widened(self, v: int, x: Any) -> Any:
         """A value that every slice reads, in the type that its gradient is added up in."""
