@@ -4,17 +4,21 @@ In: a flattened program, the values that are differentiated, the values that are
 Out: both sets, and per equation its ``Need``.
 
 As ``jax.grad`` does it: a walk forward by the JVP of each equation, a walk back by its VJP. What a cotangent never
-reaches is given none, so rules are asked only for what JAX asks of them. Equal equations are traced once.
+reaches is given none, so rules are asked only for what JAX asks of them. Equal equations are traced once, also in
+another program: the regions of segments in slices, and what is planned next, have most of them in common.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
+from remat_plan.graph.merge import identity
 from remat_plan.graph.needs import Need, find_need, moving_outputs
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|<function [^>]*>|<jax\.[^>]*>|object at [^>]*")
@@ -97,14 +101,41 @@ def differentiate(flat: Flat, inputs: set[int], outputs: set[int]) -> Derivative
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """An equation that stands for all equal ones, in any program: those of one key; it has none if it stands alone."""
+
+    key: Any
+    eqn: Any = field(compare=False)
+    operands: tuple[int, ...] = field(compare=False)
+    literals: list[Any] = field(compare=False)
+
+
+def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of an example and flags, which is asked once for equal ones."""
+    known = functools.lru_cache(maxsize=4096)(function)  # a large program has some hundreds
+    return lambda example, *flags: (function if example.key is None else known)(example, *flags)
+
+
+@_shared
+def _moving(example: _Example, active: tuple[bool, ...]) -> tuple[bool, ...]:
+    return moving_outputs(example.eqn, example.operands, example.literals, active)
+
+
+@_shared
+def _need(example: _Example, active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
+    return find_need(example.eqn, example.operands, example.literals, active, given)
+
+
 class _Walks:
     """The walks over one program, with what was traced for them."""
 
     def __init__(self, flat: Flat):
-        self.flat, self.texts = flat, Texts()
+        self.flat, self.texts, self.context = flat, Texts(), _compat.trace_context()
         known: dict[Any, int] = {}
         self.classes = [known.setdefault(self.signature(item), len(known)) for item in flat.eqns]
-        self.examples = dict(zip(self.classes, flat.eqns, strict=True))
+        first = dict(zip(reversed(self.classes), reversed(flat.eqns), strict=True))
+        self.examples = {number: self.example(item) for number, item in first.items()}
         self.moves: dict[Any, tuple[bool, ...]] = {}
         self.needs: dict[Any, Need] = {}
 
@@ -115,6 +146,17 @@ class _Walks:
             for a, o in zip(item.eqn.invars, item.operands, strict=True)
         )
         return item.eqn.primitive.name, self.texts.of(item.eqn), ins
+
+    def example(self, item: FlatEqn) -> _Example:
+        """An equation as one that others may be equal to, if no function or jaxpr is among its parameters."""
+        eqn, operands = item.eqn, item.operands
+        literals = [self.flat.literals[-1 - o] for o in operands if o < 0]
+        places = iter(range(-1, -len(literals) - 1, -1))
+        operands = tuple([next(places) if o < 0 else o for o in operands])
+        name, ins, outs = identity(eqn), [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
+        shown = [repr(x) for x in literals], [o < 0 for o in operands]
+        key = None if name is None else (name, *map(tuple, (ins, outs, *shown)), eqn.ctx, self.context)
+        return _Example(key, eqn, operands, literals)
 
     def alike(self, keys: Iterable[Any]) -> tuple[int, ...]:
         """Number the equal work among keys of needs: where a slice begins, names and literals do not matter."""
@@ -127,7 +169,7 @@ class _Walks:
             found.append(known.setdefault(work, len(known)))
         return tuple(found)
 
-    def work(self, item: FlatEqn) -> Any:
+    def work(self, item: _Example) -> Any:
         """What equations that are equal work have in common."""
         eqn = item.eqn
         ins = tuple((o < 0, str(a.aval)) for a, o in zip(eqn.invars, item.operands, strict=True))
@@ -142,7 +184,7 @@ class _Walks:
             active = tuple([o in moving for o in item.operands])
             key = number, active
             if key not in self.moves:
-                self.moves[key] = moving_outputs(item.eqn, item.operands, self.flat.literals, active)
+                self.moves[key] = _moving(self.examples[number], active)
             pairs = zip(item.outputs, self.moves[key], strict=True)
             moving.update([o for o, moves in pairs if moves and o not in useless])
             rows.append(active)
@@ -157,7 +199,7 @@ class _Walks:
             given = tuple([o in reached for o in item.outputs])
             key = number, moves, given
             if key not in self.needs:
-                self.needs[key] = find_need(item.eqn, item.operands, self.flat.literals, moves, given)
+                self.needs[key] = _need(self.examples[number], moves, given)
             reached.update([o for o, r in zip(item.operands, self.needs[key].reached, strict=True) if r])
             keys.append(key)
         return keys[::-1], reached

@@ -40,8 +40,7 @@ _MAX_HULL = 4
 def split_ways(rules: Rules, run: Run) -> Iterator[Split]:
     """Yield the ways to run a run in slices."""
     graph, segment = rules.graph, run.segment(Plain())
-    made = [v for v in run.values if _compat.is_float(graph.values[v].aval)]
-    largest = max(made, key=lambda v: (graph.values[v].size_bytes, -v), default=None)
+    largest = _largest(graph, run)
     if largest is None or (size := graph.values[largest].size_bytes) < LEAST_BYTES:
         return
     lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size]
@@ -63,10 +62,21 @@ def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
 
 
 def narrowest(graph: Graph, runs: Mapping[tuple[int, int], Run], block: tuple[int, int]) -> tuple[int, int]:
-    """The run around a block that hands on fewest bytes: a cut may stand inside a loss, where its logits cross it."""
+    """The run around a block that hands on fewest bytes: a cut may stand inside a loss, where its logits cross it.
+
+    Of runs whose largest value is the block's: another one is split for the block that makes it.
+    """
+    largest = _largest(graph, runs[block])
     around = [run for run in runs if run[0] <= block[0] and block[1] <= run[1]]
-    handed_on = {run: sum(graph.values[v].size_bytes for v in runs[run].leaves) for run in around}
-    return min(around, key=lambda run: (handed_on[run], run[1] - run[0]))
+    own = [run for run in around if _largest(graph, runs[run]) == largest]
+    handed_on = {run: sum(graph.values[v].size_bytes for v in runs[run].leaves) for run in own}
+    return min(own, key=lambda run: (handed_on[run], run[1] - run[0]))
+
+
+def _largest(graph: Graph, run: Run) -> int | None:
+    """The largest floating-point value that a run makes, the first of equal ones."""
+    made = [v for v in run.values if _compat.is_float(graph.values[v].aval)]
+    return max(made, key=lambda v: (graph.values[v].size_bytes, -v), default=None)
 
 
 def _schedules(rules: Rules, found: Sliced) -> Iterator[Schedule]:

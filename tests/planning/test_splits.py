@@ -12,7 +12,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.splits import SLICES, large_runs, split_ways
+from remat_plan.planning.splits import SLICES, large_runs, narrowest, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
 from remat_plan.results.codec import decode, encode
 from remat_plan.search.judge import Judge
@@ -169,3 +169,17 @@ def test_a_plan_with_a_split_is_stored_and_runs():
     assert again.schedule == plan.schedule
     gradient = jax.jit(jax.value_and_grad(again.apply(masked)))(PARAMS, X, LABELS)
     assert_trees_close(gradient, jax.value_and_grad(masked)(PARAMS, X, LABELS), 1e-4, 1e-5)
+
+
+def test_the_run_around_a_block_is_split_for_that_block():
+    def loss(p, x, labels):
+        scores = jnp.tanh(x @ p["first"] @ p["w"])  # large, but not as large as the logits behind it
+        return mean({"first": p["first"], "w": jnp.tile(p["w"], 2)}, jnp.tanh(scores @ p["w"].T), labels)
+
+    program = traced(loss, PARAMS, X, LABELS)
+    planner = Planner(program.graph, Rules(program.graph, CPU))
+    values = program.graph.values
+    size = {run: max(values[v].size_bytes for v in planner.options.runs[run].values) for run in planner.options.runs}
+    logits = max(size.values())
+    block = next(run for run in size if run[1] == run[0] + 1 and 2 * size[run] == logits)
+    assert size[narrowest(program.graph, planner.options.runs, block)] == size[block]

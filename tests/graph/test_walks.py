@@ -1,0 +1,65 @@
+"""Equal equations are traced once, in whatever program they stand; what only looks equal is not taken as equal."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from remat_plan.graph import walks
+from tests.helpers import traced
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The primitives whose derivatives were traced; nothing is known from other tests."""
+    found = []
+    monkeypatch.setattr(walks, "find_need", lambda eqn, *rest: found.append(eqn.primitive.name) or find(eqn, *rest))
+    return found
+
+
+find = walks.find_need
+
+
+def of(fn, *shape):
+    return traced(lambda x: jnp.sum(fn(x)), jnp.ones(shape)).graph
+
+
+def test_another_program_with_equal_equations_traces_nothing(asked):
+    of(lambda x: jnp.sin(x) * 2.0, 3, 41)
+    assert "sin" in asked
+    asked.clear()
+    graph = of(lambda x: jnp.sin(jnp.sin(x) * 2.0), 3, 41)
+    assert asked == []
+    assert [op.primitive for op in graph.ops] == ["sin", "mul", "sin", "reduce_sum"]
+    of(lambda x: jnp.sin(x) * 2.0, 3, 43)
+    assert "sin" in asked, "of another shape"
+
+
+def test_literals_and_settings_tell_equations_apart(asked):
+    of(lambda x: x * 3.0, 5, 47)
+    asked.clear()
+    of(lambda x: x * 4.0, 5, 47)
+    assert "mul" in asked
+    asked.clear()
+    with jax.default_matmul_precision("highest"):
+        of(lambda x: x * 3.0, 5, 47)
+    assert "mul" in asked
+
+
+def test_rules_of_derivatives_are_never_taken_from_another_function():
+    def ruled(keeps_operand):
+        @jax.custom_jvp
+        def fn(x):
+            return jnp.sin(x)
+
+        @fn.defjvp
+        def rule(primals, tangents):
+            (x,), (t,) = primals, tangents
+            y = fn(x)
+            return y, t * (x if keeps_operand else y)
+
+        return fn
+
+    for keeps_operand in (True, False, True):
+        graph = of(ruled(keeps_operand), 7, 53)
+        (need,) = [graph.needs[op.kind] for op in graph.ops if op.primitive == "custom_jvp_call"]
+        assert (need.operands, need.outputs) == (((0,), ()) if keeps_operand else ((), (0,)))
