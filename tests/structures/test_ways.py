@@ -65,6 +65,12 @@ def test_layers_in_a_branch_are_segments_of_their_own(by_hand):
     assert plan.step_flops <= 1.02 * by_hand.step_flops
 
 
+def test_each_block_of_a_branch_is_what_a_person_writes(by_hand):
+    plan = rp.plan(loss_with(layer), *BRANCH, strategy="each_block", target="cpu")
+    assert plan.compiled_peak_bytes <= by_hand.written_peak_bytes
+    assert plan.step_flops <= by_hand.step_flops
+
+
 @pytest.mark.slow
 def test_a_part_of_the_steps_is_recomputed_where_a_step_has_nothing_to_trade():
     """Recurrent nets side by side: between all of them again and none."""

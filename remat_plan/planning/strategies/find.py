@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import as_is
+from remat_plan.graph.schedule import as_is, closed
 from remat_plan.graph.structure import holds_structure
 from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
@@ -56,15 +56,17 @@ def named_schedules(task: Task, names: Iterable[str]) -> list[Schedule]:
 def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
     """Return schedules in which structures are run by the strategy's law too, at any depth."""
 
-    def make(region: Graph) -> tuple[Task, tuple[Schedule, ...]]:
+    def make(region: Graph, in_loop: bool) -> tuple[Task, tuple[Schedule, ...]]:
         cuts = find_cuts(region, task.cuts.limits.inside(region))
         inner = Task(region, cuts, task.hardware, task.settings, True)
-        layer = strategy.layer is not None and not holds_structure(region)
+        one = in_loop or len(cuts.positions) == 2  # a branch may hold many layers, one after another
+        layer = strategy.layer is not None and one and not holds_structure(region)
         find = strategy.layer if layer else strategy.find
         assert find is not None
         if not region.ops:
             return inner, ((as_is(0, 0),),)
-        return inner, _with_structures(strategy, inner, find(inner)).schedules
+        found = _with_structures(strategy, inner, find(inner)).schedules
+        return inner, found if one else tuple([closed(s, region.apart) for s in found])
 
     if strategy.law is None or not holds_structure(task.graph):
         return found

@@ -11,8 +11,9 @@ In: a structure, the schedules that the strategy makes of the regions inside it.
     binomial                        the fewest blocks for s slots       the fewest steps for s slots
     milp                            integer programs                    integer programs of a step, and mixtures
 
-Branches and calls take the schedules of their regions as they are. A region that holds structures itself is no
-layer: it stays open, and what is inside it is treated by the same law. Where something in a step must not run again
+Branches and calls take the schedules of their regions as they are, up to their ends: layers in a branch have no loss
+behind them, which would stay open. A region that holds structures itself is no layer: it stays open, and what is inside
+it is treated by the same law. Where something in a step must not run again
 (an effect, or what a user keeps), steps are in no groups: each is run by the strategy's schedules of the body.
 """
 
@@ -127,7 +128,10 @@ def mixtures(loop: Loop) -> Iterator[Choice]:
 
 
 def apply_law(
-    task: Task, schedules: Sequence[Schedule], law: Law, make: Callable[[Graph], tuple[Task, tuple[Schedule, ...]]]
+    task: Task,
+    schedules: Sequence[Schedule],
+    law: Law,
+    make: Callable[[Graph, bool], tuple[Task, tuple[Schedule, ...]]],
 ) -> tuple[Schedule, ...]:
     """Put choices for all structures of a program into schedules of the rest.
 
@@ -135,7 +139,7 @@ def apply_law(
         task: the program.
         schedules: in which structures are as they are.
         law: of the strategy.
-        make: the task of a region inside a structure, and the strategy's schedules of it.
+        make: the task of a region inside a structure, and the strategy's schedules of it; of a loop's body or not.
 
     Returns:
         For each schedule, one with the first choice for every structure, one with the second, and so on.
@@ -147,9 +151,9 @@ def apply_law(
         if structure is not None and op.index not in task.cuts.limits.whole:
             trips = structure.loop(task.graph, op)
             if trips is None:
-                found = _as_made([make(region)[1] for region in structure.regions(task.graph, op)])
+                found = _as_made([make(region, False)[1] for region in structure.regions(task.graph, op)])
             else:
-                loop = Loop(trips.count, *make(trips.body))
+                loop = Loop(trips.count, *make(trips.body, True))
                 found = itertools.chain(law(loop), each_step(loop) if op.index in outside else ())
             respected = [c for c in found if honours_choice(task.graph, task.cuts.limits, op, c)]
             choices[op.index] = list(dict.fromkeys(respected))
