@@ -332,7 +332,9 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: i
                 break
             runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
     single = {run: p for run, p in profiles.items() if run[1] == run[0] + 1}
-    for large in large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()}):
-        for run in dict.fromkeys((large, narrowest(graph, runs, large))):
+    large = large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()})
+    split = {runs[run].signature for block in large for run in (block, narrowest(graph, runs, block))}
+    for run in runs:
+        if runs[run].signature in split:  # equal runs have equal options, which the chain relies on
             profiles[run] = profiler.with_splits(runs[run], run in single)
     return Options(runs, profiles)

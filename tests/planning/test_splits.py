@@ -183,3 +183,20 @@ def test_the_run_around_a_block_is_split_for_that_block():
     logits = max(size.values())
     block = next(run for run in size if run[1] == run[0] + 1 and 2 * size[run] == logits)
     assert size[narrowest(program.graph, planner.options.runs, block)] == size[block]
+
+
+def test_equal_runs_have_equal_ways():
+    """What a chain of equal blocks costs is solved once for all of them."""
+
+    def chain(weights, x):
+        for w in weights:
+            x = jax.nn.gelu(jnp.tanh(x @ w) @ w.T)
+        return jnp.sum(x)
+
+    program = traced(chain, [jnp.ones((32, 64))] * 6, jnp.ones((4096, 32)))
+    planner = Planner(program.graph, Rules(program.graph, CPU))
+    profiles = {}
+    for run, profile in planner.options.profiles.items():
+        assert profiles.setdefault((planner.options.runs[run].signature, run[1] - run[0]), profile) is profile
+    schedules = [schedule for curve in planner.curves for schedule in curve]
+    assert any(segment.way.sliced for schedule in schedules for segment in schedule)
