@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from remat_plan.cost import platforms
 from remat_plan.graph import action, structure
+from remat_plan.planning import planner
 from remat_plan.planning.strategies import registry
 from remat_plan.search import known
 from tests.helpers import searching_quickly
@@ -32,21 +33,25 @@ settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True)
-def own_registries(monkeypatch):
+def own_registries():
     """What a test or an example makes known is gone after it: nothing in the library takes it out again."""
-    for module, name in (
-        (registry, "_BY_NAME"),
-        (structure, "_REGISTRY"),
-        (action, "_ACTIONS"),
-        (platforms, "_BACKENDS"),
-    ):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    names = (registry, "_BY_NAME"), (structure, "_REGISTRY"), (action, "_ACTIONS"), (platforms, "_BACKENDS")
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in names:
+            patch.setattr(module, name, dict(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(autouse=True)
-def nothing_known():
-    """No test finds what another one compiled."""
+def nothing_known(request):
+    """No test finds what another one compiled, nor what another one planned by rules that it changed."""
     known.forget()
+    if "monkeypatch" not in request.fixturenames:
+        yield
+        return
+    planner.forget()
+    yield
+    planner.forget()
 
 
 @pytest.fixture

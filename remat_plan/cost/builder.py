@@ -9,7 +9,7 @@ No tracing happens here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
@@ -104,11 +104,19 @@ class Backward:
 class Rules:
     """What is shared by all programs of one graph on one hardware: backward equations, facts of equations.
 
-    ``spread``: whether its values may lie on several devices along axes that their types do not show.
+    ``spread``: whether its values may lie on several devices along axes that their types do not show. ``identity``:
+    equal for programs whose schedules cost the same, if anything is to be remembered of them.
     """
 
-    def __init__(self, graph: Graph, hardware: Hardware, facts: FactBook | None = None, spread: bool = False):
-        self.graph, self.hardware, self.spread = graph, hardware, spread
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        facts: FactBook | None = None,
+        spread: bool = False,
+        identity: Hashable = None,
+    ):
+        self.graph, self.hardware, self.spread, self.identity = graph, hardware, spread, identity
         self.backend = backend_for(hardware)
         self.facts = fact_book(hardware) if facts is None else facts
         self.borders = Borders(graph)

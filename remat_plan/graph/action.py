@@ -74,6 +74,11 @@ def action_of(name: str) -> Action:
     return _ACTIONS[name]
 
 
+def registered_actions() -> tuple[Action, ...]:
+    """Return all actions that are known."""
+    return tuple(_ACTIONS.values())
+
+
 def offered_actions() -> tuple[str, ...]:
     """Return the names of the actions that a search may choose where nothing is said, in the order of their names."""
     return tuple(sorted(name for name, action in _ACTIONS.items() if action.offered))

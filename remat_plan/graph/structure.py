@@ -90,6 +90,11 @@ def register(structure: Structure) -> None:
         _REGISTRY[name] = structure
 
 
+def registered_structures() -> tuple[Structure, ...]:
+    """Return all structures that are known."""
+    return tuple(_REGISTRY.values())
+
+
 def structure_of(op: Op) -> Structure | None:
     """Return the structure that an equation is, if it is one and has regions that can be planned here.
 

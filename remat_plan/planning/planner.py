@@ -5,11 +5,12 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import overload
 
+from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
@@ -28,6 +29,7 @@ from remat_plan.planning.options import MERGE, Options, SegmentOption, find_opti
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
+from remat_plan.small.recent import Recent
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
@@ -116,6 +118,16 @@ def _levels(nodes: Sequence[Leaf | Nest]) -> int:
 _MERGE_SMALL = 12
 """So many equations of a small program may be one segment by themselves."""
 
+_PROGRAMS = 16
+"""Of so many programs the options are remembered, those that were planned last: another budget asks for the same."""
+
+_options: Recent[Hashable, Options] = Recent(_PROGRAMS)
+
+
+def forget() -> None:
+    """Forget the options of all programs."""
+    _options.clear()
+
 
 class Planner:
     """All schedules of one program on one hardware.
@@ -132,8 +144,21 @@ class Planner:
     ):
         self.graph, self.rules = graph, rules
         self.cuts = find_cuts(graph, limits) if cuts is None else cuts
-        self.options = find_options(graph, self.cuts, rules, partial(solve_region, around=limits), merge)
+        self.options = self._options(limits, merge)
         self.problems = make_problems(graph, self.cuts, self.options)
+
+    def _options(self, limits: Limits, merge: int) -> Options:
+        """The options of all runs; those of a program that was planned before in this process are known."""
+
+        def find() -> Options:
+            return find_options(self.graph, self.cuts, self.rules, partial(solve_region, around=limits), merge)
+
+        if self.rules.identity is None or limits.regions:  # regions are told by their addresses
+            return find()
+        key = self.rules.identity, _compat.trace_context(), self.cuts.positions, limits, limits.actions, merge
+        if (known := _options.use(key)) is None:
+            _options.keep(key, known := find())
+        return known
 
     @cached_property
     def curve(self) -> Curve:

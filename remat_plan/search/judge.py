@@ -21,10 +21,13 @@ from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.price import pricing
 from remat_plan.cost.whole_step import StepProgram
+from remat_plan.graph.action import registered_actions
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, is_written
+from remat_plan.graph.structure import registered_structures
 from remat_plan.search.known import KnownProgram
 from remat_plan.small.progress import Progress
+from remat_plan.small.recent import key_of
 from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
@@ -76,7 +79,7 @@ class Judge:
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
         spread |= is_spread(program.call.structs) or may_be_spread(program.call.leaves, target)
-        self.rules = Rules(program.graph, self.hardware, spread=spread)
+        self.rules = Rules(program.graph, self.hardware, spread=spread, identity=(*self.identity, spread))
         self._timelines: dict[Schedule, Timeline] = {}
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}
@@ -208,10 +211,13 @@ class Judge:
         return self._prices[schedule]
 
     @property
-    def identity(self) -> Hashable:
-        """Equal for programs whose schedules cost the same: one program, differentiated alike, on one hardware."""
-        program = self.program
-        return program.fingerprint.digest, program.is_loss, self.hardware, backend_for(self.hardware)
+    def identity(self) -> tuple[Hashable, ...]:
+        """Equal for programs whose schedules cost the same: one program, differentiated alike, on one hardware, what
+        its values may be kept by and its equations may be run by the same."""
+        program, graph = self.program, self.program.graph
+        reads = tuple([(n.given, n.reached, n.operands, n.outputs, n.direct, n.internal_bytes) for n in graph.needs])
+        known = key_of(registered_actions()), key_of(registered_structures())
+        return program.fingerprint.digest, program.is_loss, reads, self.hardware, backend_for(self.hardware), *known
 
     def cost(self, schedule: Schedule) -> tuple[int, float]:
         """The predicted peak and the price of a schedule."""

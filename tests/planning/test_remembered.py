@@ -1,0 +1,82 @@
+"""What is remembered of a program from one plan to the next, and what tells programs apart."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import remat_plan as rp
+from remat_plan.graph.action import Action, register_action
+from remat_plan.planning import planner
+
+W, X = [jnp.eye(16) / 3] * 5, jnp.linspace(0, 1, 16 * 512).reshape(512, 16)
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """How many runs of programs were solved."""
+    found = []
+    solve = planner.find_options
+    monkeypatch.setattr(planner, "find_options", lambda *args: found.append(args) or solve(*args))
+    return found
+
+
+def layers(act):
+    def loss(ws, x):
+        for w in ws:
+            x = act(x @ w)
+        return jnp.sum(x)
+
+    return loss
+
+
+def planned(fn=None, **options):
+    return rp.plan(fn or layers(jnp.sin), W, X, budget="80%", target="cpu", **options)
+
+
+def test_another_budget_solves_nothing_again(solved):
+    first = planned()
+    assert solved
+    solved.clear()
+    again = planned()
+    less = rp.plan(layers(jnp.sin), W, X, budget="60%", target="cpu")
+    assert solved == []
+    assert (again.schedule, again.overhead) == (first.schedule, first.overhead)
+    planner.forget()
+    assert rp.plan(layers(jnp.sin), W, X, budget="60%", target="cpu").schedule == less.schedule
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: planned(layers(jnp.cos)),
+        lambda: planned(argnums=1),
+        lambda: planned(never_recompute=["dot_general"]),
+        lambda: register_action(Action("elsewhere", offered=False)) or planned(),
+    ],
+    ids=["function", "arguments", "constraint", "action"],
+)
+def test_another_program_is_solved(solved, other):
+    planned()
+    solved.clear()
+    other()
+    assert solved
+
+
+def test_a_rule_of_its_own_makes_another_program(solved):
+    def ruled(keeps_operand):
+        @jax.custom_jvp
+        def act(x):
+            return jnp.sin(x)
+
+        @act.defjvp
+        def rule(primals, tangents):
+            (x,), (t,) = primals, tangents
+            y = act(x)
+            return y, t * (x if keeps_operand else y)
+
+        return act
+
+    planned(layers(ruled(True)))
+    solved.clear()
+    planned(layers(ruled(False)))
+    assert solved
