@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from remat_plan.clock.store import Cost, hardware_of
 from remat_plan.cost.builder import Rules
@@ -51,6 +51,7 @@ def plan(
     must_save: Sequence[str] = (),
     must_recompute: Sequence[str] = (),
     never_recompute: Sequence[str] | None = None,
+    never_split: Sequence[str] | Literal[True] = (),
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -76,6 +77,8 @@ def plan(
         must_recompute: ``checkpoint_name`` names of values that are never saved for the backward pass.
         never_recompute: names of primitives that are never recomputed, such as ``"psum"`` or ``"dot_general"``. By
             default, for ``"auto"`` and ``"chain"``, the collectives of the program; ``()`` allows them.
+        never_split: what never runs in slices: ``checkpoint_name`` names of values, or names of primitives such as
+            ``"scan"``; True for no slices at all.
         verify: compile and correct until the compiled peak is within the budget; False trusts the prediction.
         argnums, has_aux: as in ``jax.grad``. A pair that starts with a scalar counts as ``(loss, aux)`` without
             ``has_aux`` too, unless the rest could be a gradient or new parameters.
@@ -113,7 +116,7 @@ def plan(
     started = time.perf_counter()
     row, settings = resolve_strategy(strategy)
     _check_keyword(budget, row, goal, args)
-    constraints = make_constraints(must_save, must_recompute, never_recompute)
+    constraints = make_constraints(must_save, must_recompute, never_recompute, never_split)
     if goal == TIME:
         check_time(row, budget, verify)
     elif goal != MEMORY:

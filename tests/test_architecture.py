@@ -55,6 +55,7 @@ MAY_IMPORT = {
 ASK_NO_NAMES = ("api", "planning", "plans", "rewrite", "report", "results", "search", "small", "traced", "verify")
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
+    ("planning/names.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",
     ("planning/saving.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",
     ("planning/strategies/uniform.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",

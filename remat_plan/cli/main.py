@@ -144,7 +144,9 @@ def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
 
 def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
     names = "budget strategy must_save must_recompute never_recompute verify target cost existing goal"
-    plan = rp.plan(problem.fn, *problem.args, **_asked(options, *names.split()), **problem.options)
+    asked = _asked(options, *names.split())
+    asked["never_split"] = options.never_split == ["all"] or options.never_split
+    plan = rp.plan(problem.fn, *problem.args, **asked, **problem.options)
     if options.search:
         show(plan.search)
         print()

@@ -162,6 +162,9 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (_PLANS, "--never-recompute", {
         **_NAMES, "help": "primitives that are never recomputed, such as dot_general (default: collectives)",
     }),
+    (_PLANS, "--never-split", {
+        **_NAMES, "default": [], "help": "checkpoint_name names or primitives that never run in slices, or `all`",
+    }),
     (_PLANS, "--search", {"action": "store_true", "help": "also show the schedules that were compiled"}),
     ("measure", "--rounds", {
         "metavar": "N", "type": _count(1), "default": 15, "help": "how many times to run both steps (default: 15)",

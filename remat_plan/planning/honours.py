@@ -1,4 +1,4 @@
-"""Whether a schedule respects what a user wants kept, recomputed, or never recomputed, and runs effects once.
+"""Whether a schedule respects what a user wants kept, recomputed, never recomputed or split, and runs effects once.
 
 In: ``Graph``, ``Limits``, a ``Schedule`` or a ``Choice``. Out: yes or no.
 
@@ -22,7 +22,7 @@ def honours(graph: Graph, limits: Limits, schedule: Schedule) -> bool:
     if limits == NO_LIMITS and not graph.apart:
         return True
     if is_written(schedule):  # nobody has looked what is kept there
-        return limits == NO_LIMITS
+        return limits.lets_stay_written
     last = {v: op.index for op in graph.ops for v in op.reads if v in limits.forbidden}
     return all(_honoured(graph, limits, segment, last) for segment in schedule)
 

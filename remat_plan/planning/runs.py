@@ -123,6 +123,7 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
     if limits != NO_LIMITS:
         rows.append(tuple((i in limits.fixed, i in limits.pinned, i in limits.whole) for i in ops))
         rows.append(tuple(v in limits.forbidden for v in local))
+        rows.append(limits.unsplit.isdisjoint(ops))
     values = tuple(local)
     return Run(
         ops=ops,

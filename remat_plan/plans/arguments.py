@@ -7,7 +7,7 @@ arguments, for editors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.graph.argnums import positions
@@ -31,6 +31,7 @@ class Planning(TypedDict, total=False):
     must_save: Sequence[str]
     must_recompute: Sequence[str]
     never_recompute: Sequence[str] | None
+    never_split: Sequence[str] | Literal[True]
     progress: bool | None
 
 
@@ -90,9 +91,8 @@ def make_options(
     check_budget(row, settings, budget is not None)
     existing = planning.get("existing", "replan")
     check_existing(existing)
-    constraints = make_constraints(
-        planning.get("must_save", ()), planning.get("must_recompute", ()), planning.get("never_recompute")
-    )
+    kept = planning.get("must_save", ()), planning.get("must_recompute", ())
+    constraints = make_constraints(*kept, planning.get("never_recompute"), planning.get("never_split", ()))
     verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
     request = Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

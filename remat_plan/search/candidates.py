@@ -162,8 +162,8 @@ class Candidates:
             found = find_schedules(request.strategy, self.task(request))
             if found is not None and not found.schedules:
                 raise ValueError(
-                    f"strategy={request.strategy.name!r} has no schedule that satisfies must_save, must_recompute "
-                    "and never_recompute. Use strategy='auto', or remove a name from them."
+                    f"strategy={request.strategy.name!r} has no schedule that satisfies must_save, must_recompute, "
+                    "never_recompute and never_split. Use strategy='auto', or remove a name from them."
                 )
             self._named[request] = found
         return self._named[request]

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (which allows repeating collectives), "
+_SLICES_ADVICE = "never_split=() (which allows slices), "
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ def find_confirmed(
     graph, timeline = program.graph, judge.timeline(least)
     advice = _ADVICE if checked else ""
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
+    advice += _SLICES_ADVICE if request.constraints.never_split else ""
     advice += UNSEEN_ADVICE if may_be_spread(program.call.leaves, judge.target) and not judge.mapped else ""
     present, verified = peak(judge.baseline), compiles is not None
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, present, verified, judge.device, advice)

@@ -319,6 +319,15 @@ def test_what_is_kept_and_what_is_not_recomputed_can_be_said(run, folder):
     assert code == 1, "all that there is to recompute"
 
 
+def test_what_is_not_split_can_be_said(run, folder):
+    code, _, err = run("plan", "train.py:problem", *QUICK, "--never-split", "tanh,nothing_of_that_name")
+    assert code == 2
+    assert "never_split: 'nothing_of_that_name' is no name and no primitive" in err
+    for never in ("all", "tanh,dot_general"):
+        code, _, err = run("plan", "train.py:problem", *QUICK, "--never-split", never)
+        assert code == 0, err
+
+
 def test_the_fastest_step_needs_no_budget_and_tells_what_was_tried(run):
     code, out, err = run("plan", "train.py:problem", "--goal", "time", "--search")
     assert (code, err) == (0, "")

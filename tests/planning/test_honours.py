@@ -319,7 +319,9 @@ def test_a_compiled_plan():
 
 
 def test_a_strategy_that_has_none_says_so():
-    text = "has no schedule that satisfies must_save, must_recompute and never_recompute. Use strategy='auto'"
+    text = (
+        "has no schedule that satisfies must_save, must_recompute, never_recompute and never_split. Use strategy='auto'"
+    )
     with pytest.raises(ValueError, match=f"strategy='everything' {text}"):
         rp.plan(scanned, WEIGHTS, X, strategy="everything", must_recompute=["act"], verify=False)
     given_by_hand = rp.plan(scanned, WEIGHTS, X, strategy="nothing", verify=False).schedule

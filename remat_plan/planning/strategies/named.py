@@ -25,7 +25,8 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import around
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.cuts import frontiers
-from remat_plan.planning.limits import check_names, known_names, named_values, names_inside, with_aliases
+from remat_plan.planning.limits import with_aliases
+from remat_plan.planning.names import check_names, known_names, named_values, names_inside
 from remat_plan.planning.runs import SMALL_SHARE
 from remat_plan.planning.saving import may_nest, plain_segment
 from remat_plan.planning.strategies.chains import is_alone, one_segment

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from remat_plan.graph.schedule import Schedule, Segment
 from remat_plan.graph.valid import check_schedule
-from remat_plan.planning.limits import name_list
+from remat_plan.planning.names import name_list
 from remat_plan.planning.strategies.records import (
     CHECKED,
     NO_SETTINGS,
