@@ -44,7 +44,8 @@ def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
 
     Between the forward and the backward pass only the arguments and results are kept of a slice; the backward pass runs
     each slice again. If ``fn`` returns one scalar that is linear in sums over the axis (a loss that is a mean over
-    tokens), its gradient is made in the forward pass instead, and nothing runs twice.
+    tokens, with or without a penalty on weights), its gradient is made in the forward pass instead, and nothing runs
+    twice.
 
     Args:
         fn: any function of arrays without effects. It must keep the axis apart: what it makes along the axis depends

@@ -18,6 +18,10 @@ def loss(x, w, labels):
     return jnp.mean(jax.nn.logsumexp(logits, axis=1) - picked)
 
 
+def penalised(x, w, labels):
+    return loss(x, w, labels) + 1e-2 * jnp.sum(w**2)
+
+
 def attention(q, k, v):
     return jax.nn.softmax(q @ k.T) @ v
 
@@ -33,6 +37,7 @@ def with_aux(x, w):
 
 EXAMPLES = {
     "loss": (loss, (X, W, LABELS)),
+    "penalised": (penalised, (X, W, LABELS)),
     "attention": (attention, (X, jnp.cos(X), X + 1)),
     "mlp": (tiled, (X, W, W.T)),
     "aux": (with_aux, (X, W)),
@@ -76,7 +81,7 @@ def test_values_and_gradients(name, slices):
     close(jax.jit(jax.grad(split, (0, 1)))(*args[:2]), jax.grad(plain, (0, 1))(*args[:2]))
 
 
-@pytest.mark.parametrize("name", ["loss", "mlp"])
+@pytest.mark.parametrize("name", ["loss", "penalised", "mlp"])
 def test_other_transformations(name):
     fn, (x, w, *rest) = EXAMPLES[name]
     plain, split = scalar(fn, *rest), scalar(rp.split(fn, slices=4), *rest)
@@ -90,8 +95,9 @@ def test_other_transformations(name):
     close(jax.vmap(jax.grad(split), (0, None))(both, w), jax.vmap(jax.grad(plain), (0, None))(both, w), rtol=1e-3)
 
 
-def test_it_is_one_loop_and_no_large_value_is_whole():
-    split = rp.split(loss, slices=4)
+@pytest.mark.parametrize("fn", [loss, penalised])
+def test_it_is_one_loop_and_no_large_value_is_whole(fn):
+    split = rp.split(fn, slices=4)
     program = jax.make_jaxpr(jax.grad(split))(X, W, LABELS)
     assert scans_in(program) == [4], "the gradient is made in the forward pass"
     shapes = {tuple(v.aval.shape) for e in equations_in(program.jaxpr) for v in e.outvars}

@@ -2,7 +2,7 @@
 
 In: ``Graph``, a segment, a value in it, a dimension, a number of slices. Out: ``Sliced``: a ``Graph`` from what the
 segment reads to what leaves it, with one ``lax.scan`` over slices among its equations, or with one equation that makes
-its own gradient (see ``graph.slicer``). It is planned, evaluated and run as any region is; that nothing but its
+its own gradient (see ``graph.slice_loss``). It is planned, evaluated and run as any region is; that nothing but its
 operands is kept of a slice is a ``Choice`` for this scan.
 
 Equal segments share one region.
@@ -22,6 +22,7 @@ from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.merge import identity
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, saving
+from remat_plan.graph.slice_loss import with_gradient
 from remat_plan.graph.slicer import SCOPE, Slicer
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import Borders
@@ -76,7 +77,7 @@ def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
         return None
     slicer = Slicer(graph, apart, way.value, way.slices)
-    run = slicer.run_with_gradient(reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
+    run = with_gradient(slicer, reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
     if run is None:
         return None
 

@@ -209,8 +209,8 @@ class Split(Way):
 
 @dataclass(frozen=True, slots=True)
 class SplitGradient(Split):
-    """The same of a segment that ends in a scalar, linear in the sums of the slices: its gradient is made slice by
-    slice in the forward pass, and nothing runs twice."""
+    """The same of a segment that ends in a scalar, linear in the sums of the slices but for terms that do not depend
+    on them: its gradient is made slice by slice in the forward pass, and nothing runs twice."""
 
     gradient_first: ClassVar[bool] = True
 

@@ -182,52 +182,6 @@ def test_how_often_products_run(argnums, slices):
     assert count(split(program, value, 0, slices, SplitGradient)) == plain
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda w, x: jnp.sum(x @ w) ** 2,
-        lambda w, x: jnp.exp(jnp.sum(x @ w)),
-        lambda w, x: (lambda y: jnp.sum(jnp.sin(y)) / jnp.sum(jnp.cos(y)))(x @ w),
-        lambda w, x: 1.0 / jnp.sum(x @ w),
-        lambda w, x: jnp.sum(jnp.sin(x @ w)) + 1.0,
-        lambda w, x: jnp.sum(x @ w).astype(jnp.int32).astype(jnp.float32),
-        lambda w, x: (jnp.sum(x @ w) * jnp.float32(0.3)).astype(bool).astype(jnp.float32),
-        lambda w, x: jax.lax.div(jnp.sum((x @ w > 0).astype(jnp.int32)), 7).astype(jnp.float32),
-        lambda w, x: jnp.sqrt(jnp.sum(jnp.square(x @ w))),
-        lambda w, x: jnp.sum(jnp.cumsum(x @ w, 0)),
-        lambda w, x: jnp.max(x @ w),
-    ],
-    ids="square exp ratio divisor constant truncated truth floor root stacked largest".split(),
-)
-def test_what_is_not_a_sum_of_slices_has_no_gradient_in_the_forward_pass(fn):
-    program = traced(fn, PARAMS["first"], X)
-    product = next(op.outputs[0] for op in program.graph.ops if op.primitive == "dot_general")
-    assert split(program, product, 0, 3, SplitGradient) is None
-
-
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda w, x: jnp.sum(x @ w),
-        lambda w, x: -jnp.mean(jnp.sin(x @ w)) * 0.1,
-        lambda w, x: jnp.sum(jnp.sin(x @ w)) / jnp.sum(x),
-        lambda w, x: jnp.sum(jnp.sin(x @ w)) * jnp.sum(jnp.square(w)),
-        lambda w, x: (lambda y: jnp.sum(jnp.sin(y)) / 3 - jnp.sum(jnp.cos(y)) * jnp.max(w))(x @ w),
-        lambda w, x: jnp.sum(jnp.sin(x @ w)).astype(jnp.bfloat16).astype(jnp.float32) / 8,
-        lambda w, x: jnp.sum(jnp.sum(x @ w, 0) * w[0]),
-    ],
-    ids="sum mean divided scaled two cast weighted".split(),
-)
-def test_what_is_a_sum_of_slices_has_one(fn):
-    """Factors behind the loop are differentiated too."""
-    args = PARAMS["first"], X
-    program = traced(fn, *args, argnums=(0, 1))
-    product = next(op.outputs[0] for op in program.graph.ops if op.primitive == "dot_general")
-    check_same(
-        program, [split(program, product, 0, 5, SplitGradient)], coarse="bfloat16" in str(jax.make_jaxpr(fn)(*args))
-    )
-
-
 def layer_program(name):
     params, x = layer_arguments()
     return traced(loss_of((name,)), params, x, argnums=(0, 1))

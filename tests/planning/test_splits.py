@@ -54,6 +54,11 @@ def capped(p, x, labels):
     return jnp.mean(high - picked + 1e-4 * high**2)
 
 
+def penalised(p, x, labels):
+    """Weight decay in the loss."""
+    return mean(p, x, labels) + 1e-4 * sum(jnp.sum(jnp.square(w)) for w in jax.tree.leaves(p))
+
+
 def with_accuracy(p, x, labels):
     logits = jnp.sin(x @ p["first"]) @ p["w"]
     loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
@@ -65,7 +70,7 @@ def ways_of(program):
     return list(split_ways(Rules(program.graph, CPU), whole_run(program)))
 
 
-@pytest.mark.parametrize("fn", [mean, masked])
+@pytest.mark.parametrize("fn", [mean, masked, penalised])
 def test_a_head_is_offered_in_slices_of_its_tokens(fn):
     program = traced(fn, PARAMS, X, LABELS)
     ways, run = ways_of(program), whole_run(program)
@@ -113,7 +118,7 @@ def test_runs_that_need_little_are_not_split():
     assert large_runs({(0, 1): 0}) == large_runs({}) == []
 
 
-@pytest.mark.parametrize("fn", [mean, masked, capped])
+@pytest.mark.parametrize("fn", [mean, masked, capped, penalised])
 def test_a_head_is_split_though_cuts_stand_inside_it(fn):
     """The block that ends behind the exponential hands on all logits; the run around it hands on a scalar."""
     graph = traced(fn, PARAMS, X, LABELS).graph

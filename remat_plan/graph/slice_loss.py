@@ -1,0 +1,226 @@
+"""The loss that a segment ends in, slice by slice, with its gradient made in the forward pass.
+
+In: a ``Slicer``, what the segment reads and what leaves it. Out: the segment as a function of what it reads; None
+unless it ends in one scalar that is linear in sums over slices, but for terms that do not depend on them.
+
+Nothing runs twice: the linear part of the loss is a sum of what slices make, so that a slice's part of the gradient is
+known together with its part of the loss, but for the factor that is the loss's cotangent. It is the derivative rule of
+a ``jax.custom_jvp``, so that forward mode, second derivatives and any cotangent are right.
+
+What is added behind the loop and does not depend on the slices (a penalty on weights) is no part of any slice. Within
+slices it counts as zero; it is carried through the operations behind the loop by itself, and added to what the loop
+makes. Its gradient is JAX's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from remat_plan import _compat
+from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.slice_equation import Slice
+from remat_plan.graph.slicer import Slicer, unrows, wide, wide_zeros
+
+_LINEAR = frozenset(
+    {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "name"}
+)
+_ADDITIONS = frozenset({"add", "sub", "add_any"})
+
+
+def with_gradient(slicer: Slicer, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]] | None:
+    """The segment as a function of what it reads, whose gradient is made in the forward pass; see the module docstring.
+
+    What else there is behind the loop (how many labels count, say) is made before it.
+    """
+    if len(leaves) != 1 or slicer.apart.stacked or (tail := _find_tail(slicer, leaves[0])) is None:
+        return None
+    loss = _Loss(slicer, leaves[0], tail)
+    behind = [v for i in tail for v in slicer.graph.ops[i].reads if v not in loss.moving]
+    around = [v for i in slicer.apart.before for v in slicer.graph.ops[i].outputs]
+    before = _makers(slicer.graph, [*behind, *around], reads)
+
+    def run(*args: Any) -> list[Any]:
+        env = dict(zip(reads, args, strict=True))
+        slicer.run_whole(before, env)
+        made, beside = loss(env), loss.terms_beside(env)
+        return [made if beside is None else made + beside]
+
+    return run
+
+
+def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
+    """The operations behind the loop that depend on the value that is split; None unless they are linear in it."""
+    graph, found = slicer.graph, []
+    moving = _depending(slicer).intersection(slicer.apart.sums)
+    for index in slicer.apart.after:
+        op = graph.ops[index]
+        moves = [v in moving for v in op.operands]
+        if any(moves):
+            if not _is_linear(op, moves):
+                return None
+            moving.update(op.outputs)
+            found.append(index)
+    return found if loss in moving and graph.values[loss].aval.shape == () else None
+
+
+def _depending(slicer: Slicer) -> set[int]:
+    """The values that are made of the one that the segment is split by."""
+    found, ops = {slicer.value}, slicer.graph.ops
+    for index in sorted([i for i, _ in slicer.apart.axes] + list(slicer.apart.after)):
+        if not found.isdisjoint(ops[index].reads):
+            found.update(ops[index].outputs)
+    return found
+
+
+def _makers(graph: Graph, values: Sequence[int], reads: Sequence[int]) -> list[int]:
+    """The operations that make values of what the segment reads, in order."""
+    stack, given, found = list(values), set(reads), set[int]()
+    while stack:
+        v = stack.pop()
+        index = graph.values[v].producer
+        if v not in given and index not in found:
+            found.add(index)
+            stack += graph.ops[index].reads
+    return sorted(found)
+
+
+def _is_linear(op: Op, moving: Sequence[bool]) -> bool:
+    """Whether an operation is linear in those operands that are made of sums, with what is added to them left out."""
+    name = op.primitive
+    if name == "mul":
+        return not all(moving)
+    kinds = [_compat.is_float(a.aval) for a in (*op.eqn.invars, *op.eqn.outvars)]
+    if name == "div":
+        return not moving[1] and all(kinds)
+    if name == "convert_element_type" and not kinds[-1]:
+        return False
+    return name in _ADDITIONS or name in _LINEAR
+
+
+class _Loss:
+    """The scalar that a segment ends in: of the values before the loop, which are ``read`` whole or by rows.
+
+    Attributes:
+        moving: the values behind the loop that depend on the slices.
+        whole: values that each slice reads whole: in the loop, then behind it.
+    """
+
+    def __init__(self, slicer: Slicer, loss: int, tail: Sequence[int]):
+        self.slicer, self.loss, self.tail = slicer, loss, tail
+        self.aval = slicer.graph.values[loss].aval
+        ops = [slicer.graph.ops[i] for i in tail]
+        self.moving = _depending(slicer).intersection(slicer.apart.sums).union(*[op.outputs for op in ops])
+        factors = [v for op in ops if op.primitive not in _ADDITIONS for v in op.reads if v not in self.moving]
+        self.factors = tuple(dict.fromkeys(factors))
+        self.whole = *slicer.apart.whole, *self.factors
+
+    def __call__(self, env: dict[int, Any]) -> Any:
+        """The part of the loss that is a sum over slices; its gradient is made with it."""
+        total = jax.custom_jvp(self.total)
+        total.defjvp(self.derivative, symbolic_zeros=True)
+        return total(*[env[v] for v in self.whole], *[env[v] for v, _ in self.slicer.apart.rows])
+
+    def terms_beside(self, env: dict[int, Any]) -> Any | None:
+        """The part of the loss that no slice has a part of; None where there is none.
+
+        Only what is added, and what is made of it, is computed: sums of zero might be divided by zero.
+        """
+        graph, found = self.slicer.graph, dict[int, Any]()
+        for index in self.tail:
+            op = graph.ops[index]
+            if found.keys() & set(op.reads) or self.adds(op):
+                values = [
+                    found.get(v, _compat.zeros(a.aval)) if v in self.moving else self.read(env, v)
+                    for v, a in zip(op.operands, op.eqn.invars, strict=True)
+                ]
+                found.update(zip(op.outputs, _compat.bind(op.eqn, values), strict=True))
+        return found.get(self.loss)
+
+    def adds(self, op: Op) -> bool:
+        """Whether an operation adds something that does not depend on the slices."""
+        return op.primitive in _ADDITIONS and any(v not in self.moving for v in op.operands)
+
+    def read(self, env: dict[int, Any], v: int) -> Any:
+        return self.slicer.graph.literals[-1 - v] if v < 0 else env[v]
+
+    def part(self, piece: Slice, whole: Sequence[Any], rows: Sequence[Any]) -> Any:
+        """The part of one slice, as if nothing else were added behind the loop."""
+        graph, m = self.slicer.graph, len(self.slicer.apart.whole)
+        made = self.slicer.piece(piece, whole[:m], rows) | dict(zip(self.factors, whole[m:], strict=True))
+        for index in self.tail:
+            op = graph.ops[index]
+            skips = [op.primitive in _ADDITIONS and v not in self.moving for v in op.operands]
+            values = [
+                _compat.zeros(a.aval) if skip else self.read(made, v)
+                for v, a, skip in zip(op.operands, op.eqn.invars, skips, strict=True)
+            ]
+            made.update(zip(op.outputs, _compat.bind(op.eqn, values), strict=True))
+        return made[self.loss].astype(wide(self.aval.dtype))
+
+    def total(self, *args: Any) -> Any:
+        """The sum over slices, where no gradient is asked for."""
+        slicer, (whole, rows) = self.slicer, self.divided(args)
+
+        def step(carry: Any, xs: tuple[Any, list[Any]]) -> tuple[Any, None]:
+            return carry + self.part(slicer.slice(xs[0]), whole, xs[1]), None
+
+        made, _ = lax.scan(step, wide_zeros(self.aval), slicer.stacked_rows(rows))
+        if slicer.rest:
+            made += self.part(slicer.last, whole, slicer.last_rows(rows))
+        return made.astype(self.aval.dtype)
+
+    def derivative(self, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """The rule of ``total``: the sum over slices, and its change."""
+        pairs = zip(args, tangents, strict=True)  # what no derivative is taken by needs no gradient
+        moves = [_compat.is_float(jax.typeof(x)) and not isinstance(t, SymbolicZero) for x, t in pairs]
+        made, gradients = self.gradients(args, moves)
+        given = _compat.partition_list(moves, list(tangents))[1]
+        shift = wide_zeros(self.aval)
+        for g, t in zip(gradients, given, strict=True):
+            shift += jnp.vdot(g.astype(t.dtype), t).astype(shift.dtype)
+        return made.astype(self.aval.dtype), shift.astype(self.aval.dtype)
+
+    def gradients(self, args: Sequence[Any], moves: Sequence[bool]) -> tuple[Any, list[Any]]:
+        """The sum over slices, and its gradients by those arguments that move."""
+        slicer, (whole, rows) = self.slicer, self.divided(args)
+        lines = [d for (_, d), m in zip(slicer.apart.rows, self.divided(moves)[1], strict=True) if m]
+        moving = _compat.partition_list(self.divided(moves)[0], list(whole))[1]
+
+        def add(sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+            return [a + g.astype(a.dtype) for a, g in zip(sums, parts, strict=True)]
+
+        def step(sums: list[Any], xs: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
+            parts, by_row = self.slice_gradients(slicer.slice(xs[0]), whole, xs[1], moves)
+            return add(sums, parts), by_row
+
+        zeros = [wide_zeros(aval) for aval in (self.aval, *map(jax.typeof, moving))]
+        sums, stacked = lax.scan(step, zeros, slicer.stacked_rows(rows))
+        by_row = [unrows(y, d) for y, d in zip(stacked, lines, strict=True)]
+        if slicer.rest:
+            parts, last = self.slice_gradients(slicer.last, whole, slicer.last_rows(rows), moves)
+            sums = add(sums, parts)
+            by_row = [jnp.concatenate([a, b], axis=d) for a, b, d in zip(by_row, last, lines, strict=True)]
+        return sums[0], [*sums[1:], *by_row]
+
+    def slice_gradients(
+        self, piece: Slice, whole: Sequence[Any], rows: Sequence[Any], moves: Sequence[bool]
+    ) -> tuple[list[Any], list[Any]]:
+        """The part of a slice and its gradients by what is read whole; its gradients by rows."""
+        fixed, moving = _compat.partition_list(moves, [*whole, *rows])
+
+        def of(moving: list[Any]) -> Any:
+            return self.part(piece, *self.divided(_compat.merge_lists(moves, fixed, moving)))
+
+        made, gradients = jax.value_and_grad(of)(moving)
+        count = sum(self.divided(moves)[0])
+        return [made, *gradients[:count]], gradients[count:]
+
+    def divided(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Arguments that are read whole, and those read by rows."""
+        return args[: len(self.whole)], args[len(self.whole) :]
