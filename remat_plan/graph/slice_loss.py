@@ -66,7 +66,8 @@ def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
                 return None
             moving.update(op.outputs)
             found.append(index)
-    return found if loss in moving and graph.values[loss].aval.shape == () else None
+    aval = graph.values[loss].aval
+    return found if loss in moving and aval.shape == () and jnp.issubdtype(aval.dtype, jnp.floating) else None
 
 
 def _depending(slicer: Slicer) -> set[int]:
@@ -101,6 +102,13 @@ def _is_linear(op: Op, moving: Sequence[bool]) -> bool:
     if name == "convert_element_type" and not kinds[-1]:
         return False
     return name in _ADDITIONS or name in _LINEAR
+
+
+def _product(gradient: Any, tangent: Any) -> Any:
+    """The change of a real number along a tangent; JAX's gradients by complex numbers are not conjugated."""
+    if jnp.iscomplexobj(tangent):
+        return jnp.vdot(jnp.conj(gradient), tangent).real
+    return jnp.vdot(gradient, tangent)
 
 
 class _Loss:
@@ -183,7 +191,7 @@ class _Loss:
         given = _compat.partition_list(moves, list(tangents))[1]
         shift = wide_zeros(self.aval)
         for g, t in zip(gradients, given, strict=True):
-            shift += jnp.vdot(g.astype(t.dtype), t).astype(shift.dtype)
+            shift += _product(g.astype(t.dtype), t).astype(shift.dtype)
         return made.astype(self.aval.dtype), shift.astype(self.aval.dtype)
 
     def gradients(self, args: Sequence[Any], moves: Sequence[bool]) -> tuple[Any, list[Any]]:

@@ -8,7 +8,7 @@ from remat_plan.graph.schedule import Segment
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import SplitGradient
-from tests.helpers import flat_gradient, traced, under
+from tests.helpers import assert_trees_close, flat_gradient, plain_gradient, traced, under
 from tests.splitting import check_same, same, split
 
 W = jax.random.normal(jax.random.key(0), (6, 7))
@@ -33,8 +33,9 @@ def penalised(w, x):
         lambda w, x: jnp.sqrt(jnp.sum(jnp.square(x @ w))),
         lambda w, x: jnp.sum(jnp.cumsum(x @ w, 0)),
         lambda w, x: jnp.max(x @ w),
+        lambda w, x: jnp.sum(jnp.exp(1j * (x @ w))).real,
     ],
-    ids="square exp ratio divisor truncated truth floor root stacked largest".split(),
+    ids="square exp ratio divisor truncated truth floor root stacked largest complex".split(),
 )
 def test_what_is_not_a_sum_of_slices_has_no_gradient_in_the_forward_pass(fn):
     program = traced(fn, W, X)
@@ -120,6 +121,17 @@ def test_what_is_added_is_not_divided_by_sums_of_nothing():
         program = traced(loss, W, X, mask)
         run = under(program, split(program, product_of(program), 0, 3, SplitGradient))
         assert jnp.allclose(run(W, X, mask), loss(W, X, mask), equal_nan=True)
+
+
+def test_gradients_by_complex_numbers():
+    def loss(w, x):
+        return jnp.sum(jnp.abs(jnp.sin(x @ w) + 1j * jnp.cos(x @ w)) ** 2) + jnp.sum(jnp.abs(w))
+
+    args = W * (1 + 0.5j), X
+    program = traced(loss, *args, argnums=(0, 1))
+    schedule = split(program, product_of(program), 0, 5, SplitGradient)
+    got, want = flat_gradient(program, schedule)(*args), plain_gradient(program)(*args)
+    assert_trees_close(got, want, 1e-4, 1e-5)
 
 
 def test_a_term_in_16_bits_keeps_its_type():
