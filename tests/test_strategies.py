@@ -45,7 +45,7 @@ def plan_by(name, verify=False):
 def test_the_table():
     table = rp.strategies()
     names = [row.name for row in table]
-    assert len(set(names)) == len(names) == len(table) == 15
+    assert len(set(names)) == len(names) == len(table) == 16
     for row in table:
         assert row.name in table
         assert table[row.name] is row

@@ -38,11 +38,18 @@ _MAX_HULL = 4
 
 
 def split_ways(rules: Rules, run: Run) -> Iterator[Split]:
-    """Yield the ways to run a run in slices."""
-    graph, segment = rules.graph, run.segment(Plain())
-    largest = _largest(graph, run)
-    if largest is None or (size := graph.values[largest].size_bytes) < LEAST_BYTES:
+    """Yield the ways to run a run in slices; none where it makes no large value."""
+    largest = _largest(rules.graph, run)
+    if largest is not None and rules.graph.values[largest].size_bytes >= LEAST_BYTES:
+        yield from ways_to_split(rules, run)
+
+
+def ways_to_split(rules: Rules, run: Run) -> Iterator[Split]:
+    """Yield the ways to run a run in slices, however small its values are."""
+    segment, largest = run.segment(Plain()), _largest(rules.graph, run)
+    if largest is None:
         return
+    size = rules.graph.values[largest].size_bytes
     lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size]
     for slices in SLICES:
         line = next((line for line in lines if line.units % slices == 0), None)

@@ -138,7 +138,7 @@ class Candidates:
         if request not in self._tasks:
             rules, searches = self.rules, bool(request.strategy.sources)
             constraints = request.constraints if searches else request.constraints.by_name()
-            self._tasks[request] = make_task(rules.graph, rules.hardware, constraints, request.settings)
+            self._tasks[request] = make_task(rules.graph, rules.hardware, constraints, request.settings, rules.spread)
         return self._tasks[request]
 
     def keeps_collectives(self, request: Request) -> bool:

@@ -24,14 +24,16 @@ BY_HAND = ("each_block", "dots", "dots_no_batch")
 """What people write on every block."""
 
 
-def make_task(graph: Graph, hardware: Hardware, constraints: Constraints, settings: Settings) -> Task:
+def make_task(
+    graph: Graph, hardware: Hardware, constraints: Constraints, settings: Settings, spread: bool = False
+) -> Task:
     """Return what a strategy is given.
 
     Raises:
         ValueError: constraints that the program does not allow.
     """
     cuts = without_loss(graph, find_cuts(graph, resolve(graph, constraints)))
-    return Task(graph, cuts, hardware, settings)
+    return Task(graph, cuts, hardware, settings, spread=spread)
 
 
 def find_schedules(strategy: Strategy, task: Task) -> Found | None:
@@ -58,7 +60,8 @@ def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
 
     def make(region: Graph, in_loop: bool) -> tuple[Task, tuple[Schedule, ...]]:
         cuts = find_cuts(region, task.cuts.limits.inside(region))
-        inner = Task(region, cuts, task.hardware, task.settings, True)
+        spread = task.spread and region.in_place is None  # inside a map over the devices all is on one
+        inner = Task(region, cuts, task.hardware, task.settings, True, spread)
         one = in_loop or len(cuts.positions) == 2  # a branch may hold many layers, one after another
         layer = strategy.layer is not None and one and not holds_structure(region)
         find = strategy.layer if layer else strategy.find

@@ -5,6 +5,7 @@ In: a structure, the schedules that the strategy makes of the regions inside it.
     strategy                        layers written out                  layers under a scan
     each_block, dots(_no_batch)     a segment for each layer            a segment for each step
     speed, collection, mirror       segments between cuts or names      the same inside each step
+    split                           the largest blocks in slices        the same inside each step
     memory                          about sqrt(n) frontiers             groups of steps, about sqrt(n) of them
     budgeted                        frontiers whenever b bytes gather   groups of steps of any size
     log                             recursive halving                   groups in groups, about log(n) levels
@@ -175,6 +176,8 @@ def with_choices(schedule: Schedule, choices: dict[int, Choice]) -> Schedule:
     """Return a schedule in which structures are run by choice, inside segments as well as outside."""
 
     def changed(segment: Segment) -> Segment:
+        if segment.way.sliced:
+            return segment  # its slices are run as they are
         if segment.children:
             return segment.with_parts(schedule=with_choices(segment.children, choices))
         inside = tuple((i, choice) for i, choice in choices.items() if segment.start <= i < segment.end)

@@ -50,6 +50,7 @@ class Task:
         hardware: what equations cost.
         settings: of the strategy.
         inner: whether this is a region inside a loop or a branch of the program.
+        spread: whether its arrays may lie on several devices along axes that their types do not show.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Task:
     hardware: Hardware
     settings: Settings = NO_SETTINGS
     inner: bool = False
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,16 @@ _ROWS = (
         Finder("uniform", "layer_of_plain_dots"),
     ),
     Strategy(
+        "split",
+        "Luo et al. 2024, arXiv 2407.15892 (mini-sequences)",
+        "runs the blocks that need most memory slice by slice, recomputes nothing else",
+        "what all layers keep sets the peak; auto splits too, and recomputes",
+        SEARCHED,
+        "",
+        Finder("split", "find_split"),
+        Finder("laws", "each_step"),
+    ),
+    Strategy(
         "nothing",
         f"{_STOCK} on the function, nothing_saveable",
         "one jax.checkpoint around everything, saving nothing",

@@ -114,7 +114,7 @@ class Mirror:
 # fmt: off
 StrategyName = Literal[
     "auto", "chain", "memory", "budgeted", "log", "binomial", "speed", "collection", "mirror", "milp",
-    "each_block", "dots", "dots_no_batch", "nothing", "everything",
+    "each_block", "dots", "dots_no_batch", "split", "nothing", "everything",
 ]
 # fmt: on
 """The strategies that are there without ``register_strategy``, for editors to complete."""
