@@ -1,15 +1,18 @@
 """A function that runs slice by slice along one axis: ``rp.split``.
 
-In: a function of arrays, a dimension of its arguments, a number of slices. Out: the same function as a loop over
-slices. It lowers what recomputation cannot: the memory that one place needs (logits, attention scores, a hidden layer).
+In: a function of arrays, a dimension of its arguments, a number of slices or of bytes. Out: the same function as a loop
+over slices. It lowers what recomputation cannot: the memory that one place needs (logits, attention scores, a hidden
+layer).
 
 The arguments that are sliced are given a name, so that in the trace the axis starts at the equations which give it; it
-spreads from there as it does in a plan (``graph.apart``).
+spreads from there as it does in a plan (``graph.apart``). Given bytes, the number of slices is found when the function
+is first traced, once for each program (``plans.fewest``).
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, cast
@@ -17,7 +20,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+from remat_plan import _compat
 from remat_plan.graph.apart import Apart, find_apart
+from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, refuse_bound_linen
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is
@@ -25,11 +30,18 @@ from remat_plan.graph.slicer import Slicer
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Plain, Segment, Split, SplitGradient
+from remat_plan.plans.book import program_digest
+from remat_plan.plans.fewest import fewest_slices, numbers_of_slices
 from remat_plan.results.places import effect_places, equation_text, value_text
+from remat_plan.search.judge import Judge
+from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
+from remat_plan.small.progress import Progress
+from remat_plan.small.recent import Recent
 from remat_plan.small.wording import short
-from remat_plan.traced.programs import Program, trace_function
-from remat_plan.traced.reuse import Emissions
+from remat_plan.traced.programs import Program, traced_function
+from remat_plan.traced.reuse import MOST_SHAPES, Emissions
+from remat_plan.verify.targets import resolve
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -39,8 +51,10 @@ _NAME = "remat_plan_axis"
 
 
 @door
-def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
-    """Return ``fn`` run in ``slices`` slices along one axis, one slice after the other.
+def split(
+    fn: Callable[P, R], *, axis: Any = 0, slices: int | None = None, budget: int | str | float | None = None
+) -> Callable[P, R]:
+    """Return ``fn`` run in slices along one axis, one slice after the other.
 
     Between the forward and the backward pass only the arguments and results are kept of a slice; the backward pass runs
     each slice again. If ``fn`` returns one scalar that is linear in sums over the axis (a loss that is a mean over
@@ -55,6 +69,11 @@ def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
             same axis is sliced with it, whether or not it is named (the labels of a loss).
         slices: how many slices; at least 2, and at most what the axis has room for. Where they do not divide it, the
             last slice is smaller, and there may be fewer.
+        budget: instead of ``slices``, bytes on one device, as in ``plan``: the fewest slices are used with which the
+            compiled gradient step of ``fn`` alone fits, if possible such that they divide the axis. The step is that of
+            ``rp.checkpoint``: arguments, cotangents of the results, results, gradients, temporaries. The number is
+            found when ``fn`` is first traced, for the attached device, once for each set of input shapes; where ``fn``
+            fits as it is, it is left so.
 
     Returns:
         A function of the same arguments, with the same results up to rounding: those along the axis put together, those
@@ -62,6 +81,7 @@ def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
         ``jvp``, ``vmap`` and their combinations; jit it, since each call outside of ``jit`` traces ``fn``.
 
     Raises:
+        BudgetError: when called, if no number of slices meets the budget; ``.minimum_bytes`` is the least reached.
         TypeError, ValueError: an argument is wrong, or (when called) an equation does not keep the axis apart; the
             message names the equation, its line and what it reads.
 
@@ -75,13 +95,12 @@ def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
         >>> gradient = jax.grad(rp.split(loss, axis=0, slices=8), 1)(x, w, labels)
         >>> bool(jnp.allclose(gradient, jax.grad(loss, 1)(x, w, labels), atol=1e-6))
         True
+        >>> gradient = jax.grad(rp.split(loss, budget="70%"), 1)(x, w, labels)  # as few slices as that takes
+        >>> bool(jnp.allclose(gradient, jax.grad(loss, 1)(x, w, labels), atol=1e-6))
+        True
     """
     check_function(fn, "rp.split needs")
-    if isinstance(slices, bool) or not isinstance(slices, int):
-        raise TypeError(f"slices={short(slices)}: give an integer of at least 2.")
-    if slices < 2:
-        raise ValueError(f"slices={slices}: give an integer of at least 2; one slice is the function itself.")
-    emissions = Emissions(functools.partial(_schedule, slices=slices), "keep")
+    emissions = Emissions(_asked(slices, budget), "keep")
 
     @functools.wraps(fn, updated=())
     def in_slices(*args: Any, **kwargs: Any) -> Any:
@@ -95,9 +114,30 @@ def split(fn: Callable[P, R], *, axis: Any = 0, slices: int) -> Callable[P, R]:
                 leaves[n] = checkpoint_name(leaves[n], f"{_NAME}:{n}:{d}")
             return fn(*jax.tree.unflatten(tree, leaves), **kwargs)
 
-        return emissions(trace_function(named, args, kwargs))
+        call = make_function_call(named, args, kwargs)
+        moving = None if budget is None else _compat.perturbed(call.leaves)
+        if moving is not None and any(moving):  # the gradients that are asked for are those that must fit
+            call = replace(call, differentiated=moving)
+        return emissions(traced_function(*call.trace()))
 
     return cast(Callable[P, R], in_slices)
+
+
+def _asked(slices: Any, budget: Any) -> Callable[[Program], Schedule]:
+    """What makes the schedule of a program; errors for what is no number of slices and no bytes."""
+    if slices is not None and budget is not None:
+        raise ValueError(
+            f"slices={short(slices)} and budget={short(budget)}: give one of them; a budget finds the number of slices."
+        )
+    if budget is not None:
+        return _Fitting(parse_budget(budget))
+    if slices is None:
+        raise ValueError("rp.split: give a number of slices, such as slices=8, or a budget, such as budget='2GB'.")
+    if isinstance(slices, bool) or not isinstance(slices, int):
+        raise TypeError(f"slices={short(slices)}: give an integer of at least 2.")
+    if slices < 2:
+        raise ValueError(f"slices={slices}: give an integer of at least 2; one slice is the function itself.")
+    return functools.partial(_schedule, slices=slices)
 
 
 def _dimensions(axis: Any, args: Sequence[Any]) -> dict[int, int]:
@@ -141,34 +181,89 @@ class _WithoutGradient(Split):
         env.update(zip(leaves, run(*[emitter.read(env, v) for v in reads]), strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The axis of a program's named arguments: that of a ``dimension`` of a ``value``."""
+
+    borders: Borders
+    value: int
+    dimension: int
+    apart: Apart
+
+    def in_slices(self, slices: int) -> Schedule:
+        """The schedule for a number of slices; the gradient is made in the forward pass where it can be."""
+        graph = self.borders.graph
+        whole, asked = Segment(0, len(graph.ops)), (self.value, self.dimension, slices)
+        for kind in (SplitGradient, Split):
+            if (found := sliced(self.borders, whole, kind(*asked))) is not None:
+                inside = Segment(0, len(found.region.ops), Plain(found.choices))
+                return (replace(whole, way=kind(*asked, (inside,))),)
+        if self.has_gradient:
+            raise ValueError(
+                "rp.split: inside shard_map, the gradient of a value that is equal on all devices would be added up "
+                "over them in each slice. Use rp.split around shard_map, or jax.lax.pvary (pcast) on that value first."
+            )
+        return (replace(whole, way=_WithoutGradient(*asked, (as_is(0, 0),))),)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient goes through what slices make."""
+        return any(self.borders.graph.ops[i].differentiated for i, _ in self.apart.axes)
+
+
 def _schedule(program: Program, slices: int) -> Schedule:
     """The schedule that runs a program in slices along the axis of its named arguments."""
-    graph, borders = program.graph, Borders(program.graph)
-    whole = Segment(0, len(graph.ops))
+    axis = _find_axis(program)
+    if slices > axis.apart.units:
+        text = program.graph.values[axis.value].text
+        raise ValueError(
+            f"slices={slices}: dimension {axis.dimension} of {text} has room for {axis.apart.units} at most."
+        )
+    return axis.in_slices(slices)
+
+
+class _Fitting:
+    """Makes the schedules with the fewest slices that fit a budget; what was found for a program is remembered."""
+
+    def __init__(self, budget: Budget):
+        self.budget = budget
+        self.known: Recent[str, int] = Recent(MOST_SHAPES)
+        self.searching = threading.RLock()
+
+    def __call__(self, program: Program) -> Schedule:
+        axis, digest = _find_axis(program), program_digest(program)
+        if not axis.has_gradient:
+            raise ValueError(
+                f"budget={self.budget.text}: no gradient goes through what is computed along the axis, so there is no "
+                "gradient step to fit. Give a number of slices, such as slices=8."
+            )
+        with self.searching:
+            if (count := self.known.use(digest)) is None:
+                with Progress("remat_plan", None) as shown:
+                    judge = Judge(program, resolve(None), shown)
+                    count, schedule = fewest_slices(
+                        judge, self.budget, numbers_of_slices(axis.apart.units), axis.in_slices
+                    )
+                self.known.keep(digest, count)
+                return schedule
+        return axis.in_slices(count) if count > 1 else program.written
+
+
+def _find_axis(program: Program) -> _Axis:
+    """The axis of a program's named arguments; ``ValueError`` where the program does not keep it apart."""
+    graph = program.graph
     named = [(v.index, int(v.name.rpartition(":")[2])) for v in graph.values if v.name.startswith(f"{_NAME}:")]
     if not named:
         raise ValueError("rp.split: the function does not read the argument that axis names. Name another one.")
-    value, dimension = named[0]
     if places := effect_places(graph) or [equation_text(op.eqn) for op in graph.ops if op.effectful]:
         raise ValueError(
             f"rp.split: an effect must happen once, but slices would repeat it: {', '.join(places)}. Take it out."
         )
-    apart = find_apart(borders, whole, value, dimension)
+    borders, (value, dimension) = Borders(graph), named[0]
+    apart = find_apart(borders, Segment(0, len(graph.ops)), value, dimension)
     _check_apart(graph, apart, named)
     assert apart is not None
-    if slices > apart.units:
-        room = f"dimension {dimension} of {graph.values[value].text} has room for {apart.units} at most"
-        raise ValueError(f"slices={slices}: {room}.")
-    for kind in (SplitGradient, Split):
-        if (found := sliced(borders, whole, kind(value, dimension, slices))) is not None:
-            inside = Segment(0, len(found.region.ops), Plain(found.choices))
-            return (replace(whole, way=kind(value, dimension, slices, (inside,))),)
-    if any(graph.ops[i].differentiated for i, _ in apart.axes):
-        raise ValueError(
-            "rp.split: inside shard_map, the gradient of a value that is equal on all devices would be added up over "
-            "them in each slice. Use rp.split around shard_map, or jax.lax.pvary (pcast) on that value first."
-        )
-    return (replace(whole, way=_WithoutGradient(value, dimension, slices, (as_is(0, 0),))),)
+    return _Axis(borders, value, dimension, apart)
 
 
 def _check_apart(graph: Graph, apart: Apart | None, named: Sequence[tuple[int, int]]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import remat_plan as rp
+from remat_plan import splitting
 
 X = jnp.linspace(-1.0, 1.0, 20 * 8).reshape(20, 8)
 W = jnp.sin(jnp.arange(8.0 * 32)).reshape(8, 32)
@@ -201,10 +202,109 @@ def test_wrong_arguments_of_the_call(options, args, error, told):
         (loss, {"slices": 2.0}, TypeError, "slices=2.0: give an integer"),
         (loss, {"slices": True}, TypeError, "slices=True: give an integer"),
         (3, {"slices": 2}, TypeError, "rp.split needs a function"),
-        (loss, {}, TypeError, "missing a required argument: 'slices'"),
+        (loss, {}, ValueError, "give a number of slices, such as slices=8, or a budget, such as budget='2GB'"),
+        (loss, {"slices": 4, "budget": "2GB"}, ValueError, "slices=4 and budget='2GB': give one of them; a budget"),
+        (loss, {"budget": "2 loaves"}, ValueError, "budget='2 loaves' is not understood"),
+        (loss, {"budget": True}, TypeError, "budget=True: a budget is bytes as an integer"),
         (loss, {"slices": 2, "axes": 0}, TypeError, "Did you mean 'axis'"),
     ],
 )
 def test_wrong_arguments_of_the_door(fn, options, error, told):
     with pytest.raises(error, match=told):
         rp.split(fn, **options)
+
+
+TOKENS = jax.random.normal(jax.random.key(0), (256, 8))
+HEAD = jax.random.normal(jax.random.key(1), (8, 1024))
+MANY = jnp.arange(256)
+LOGITS_BYTES = 4 * 256 * 1024
+
+
+def step_bytes(fn, *argnums):
+    step = jax.jit(jax.value_and_grad(fn, argnums or (0, 1)))
+    memory = step.lower(TOKENS, HEAD, MANY).compile().memory_analysis()
+    return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("fn", "budget"), [(loss, "50%"), (penalised, LOGITS_BYTES // 2), (penalised, "200kB")])
+def test_a_budget_finds_the_fewest_slices(fn, budget):
+    split = rp.split(fn, budget=budget)
+    size = {"50%": step_bytes(fn) // 2, "200kB": 200_000}.get(budget, budget)
+    assert step_bytes(split) <= 1.01 * size
+    program = jax.make_jaxpr(jax.grad(split, (0, 1)))(TOKENS, HEAD, MANY)
+    (slices,) = scans_in(program)
+    assert slices in (2, 4, 8, 16, 32, 64, 128, 256)
+    fewer = rp.split(fn, slices=slices // 2) if slices > 2 else fn
+    assert step_bytes(fewer) > size, "half of them would not fit"
+    close(jax.jit(jax.grad(split, (0, 1)))(TOKENS, HEAD, MANY), jax.grad(fn, (0, 1))(TOKENS, HEAD, MANY))
+
+
+def test_a_budget_that_is_met_leaves_the_function_as_it_is():
+    split = rp.split(loss, budget="100%")
+    assert scans_in(jax.make_jaxpr(jax.grad(split))(TOKENS, HEAD, MANY)) == []
+
+
+def test_a_budget_that_no_number_of_slices_meets():
+    with pytest.raises(rp.BudgetError, match="the lowest compiled peak found.* slices need least.*rp.remat") as caught:
+        jax.grad(rp.split(loss, budget="5kB"), (0, 1))(TOKENS, HEAD, MANY)
+    least = caught.value.minimum_bytes
+    assert 4 * 8 * 1024 < least < LOGITS_BYTES // 4
+    found = rp.split(loss, budget=least)
+    close(jax.jit(jax.grad(found, (0, 1)))(TOKENS, HEAD, MANY), jax.grad(loss, (0, 1))(TOKENS, HEAD, MANY))
+
+
+def test_the_search_is_for_each_program_once(monkeypatch):
+    counted = []
+    search = splitting.fewest_slices
+    monkeypatch.setattr(splitting, "fewest_slices", lambda *args: counted.append(1) or search(*args))
+
+    split = rp.split(lambda x: jnp.sum(jnp.tanh(x @ HEAD) ** 2), budget="50%")
+    for _ in range(2):
+        jax.make_jaxpr(jax.grad(split))(TOKENS)
+    assert len(counted) == 1
+    jax.make_jaxpr(jax.grad(split))(TOKENS[:128])
+    assert len(counted) == 2
+    there = {}
+    inside = rp.split(lambda x: jnp.sum(jnp.tanh(x @ there["w"]) ** 2), budget="50%")
+
+    def closing(w):
+        there["w"] = w
+        return inside(TOKENS)
+
+    for _ in range(2):  # it closes over what is differentiated, so that nothing that was emitted is kept
+        close(jax.jit(jax.grad(closing))(HEAD), jax.grad(lambda w: jnp.sum(jnp.tanh(TOKENS @ w) ** 2))(HEAD), atol=1e-3)
+    assert len(counted) == 3
+
+
+def test_what_is_differentiated_counts():
+    """The gradient of the weights alone needs no gradient of the tokens."""
+    tokens = jnp.tile(TOKENS, (1, 32))
+    weights = jnp.tile(HEAD[:, :64], (32, 1))
+
+    def fn(x, w):
+        return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+    def least(argnums):
+        with pytest.raises(rp.BudgetError) as caught:
+            jax.grad(rp.split(fn, budget="5kB"), argnums)(tokens, weights)
+        return caught.value.minimum_bytes
+
+    assert least(1) + 0.9 * tokens.nbytes < least((0, 1))
+
+
+def test_a_budget_under_other_transformations():
+    split = rp.split(loss, budget="50%")
+    x, labels = jnp.stack([TOKENS, 2 * TOKENS]), jnp.stack([MANY, MANY])
+    found, wanted = (jax.vmap(jax.grad(fn, 1), (0, None, 0))(x, HEAD, labels) for fn in (split, loss))
+    close(found, wanted, rtol=1e-3)
+    tangents = TOKENS, HEAD
+
+    def jvp(fn):
+        return jax.jvp(lambda x, w: fn(x, w, MANY), tangents, tangents)
+
+    close(jvp(split), jvp(loss), rtol=1e-3)
+
+
+def test_a_budget_for_what_has_no_gradient():
+    with pytest.raises(ValueError, match="no gradient goes through .* Give a number of slices, such as slices=8"):
+        rp.split(lambda x, w: jnp.argmax(x @ w, axis=1), budget="50%")(TOKENS, HEAD)

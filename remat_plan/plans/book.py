@@ -127,7 +127,7 @@ class PlanBook:
 
     def plan_for(self, program: Program) -> Plan:
         """The plan of a traced program, made on first use."""
-        digest = _digest(program)
+        digest = program_digest(program)
         with self.planning:
             plan = self.plans.use(digest)
             if plan is None:
@@ -141,7 +141,7 @@ class PlanBook:
         return plan_program(program, resolve(o.target), o.budget, o.request, o.cost, o.progress, started)
 
 
-def _digest(program: Program) -> str:
+def program_digest(program: Program) -> str:
     """The name of a program among plans; where its arrays lie on several devices another one, as its peaks are."""
     digest, layout = program.fingerprint.digest, program.call.layout
     return f"{digest}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:8]}" if layout else digest
