@@ -66,6 +66,10 @@ class Measuring:
                        memory.total_bytes)  # fmt: skip
         return self._known[choice]
 
+    def allows(self, choice: Choice) -> bool:
+        """Whether a choice, which may have been compiled for others, respects the constraints of the marks."""
+        return all(mark.candidates.allows(mark.request, s) for mark, s in zip(self.marks, choice, strict=True))
+
     @property
     def compiles(self) -> int:
         return len(self._known)
@@ -100,7 +104,7 @@ def search_choices(measuring: Measuring, budget_bytes: int, rate: float, held_by
 
     ``rate`` is what a predicted byte is expected to come out at.
     """
-    known = measuring.known.now()
+    known = {choice: memory for choice, memory in measuring.known.now().items() if measuring.allows(choice)}
     if not measuring.has_own_remat:  # the step as written is the one that recomputes nothing
         known[measuring.plain] = measuring.as_written
     left = most_compiles(measuring.target) - 1

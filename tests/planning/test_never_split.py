@@ -82,6 +82,18 @@ def test_decorated_functions_take_it():
         rp.checkpoint(both, budget=BUDGET, never_split=True, verify=False)(PARAMS, X)
 
 
+def test_marks_of_a_training_step_take_it():
+    def step(never):
+        marked = rp.mark(both, never_split=never)
+        return lambda p, x: jax.tree.map(lambda a, g: a - g, p, jax.grad(marked)(p, x))
+
+    fitted = rp.fit(step(()), PARAMS, X, budget=BUDGET)
+    assert fitted.report.planned.peak_bytes <= BUDGET
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.fit(step(True), PARAMS, X, budget=BUDGET)
+    assert caught.value.minimum_bytes > BUDGET
+
+
 def test_a_name_inside_a_loop_holds_for_its_steps_and_for_what_is_around_it():
     graph = traced(scanned, PARAMS, X).graph
     limits = resolve(graph, Constraints((), (), (), ("hidden",)))
