@@ -12,6 +12,7 @@ from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
 from benchmarks.models import MODELS
 from benchmarks.packages import PACKAGES
+from benchmarks.split import PLACES
 
 _MODULES = {
     name: f"benchmarks.{name}"
@@ -23,7 +24,7 @@ _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
-_MODULES |= {"gpu": "benchmarks.gpu.table"}
+_MODULES |= {"split": "benchmarks.split", "gpu": "benchmarks.gpu.table"}
 _MODULES |= {"predict": "benchmarks.predict", "summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -61,6 +62,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
   predict        what each rule of the evaluator gains, by the figures that peaks, architectures and overheads keep
                  (--without RULE, --targets; 20 minutes)
+  split          four published loss heads and five models with one large place: slices chosen, by hand, and none
+                 (--models, --targets; an hour; needs the extra cuda12)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
@@ -88,6 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
     known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES, "architectures": ARCHITECTURES}
+    known["split"] = PLACES
     parser.add_argument("--models", nargs="+", default=(), metavar="model",
                         choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
                         help=f"only these: {', '.join(MODELS)}; "
