@@ -155,7 +155,8 @@ class _Walks:
         operands = tuple([next(places) if o < 0 else o for o in operands])
         name, ins, outs = identity(eqn), [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
         shown = [repr(x) for x in literals], [o < 0 for o in operands]
-        key = None if name is None else (name, *map(tuple, (ins, outs, *shown)), eqn.ctx, self.context)
+        told = _compat.source_line(eqn)  # of whom errors and tables tell
+        key = None if name is None else (name, *map(tuple, (ins, outs, *shown)), eqn.ctx, told, self.context)
         return _Example(key, eqn, operands, literals)
 
     def alike(self, keys: Iterable[Any]) -> tuple[int, ...]:

@@ -23,25 +23,41 @@ def of(fn, *shape):
     return traced(lambda x: jnp.sum(fn(x)), jnp.ones(shape)).graph
 
 
+def double(x):
+    return jnp.sin(x) * 2.0
+
+
 def test_another_program_with_equal_equations_traces_nothing(asked):
-    of(lambda x: jnp.sin(x) * 2.0, 3, 41)
+    of(double, 3, 41)
     assert "sin" in asked
     asked.clear()
-    graph = of(lambda x: jnp.sin(jnp.sin(x) * 2.0), 3, 41)
+    graph = of(lambda x: double(double(x)), 3, 41)
     assert asked == []
-    assert [op.primitive for op in graph.ops] == ["sin", "mul", "sin", "reduce_sum"]
-    of(lambda x: jnp.sin(x) * 2.0, 3, 43)
+    assert [op.primitive for op in graph.ops] == ["sin", "mul", "sin", "mul", "reduce_sum"]
+    of(double, 3, 43)
     assert "sin" in asked, "of another shape"
 
 
-def test_literals_and_settings_tell_equations_apart(asked):
-    of(lambda x: x * 3.0, 5, 47)
+def test_what_stands_elsewhere_is_told_of_itself(asked):
+    of(double, 3, 45)
     asked.clear()
-    of(lambda x: x * 4.0, 5, 47)
+    of(lambda x: jnp.sin(x) * 2.0, 3, 45)
+    assert "sin" in asked, "errors and tables name its own line"
+
+
+def test_literals_and_settings_tell_equations_apart(asked):
+    def times(number):
+        of(lambda x: x * number, 5, 47)
+
+    times(3.0)
+    asked.clear()
+    times(4.0)
     assert "mul" in asked
     asked.clear()
+    times(4.0)
+    assert asked == []
     with jax.default_matmul_precision("highest"):
-        of(lambda x: x * 3.0, 5, 47)
+        times(4.0)
     assert "mul" in asked
 
 

@@ -39,9 +39,8 @@ def beside_sums(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]:
             readers.setdefault(value, []).append(position)
     partners: dict[int, list[int]] = {}
     for position, kernel in enumerate(kernels):
-        if kernel.step.kind not in FUSIBLE:
+        if (shape := _made_shape(kernel.step)) is None:
             continue
-        shape = kernel.step.eqn.outvars[0].aval.shape
         common = {other for value in kernel.reads for other in sums.get(value, ()) if other > position}
         alike = [other for other in common if kernels[other].step.eqn.invars[0].aval.shape == shape]
         if alike and not _depends(kernels, min(alike), position, readers):
@@ -72,10 +71,15 @@ def keep_operands_of_sums(
                     keeps[made].update(reads[made])
 
 
+def _made_shape(step: Step) -> tuple[int, ...] | None:
+    """The shape of what an element-wise step makes; None for others, and for rows of loops, which have no equation."""
+    return None if step.kind not in FUSIBLE or step.eqn is None else step.eqn.outvars[0].aval.shape
+
+
 def _is_made_with(kernel: Kernel, sums: Kernel, shape: tuple[int, ...]) -> bool:
     """Tell whether a kernel is element-wise, shares what it reads with sums and is not read by them."""
     step = kernel.step
-    if step.kind not in FUSIBLE or step.eqn.outvars[0].aval.shape != shape:
+    if _made_shape(step) != shape:
         return False
     return not set(kernel.reads).isdisjoint(sums.reads) and set(step.writes).isdisjoint(sums.reads)
 

@@ -10,12 +10,15 @@ from remat_plan.cost import launches as launches_of
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.gpu import GPU
 from remat_plan.cost.backends.gpu_sums import beside_sums, made_with_sums
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import Kind
+from remat_plan.cost.whole_step import StepProgram
+from tests.helpers import traced
 
 H100 = hardware_for("gpu:h100", "gpu")
 IMAGES, KERNEL = (8, 32, 32, 16), (3, 3, 16, 16)
@@ -177,3 +180,16 @@ def test_a_result_that_many_kernels_read_is_left():
     before, after = ordered(fun, IMAGES, IMAGES, KERNEL)
     assert before[0].step.kind == Kind.CHEAP
     assert after == before
+
+
+def test_rows_that_loops_read_are_no_partners_of_sums():
+    def loss(x, w):
+        def step(total, rows):
+            y = conv(rows, w)
+            return total + jnp.sum((y - jnp.mean(y, (0, 1, 2))) ** 2 * jnp.sum(rows, (0, 1, 2))), None
+
+        return jax.lax.scan(step, 0.0, x.reshape(4, 2, *x.shape[1:]))[0]
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (IMAGES, KERNEL)]
+    program = traced(loss, *shapes, argnums=(0, 1))
+    assert StepProgram(Rules(program.graph, H100)).loss_timeline(program.plain).seconds > 0
