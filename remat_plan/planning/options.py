@@ -26,17 +26,20 @@ from remat_plan.planning.cuts import Cuts, is_small
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
-from remat_plan.planning.runs import Actions, Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.runs import (
+    MERGE,
+    Actions,
+    Run,
+    actions_of,
+    find_runs,
+    op_seconds,
+    planned_problem,
+    stays_plain,
+)
 from remat_plan.planning.saving import is_product, is_unbatched_product
 from remat_plan.planning.splits import large_runs, narrowest, split_ways
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
-
-MERGE = 4
-"""The most blocks that one segment may span by itself (nesting spans more)."""
-
-_MOST_BLOCKS = 4 * MERGE
-"""The most blocks that one segment may span from one major cut to another: so many minor cuts are between them."""
 
 EARLY_SHARE = 0.05
 """Early bytes up to this share of a run's own peak are not worth speaking of."""
@@ -201,8 +204,6 @@ class _Profiler:
 
     def splits(self, run: Run) -> Iterator[SegmentOption]:
         """The ways to run a run in slices."""
-        if self.rules.spread or not run.limits.lets_split(run.ops, run.values):
-            return  # slices of what lies on several devices would be sent from one to the other
         plain = plain_run(self.rules, run)
         for way in split_ways(self.rules, run):
             yield self.outside(run, way, plain, repeats=True)
@@ -227,16 +228,6 @@ def product_selections(graph: Graph, run: Run, problem: SegmentProblem) -> Itera
     for keeps in (is_product, is_unbatched_product):
         products = {i: 0 for i, op in made if problem.saveable[i] and keeps(op)}
         yield min_cut.prune(problem, min_cut.complete(problem, products))
-
-
-def stays_plain(graph: Graph, run: Run) -> bool:
-    """Tell whether a run must stay outside any segment: an equation with an effect, or a user's constraint."""
-    return any(i in graph.apart or i in run.limits.pinned for i in run.ops)
-
-
-def _runs_structure(graph: Graph, run: Run) -> bool:
-    """Tell whether a structure that can be planned is among the operations of a run."""
-    return any(structure_of(graph.ops[i]) is not None for i in run.ops)
 
 
 def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
@@ -305,32 +296,14 @@ def _spread(points: list[Selection], most: int) -> list[Selection]:
     return [points[i] for i in sorted(chosen)]
 
 
-def _major_runs(cuts: Cuts, merge: int) -> dict[int, list[int]]:
-    """Return per major cut those that follow it, up to ``merge`` of them, and not too many blocks away.
-
-    So what can be one segment does not depend on how many minor cuts there are in it.
-    """
-    majors = sorted(cuts.major)
-    return {s: [e for e in majors[i + 1 : i + 1 + merge] if e <= s + _MOST_BLOCKS] for i, s in enumerate(majors)}
-
-
 def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: int = MERGE) -> Options:
     """Solve and profile every run of up to ``merge`` blocks, or blocks between major cuts; see the module docstring.
 
     ``solve`` makes schedules of the regions inside structures.
     """
-    n = len(cuts.positions) - 1
-    major_runs = _major_runs(cuts, merge)
     profiler = _Profiler(graph, rules, solve)
-    runs: dict[tuple[int, int], Run] = {}
-    profiles: dict[tuple[int, int], Profile] = {}
-    for s in range(n):
-        near = range(s + 1, min(s + merge, n) + 1)
-        for e in [*near, *[e for e in major_runs.get(s, []) if e not in near]]:
-            run = make_run(graph, cuts, s, e)
-            if e > s + 1 and (stays_plain(graph, run) or _runs_structure(graph, run)):
-                break
-            runs[s, e], profiles[s, e] = run, profiler.profile(run, e == s + 1)
+    runs = find_runs(graph, cuts, merge)
+    profiles = {(s, e): profiler.profile(run, e == s + 1) for (s, e), run in runs.items()}
     single = {run: p for run, p in profiles.items() if run[1] == run[0] + 1}
     large = large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()})
     split = {runs[run].signature for block in large for run in (block, narrowest(graph, runs, block))}

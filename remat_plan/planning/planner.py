@@ -25,8 +25,8 @@ from remat_plan.planning.cuts import (
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
-from remat_plan.planning.options import MERGE, Options, SegmentOption, find_options, product_selections
-from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.options import Options, SegmentOption, find_options, product_selections
+from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
 from remat_plan.small.recent import Recent

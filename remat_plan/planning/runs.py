@@ -17,6 +17,7 @@ from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.cost.work import work_class
 from remat_plan.graph.action import SAVE, action_of
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import residuals
 from remat_plan.graph.ways import Segment, Way
 from remat_plan.planning.cuts import Cuts
@@ -25,6 +26,12 @@ from remat_plan.solve.min_cut import Offer, SegmentProblem, Selection
 
 Actions = tuple[tuple[int, str], ...]
 """(value, action) of the values that are kept."""
+
+MERGE = 4
+"""The most blocks that one segment may span by itself (nesting spans more)."""
+
+_MOST_BLOCKS = 4 * MERGE
+"""The most blocks that one segment may span from one major cut to another: so many minor cuts are between them."""
 
 SMALL_SHARE = 1e-3
 """Values at most this share of a run's largest value are saved for nothing."""
@@ -135,6 +142,43 @@ def make_run(graph: Graph, cuts: Cuts, start: int, end: int) -> Run:
         signature=tuple(rows),
         limits=limits,
     )
+
+
+def find_runs(graph: Graph, cuts: Cuts, merge: int = MERGE) -> dict[tuple[int, int], Run]:
+    """Return the runs of up to ``merge`` blocks, or blocks between major cuts, by the numbers of their cuts.
+
+    What stays outside of segments, and a structure, are runs by themselves only.
+    """
+    n = len(cuts.positions) - 1
+    major_runs = _major_runs(cuts, merge)
+    found: dict[tuple[int, int], Run] = {}
+    for s in range(n):
+        near = range(s + 1, min(s + merge, n) + 1)
+        for e in [*near, *[e for e in major_runs.get(s, []) if e not in near]]:
+            run = make_run(graph, cuts, s, e)
+            if e > s + 1 and (stays_plain(graph, run) or _runs_structure(graph, run)):
+                break
+            found[s, e] = run
+    return found
+
+
+def _major_runs(cuts: Cuts, merge: int) -> dict[int, list[int]]:
+    """Return per major cut those that follow it, up to ``merge`` of them, and not too many blocks away.
+
+    So what can be one segment does not depend on how many minor cuts there are in it.
+    """
+    majors = sorted(cuts.major)
+    return {s: [e for e in majors[i + 1 : i + 1 + merge] if e <= s + _MOST_BLOCKS] for i, s in enumerate(majors)}
+
+
+def stays_plain(graph: Graph, run: Run) -> bool:
+    """Tell whether a run must stay outside any segment: an equation with an effect, or a user's constraint."""
+    return any(i in graph.apart or i in run.limits.pinned for i in run.ops)
+
+
+def _runs_structure(graph: Graph, run: Run) -> bool:
+    """Tell whether a structure that can be planned is among the operations of a run."""
+    return any(structure_of(graph.ops[i]) is not None for i in run.ops)
 
 
 def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: bool = False) -> SegmentProblem:

@@ -48,9 +48,12 @@ def split_ways(rules: Rules, run: Run) -> Iterator[Split]:
 
 
 def ways_to_split(rules: Rules, run: Run) -> Iterator[Split]:
-    """Yield the ways to run a run in slices, however small its values are."""
+    """Yield the ways to run a run in slices, however small its values are; none where its limits forbid it.
+
+    Slices of what lies on several devices would be sent from one to the other.
+    """
     segment, largest = run.segment(Plain()), _largest(rules.graph, run)
-    if largest is None:
+    if largest is None or rules.spread or not run.limits.lets_split(run.ops, run.values):
         return
     size = rules.graph.values[largest].size_bytes
     lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size]

@@ -14,19 +14,16 @@ small values are split too: whoever asks for this strategy has said so.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Schedule, Segment, as_is
 from remat_plan.graph.slices import region_of
-from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Split
 from remat_plan.planning.blend import joined
-from remat_plan.planning.options import MERGE
 from remat_plan.planning.profile import PlainRun, plain_run
-from remat_plan.planning.runs import Run, make_run
-from remat_plan.planning.saving import plain_segment, stays_plain
+from remat_plan.planning.runs import Run, find_runs
+from remat_plan.planning.saving import plain_segment
 from remat_plan.planning.splits import SLICES, large_runs, narrowest, ways_to_split
 from remat_plan.planning.strategies.records import Found, Task
 
@@ -39,7 +36,7 @@ Ways = tuple[tuple[Split, PlainRun], ...]
 
 def find_split(task: Task) -> Found:
     """Split the runs that need most; a note says how many there are."""
-    runs = _runs(task)
+    runs = {place: run for place, run in find_runs(task.graph, task.cuts).items() if run.values}
     places = _places(task, runs)
     if not places:
         return Found((_schedule(task, {}),), ("nothing that can run in slices needs much memory",))
@@ -61,22 +58,6 @@ def _order(pair: tuple[Split, PlainRun], slices: int, fast: bool) -> tuple[float
     return abs(way.slices - slices), *(cost[::-1] if fast else cost)
 
 
-def _runs(task: Task) -> dict[Place, Run]:
-    """The runs of up to ``MERGE`` blocks; structures, and what stays outside of segments, by themselves only."""
-    graph, cuts = task.graph, task.cuts
-    found = {}
-    for start in range(len(cuts.positions) - 1):
-        for end in range(start + 1, min(start + MERGE, len(cuts.positions) - 1) + 1):
-            first, last = cuts.positions[start], cuts.positions[end]
-            alone = stays_plain(graph, cuts, first, last) or any(structure_of(op) for op in graph.ops[first:last])
-            if alone and end > start + 1:
-                break
-            run = make_run(graph, cuts, start, end)
-            if run.values:
-                found[start, end] = run
-    return found
-
-
 def _places(task: Task, runs: dict[Place, Run]) -> dict[Place, Ways]:
     """Where to split, with the ways to: for each block that needs much the run around it, or else the block."""
     rules = Rules(task.graph, task.hardware, spread=task.spread)
@@ -94,18 +75,11 @@ def _places(task: Task, runs: dict[Place, Run]) -> dict[Place, Ways]:
             if any(place[0] < end and start < place[1] for start, end in found):
                 continue  # it is split already, or a part of it is
             if run.signature not in ways:
-                ways[run.signature] = tuple(_ways(rules, run))
+                ways[run.signature] = tuple([(way, plain_run(rules, run, way)) for way in ways_to_split(rules, run)])
             if ways[run.signature]:
                 found[place] = ways[run.signature]
                 break
     return found
-
-
-def _ways(rules: Rules, run: Run) -> Iterator[tuple[Split, PlainRun]]:
-    """The ways to split a run, as far as its limits let it be."""
-    if not rules.spread and run.limits.lets_split(run.ops, run.values):
-        for way in ways_to_split(rules, run):
-            yield way, plain_run(rules, run, way)
 
 
 def _schedule(task: Task, chosen: dict[Place, Segment]) -> Schedule:
