@@ -6,7 +6,7 @@ layer).
 
 The arguments that are sliced are given a name, so that in the trace the axis starts at the equations which give it; it
 spreads from there as it does in a plan (``graph.apart``). Given bytes, the number of slices is found when the function
-is first traced, once for each program (``plans.fewest``).
+is first traced, once for each program (``plans.fitting_slices``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Plain, Segment, Split, SplitGradient
 from remat_plan.plans.book import program_digest
-from remat_plan.plans.fewest import fewest_slices, numbers_of_slices
+from remat_plan.plans.fitting_slices import fitting_slices, numbers_of_slices
 from remat_plan.results.places import effect_places, equation_text, value_text
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import Budget, parse_budget
@@ -69,11 +69,11 @@ def split(
             same axis is sliced with it, whether or not it is named (the labels of a loss).
         slices: how many slices; at least 2, and at most what the axis has room for. Where they do not divide it, the
             last slice is smaller, and there may be fewer.
-        budget: instead of ``slices``, bytes on one device, as in ``plan``: the fewest slices are used with which the
-            compiled gradient step of ``fn`` alone fits, if possible such that they divide the axis. The step is that of
-            ``rp.checkpoint``: arguments, cotangents of the results, results, gradients, temporaries. The number is
-            found when ``fn`` is first traced, for the attached device, once for each set of input shapes; where ``fn``
-            fits as it is, it is left so.
+        budget: instead of ``slices``, bytes on one device, as in ``plan``: the slices are found with which the compiled
+            gradient step of ``fn`` alone fits and is fastest (mostly the fewest), if possible such that they divide the
+            axis. The step is that of ``rp.checkpoint``: arguments, cotangents of the results, results, gradients,
+            temporaries. The number is found when ``fn`` is first traced, for the attached device, once for each set of
+            input shapes; where ``fn`` fits as it is, it is left so.
 
     Returns:
         A function of the same arguments, with the same results up to rounding: those along the axis put together, those
@@ -223,7 +223,7 @@ def _schedule(program: Program, slices: int) -> Schedule:
 
 
 class _Fitting:
-    """Makes the schedules with the fewest slices that fit a budget; what was found for a program is remembered."""
+    """Makes schedules in slices that fit a budget; what was found for a program is remembered."""
 
     def __init__(self, budget: Budget):
         self.budget = budget
@@ -240,12 +240,10 @@ class _Fitting:
         with self.searching:
             if (count := self.known.use(digest)) is None:
                 with Progress("remat_plan", None) as shown:
-                    judge = Judge(program, resolve(None), shown)
-                    count, schedule = fewest_slices(
-                        judge, self.budget, numbers_of_slices(axis.apart.units), axis.in_slices
-                    )
-                self.known.keep(digest, count)
-                return schedule
+                    judge, counts = Judge(program, resolve(None), shown), numbers_of_slices(axis.apart.units)
+                    (segment, *_) = fitting_slices(judge, self.budget, counts, axis.in_slices)
+                way = segment.way
+                self.known.keep(digest, count := way.slices if isinstance(way, Split) else 1)
         return axis.in_slices(count) if count > 1 else program.written
 
 

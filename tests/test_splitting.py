@@ -227,7 +227,7 @@ def step_bytes(fn, *argnums):
 
 
 @pytest.mark.parametrize(("fn", "budget"), [(loss, "50%"), (penalised, LOGITS_BYTES // 2), (penalised, "200kB")])
-def test_a_budget_finds_the_fewest_slices(fn, budget):
+def test_a_budget_finds_the_fitting_slices(fn, budget):
     split = rp.split(fn, budget=budget)
     size = {"50%": step_bytes(fn) // 2, "200kB": 200_000}.get(budget, budget)
     assert step_bytes(split) <= 1.01 * size
@@ -255,8 +255,8 @@ def test_a_budget_that_no_number_of_slices_meets():
 
 def test_the_search_is_for_each_program_once(monkeypatch):
     counted = []
-    search = splitting.fewest_slices
-    monkeypatch.setattr(splitting, "fewest_slices", lambda *args: counted.append(1) or search(*args))
+    search = splitting.fitting_slices
+    monkeypatch.setattr(splitting, "fitting_slices", lambda *args: counted.append(1) or search(*args))
 
     split = rp.split(lambda x: jnp.sum(jnp.tanh(x @ HEAD) ** 2), budget="50%")
     for _ in range(2):

@@ -43,7 +43,12 @@ class Confirmed:
 
 
 def find_confirmed(
-    judge: Judge, candidates: Candidates, budget_bytes: int, request: Request, compiles: int | None
+    judge: Judge,
+    candidates: Candidates,
+    budget_bytes: int,
+    request: Request,
+    compiles: int | None,
+    advise: Callable[[Schedule], str] = lambda least: "",
 ) -> Confirmed:
     """The fastest schedule found whose peak is within a budget.
 
@@ -55,6 +60,7 @@ def find_confirmed(
         budget_bytes: what has to be met.
         request: what was asked for.
         compiles: so often the program may be compiled; None where predicted peaks count.
+        advise: what else to try, for the schedule that needs least.
 
     Raises:
         BudgetError: nothing fits.
@@ -81,7 +87,7 @@ def find_confirmed(
         peaks[program.plain] = min(peaks.get(program.plain, plain), plain)
     least = min(peaks, key=peaks.__getitem__)
     graph, timeline = program.graph, judge.timeline(least)
-    advice = _ADVICE if checked else ""
+    advice = advise(least) + (_ADVICE if checked else "")
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
     advice += _SLICES_ADVICE if request.constraints.never_split else ""
     advice += UNSEEN_ADVICE if may_be_spread(program.call.leaves, judge.target) and not judge.mapped else ""
