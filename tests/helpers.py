@@ -9,6 +9,7 @@ import importlib.util
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -53,6 +54,22 @@ def searching_quickly():
 def traced(fn, *args, argnums=0, has_aux=False, static_argnums=(), existing="replan", kwargs=None) -> Program:
     """The program of a loss function."""
     return trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
+
+
+def sine_by_rule(keeps_operand):
+    """A sine with a derivative of its own, which reads the operand or the result: the same program but for the rule."""
+
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        y = sine(x)
+        return y, t * (x if keeps_operand else y)
+
+    return sine
 
 
 def under(program, schedule):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.graph import walks
-from tests.helpers import traced
+from tests.helpers import sine_by_rule, traced
 
 
 @pytest.fixture
@@ -62,20 +62,7 @@ def test_literals_and_settings_tell_equations_apart(asked):
 
 
 def test_rules_of_derivatives_are_never_taken_from_another_function():
-    def ruled(keeps_operand):
-        @jax.custom_jvp
-        def fn(x):
-            return jnp.sin(x)
-
-        @fn.defjvp
-        def rule(primals, tangents):
-            (x,), (t,) = primals, tangents
-            y = fn(x)
-            return y, t * (x if keeps_operand else y)
-
-        return fn
-
     for keeps_operand in (True, False, True):
-        graph = of(ruled(keeps_operand), 7, 53)
+        graph = of(sine_by_rule(keeps_operand), 7, 53)
         (need,) = [graph.needs[op.kind] for op in graph.ops if op.primitive == "custom_jvp_call"]
         assert (need.operands, need.outputs) == (((0,), ()) if keeps_operand else ((), (0,)))

@@ -1,12 +1,12 @@
 """What is remembered of a program from one plan to the next, and what tells programs apart."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
 from remat_plan.graph.action import Action, register_action
 from remat_plan.planning import planner
+from tests.helpers import sine_by_rule
 
 W, X = [jnp.eye(16) / 3] * 5, jnp.linspace(0, 1, 16 * 512).reshape(512, 16)
 
@@ -63,20 +63,7 @@ def test_another_program_is_solved(solved, other):
 
 
 def test_a_rule_of_its_own_makes_another_program(solved):
-    def ruled(keeps_operand):
-        @jax.custom_jvp
-        def act(x):
-            return jnp.sin(x)
-
-        @act.defjvp
-        def rule(primals, tangents):
-            (x,), (t,) = primals, tangents
-            y = act(x)
-            return y, t * (x if keeps_operand else y)
-
-        return act
-
-    planned(layers(ruled(True)))
+    planned(layers(sine_by_rule(True)))
     solved.clear()
-    planned(layers(ruled(False)))
+    planned(layers(sine_by_rule(False)))
     assert solved
