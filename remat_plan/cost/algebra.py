@@ -2,8 +2,8 @@
 
 In: an ``Emitter``, an equation, the numbers of what it reads. Out: what it reads instead, or the number of its result.
 
-Only what changes which arrays there are: a sum that scatters into its other summand, a product with a condition, a
-quotient by a broadcast. Products of matrices that are none are in ``lowered``.
+Only what changes which arrays there are: a sum that scatters into its other summand, a product with a condition or
+with one, a quotient by a broadcast. Products of matrices that are none are in ``lowered``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,23 @@ def scatter_into(
         key = state.facts.number((scatter.primitive, *equal_key(scatter.eqn)))
         return state.emit(key, replace(scatter, reads=(other, *where)), (state.sizes[value],))[0]
     return None
+
+
+def factor(state: Emitter, facts: Facts, operands: Sequence[int | None]) -> int | None:
+    """Return the other factor of a product with ones; None for other equations.
+
+    The cotangent of a loss is one, so that what was summed for its gradient is handed on as it is.
+    """
+    if facts.name != "mul" or not is_of_ones(state, facts, operands):
+        return None
+    size = facts.eqn.outvars[0].aval.size
+    pairs = zip(operands, facts.eqn.invars, strict=True)
+    return next((v for v, a in pairs if v is not None and v not in state.ones and a.aval.size == size), None)
+
+
+def is_of_ones(state: Emitter, facts: Facts, operands: Sequence[int | None]) -> bool:
+    """Tell whether an equation reads a number one, or an array of them."""
+    return facts.has_one or not state.ones.isdisjoint(operands)
 
 
 def product(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:

@@ -18,6 +18,8 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
     takes_in    name of a primitive                whether it computes its operands on the way in
     follows     name of a primitive                whether the only readers of its result are computed with it
+    adds        step, the only reader of its       whether it adds its result to what else is read there, in the
+                result                             memory of that
     written     steps, readers of each             the positions of those that are written whatever reads them
     repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
     beside      step, its other readers            whether it is computed again beside its result, which these read

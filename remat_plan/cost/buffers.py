@@ -11,14 +11,13 @@ Limits: no fragmentation.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import groupby
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
 
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.rules import LOOPS, Kind
-from remat_plan.cost.steps import SCATTERS, Program, Step
+from remat_plan.cost.spare import bytes_without, place
+from remat_plan.cost.steps import SCATTERS, Buffer, Program, Step
 
 
 class Buffers:
@@ -30,6 +29,8 @@ class Buffers:
         outputs: the buffers that are handed out.
         owned: those that are no temporaries: of arguments and outputs, and what lives in their memory.
         rows: by kernel, the reductions of rows that it makes on its way.
+        inside_bytes: by kernel that stands for a loop or a branch, what it needs inside beyond the memory of outputs;
+            only where it uses some of that.
     """
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]):
@@ -47,20 +48,62 @@ class Buffers:
         self.outputs = {home.get(v, v) for v in program.outputs} - carried.keys()
         self.owned = self.outputs | program.inputs
         self._write_into_outputs()
+        self.inside_bytes: dict[int, int] = {}
         if program.backend.reuses_outputs:
-            self.owned |= _hosted(self.writes, self.last, self._sizes, self.outputs - program.inputs, self.owned)
+            self._use_outputs(self.outputs - program.inputs)
         for late in self._read_too_late(carried):
             self.last[late] = len(kernels)
             del carried[late]
         self.owned |= carried.keys()
 
-    def reused_bytes(self, position: int, new: Sequence[int], dying: Sequence[int]) -> int:
-        """Bytes of the ``new`` temporaries of a kernel that are written over buffers which it is the last to read."""
+    def written_over(self, position: int, new: Sequence[int], dying: Sequence[int]) -> dict[int, int]:
+        """By buffer that a kernel is the last to read, that of its ``new`` temporaries which is written over it."""
         sizes, carries = self._sizes, self._kernels[position].step.carries
         if carries:
-            return sum(sizes[w] for b, w in carries if self._home.get(b, b) in dying and w in new)
-        into = sizes[new[0]] if new and self._writes_over else 0
-        return into if into and any(sizes[b] == into and b not in self._kept[position] for b in dying) else 0
+            over = {self._home.get(b, b): w for b, w in carries if w in new}
+            return {b: w for b, w in over.items() if b in dying}
+        if not new or not self._writes_over:
+            return {}
+        fits = (b for b in dying if 0 < sizes[b] == sizes[new[0]] and b not in self._kept[position])
+        return dict.fromkeys(itertools.islice(fits, 1), new[0])
+
+    def _use_outputs(self, outputs: set[int]) -> None:
+        """Place temporaries into the memory of outputs, those inside of loops and branches among them.
+
+        Time is counted in steps of bodies. Buffers below two per cent of the largest are left out.
+        """
+        sizes, last, owned = self._sizes, self.last, self.owned
+        born = {buffer: position for position, buffers in enumerate(self.writes) for buffer in buffers}
+        pieces = self._carried_on(born)
+        regions = [(p, k.step.region) for p, k in enumerate(self._kernels) if k.step.region.buffers]
+        long = max((len(region.live_bytes) for _, region in regions), default=1)
+        found: dict[Hashable, Buffer] = {
+            piece[0]: (sizes[piece[0]], long * born[piece[0]], long * last[piece[-1]] + long - 1)
+            for piece in pieces.values()
+            if owned.isdisjoint(piece) and piece[-1] in last
+        }
+        for position, region in regions:
+            for number, (size, first, end) in enumerate(region.buffers):
+                found[position, number] = size, long * position + first, long * position + end
+        floor = max((size for size, _, _ in found.values()), default=0) / 50
+        large = {key: buffer for key, buffer in found.items() if buffer[0] > floor}
+        placed = place(large, [(sizes[b], 0, long * born[b]) for b in outputs if sizes[b] > floor and b in born])
+        owned.update(b for key in placed if isinstance(key, int) for b in pieces[key])
+        for position, region in regions:
+            numbers = [n for n in range(len(region.buffers)) if (position, n) in placed]
+            if numbers:
+                self.inside_bytes[position] = bytes_without(region, numbers)
+
+    def _carried_on(self, born: Mapping[int, int]) -> dict[int, list[int]]:
+        """By first one of them, the buffers that are one piece of memory: what enters a loop and what leaves it."""
+        first, pieces = {b: b for b in born}, {b: [b] for b in born}
+        for position, kernel in enumerate(self._kernels):
+            for before, after in kernel.step.carries:
+                before = self._home.get(before, before)
+                if before in born and after in born and self.last[before] == position:
+                    first[after] = first[before]
+                    pieces[first[before]] += pieces.pop(after, [])
+        return pieces
 
     def _kept_apart(self) -> list[frozenset[int]]:
         """By kernel, the buffers that its result is not written over.
@@ -138,41 +181,3 @@ def _homes(program: Program, kernels: Sequence[Kernel]) -> dict[int, int]:
 def _is_update(step: Step) -> bool:
     """Tell whether a step writes some elements of its first operand anew and takes nothing in, as a scatter does."""
     return step.kind == Kind.OPAQUE and step.primitive in SCATTERS
-
-
-def _hosted(
-    writes: list[tuple[int, ...]], last: Mapping[int, int], sizes: Sequence[int], outputs: set[int], owned: set[int]
-) -> set[int]:
-    """Return the buffers that fit into the memory of an output before it is written (``BufferAssigner``).
-
-    A free span is an output's size and the steps in which nothing is in it. Buffers are placed largest first,
-    buffers of one size in order of birth, each into the span that ends soonest after it. Buffers below two
-    per cent of the largest are left out.
-    """
-    born = {buffer: position for position, buffers in enumerate(writes) for buffer in buffers}
-    temporary = [b for b in born if b not in owned and b in last]
-    floor = max((sizes[b] for b in temporary), default=0) / 50
-    waiting = sorted((b for b in temporary if sizes[b] > floor), key=lambda b: (-sizes[b], born[b], b))
-    spans = sorted((sizes[b], 0, born[b]) for b in outputs if sizes[b] > floor and born.get(b, 0) > 0)
-    found: set[int] = set()
-    for size, group in groupby(waiting, key=sizes.__getitem__):
-        cut = bisect_left(spans, (size, -1, -1))
-        smaller, coming = spans[:cut], [(start, end, room) for room, start, end in spans[cut:]]
-        heapify(coming)
-        ready: list[tuple[int, int, int]] = []  # (end, start, room) of spans that have begun
-        unused: list[tuple[int, int, int]] = []  # (room, start, end), for smaller buffers
-        for buffer in group:
-            begin, end = born[buffer], last[buffer]
-            while coming and coming[0][0] <= begin:
-                start, stop, room = heappop(coming)
-                insort(ready, (stop, start, room))
-            at = bisect_left(ready, (end + 1, -1, -1))
-            if at < len(ready):
-                stop, start, room = ready.pop(at)
-                found.add(buffer)
-                unused.append((room, start, begin))
-                heappush(coming, (end + 1, stop, room))
-        unused.extend((room, start, stop) for stop, start, room in ready)
-        unused.extend((room, start, stop) for start, stop, room in coming)
-        spans = sorted(smaller + [span for span in unused if span[1] < span[2]])
-    return found

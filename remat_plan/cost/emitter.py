@@ -33,7 +33,8 @@ class Emitter:
     nothing; ``asked`` are the steps that were to make one, there already or not. ``inner`` are, of values next to
     convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
     program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
-    loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that follow.
+    loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that follow. ``ones``
+    are the values all of whose elements are known to be one.
     """
 
     def __init__(self, facts: FactBook):
@@ -51,6 +52,7 @@ class Emitter:
         self.planned = False
         self.counters: dict[Any, int] = {}
         self.place = NOBODY
+        self.ones: set[int] = set()
 
     def program(
         self,
@@ -72,6 +74,11 @@ class Emitter:
         self.sizes.append(size)
         self.readers.append(0)
         return len(self.sizes) - 1
+
+    def one(self) -> int:
+        """A value of ones, in no memory."""
+        self.ones.add(number := self.allocate(0))
+        return number
 
     def barrier(self, eqn: Any, reads: list[int]) -> dict[int, int]:
         behind = {}
@@ -114,6 +121,14 @@ class Emitter:
             if self.constants.issuperset(reads):
                 self.constants.update(writes)
         return writes
+
+    def without_fills(self, reads: Iterable[int], over: Sequence[int | None]) -> list[int]:
+        """What a loop reads, without arrays of one literal: it makes them inside (``WhileLoopConstantSinking``).
+
+        Those that it writes ``over`` are there before it.
+        """
+        made = ((v, self.made_by.get(v)) for v in reads)
+        return [v for v, by in made if v in over or by is None or by.reads or by.primitive != "broadcast_in_dim"]
 
     def move(self, eqn: Any, name: str, reads: tuple[int, ...], key: int | None, size: int, library: int = 0) -> int:
         """Add a step that only moves data, such as a broadcast or a copy into another layout."""

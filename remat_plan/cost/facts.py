@@ -15,7 +15,7 @@ from remat_plan import _compat
 from remat_plan.cost.backend import Backend
 from remat_plan.cost.layout import SMALL_BYTES, splits_rows
 from remat_plan.cost.lowered import lowered_jaxpr
-from remat_plan.cost.rules import FUSIBLE, MOVES, REGIONS, Kind, called, eqn_flops, kind_of
+from remat_plan.cost.rules import FILLS, FUSIBLE, MOVES, REGIONS, Kind, called, eqn_flops, kind_of
 from remat_plan.cost.steps import NO_REGION, RegionCost
 from remat_plan.cost.work import ELEMENTWISE, work_class
 
@@ -43,6 +43,7 @@ class Facts:
         work: the class of its FLOPs.
         by_name: whether lowering treats its primitive in a way of its own.
         splits_rows: of a transpose, whether neighbours in memory are none behind it.
+        has_one: of a product, a broadcast or a conversion, whether it reads a literal that is one.
     """
 
     eqn: Any  # kept, so that its id stays its own
@@ -59,6 +60,7 @@ class Facts:
     work: str = ELEMENTWISE
     by_name: bool = False
     splits_rows: bool = False
+    has_one: bool = False
 
 
 class FactBook:
@@ -128,6 +130,7 @@ class FactBook:
             key=None if kind == Kind.REGION or eqn.effects else self.number((name, *equal_key(eqn))),
             by_name=name in _BY_NAME,
             splits_rows=name == "transpose" and splits_rows(shape, range(len(shape)), eqn.params["permutation"]),
+            has_one=(name == "mul" or name in FILLS) and any(_is_one(a) for a in eqn.invars),
         )
 
     def _inner(self, eqn: Any) -> Any | None:
@@ -157,6 +160,11 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
+
+
+def _is_one(atom: Any) -> bool:
+    """Tell whether an operand is the number one."""
+    return _compat.is_literal(atom) and getattr(atom.val, "size", 1) == 1 and bool(atom.val == 1)
 
 
 def _name(eqn: Any) -> str:

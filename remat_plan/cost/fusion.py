@@ -149,6 +149,23 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     return found
 
 
+def _additions(program: Program, links: _Links) -> dict[int, int]:
+    """Return for each product that adds its result to a value, in the memory of that, the step of the sum.
+
+    The value is read by nothing else, and is no argument or output; the carry of a loop is none.
+    """
+    steps, rules = program.steps, program.backend.of("adds")
+    given = (program.inputs - set(program.carried.values())).union(program.outputs)
+    found: dict[int, int] = {}
+    for index, step in enumerate(steps if rules else ()):
+        users = links.users[index]
+        if len(users) == 1 and users[0] >= 0 and any(rule(step, steps[users[0]]) for rule in rules):
+            reads = steps[users[0]].reads
+            if given.isdisjoint(reads) and all(len(links.readers[v]) == 1 for v in reads):
+                found.setdefault(index, users[0])
+    return found
+
+
 class _Grouping:
     """Which kernels compute each step, decided from the last step to the first.
 
@@ -165,7 +182,7 @@ class _Grouping:
             c < 0 and (step.kind in (*FUSIBLE, Kind.REDUCE) or step.primitive in taking)
             for c, step in zip(cluster, steps, strict=True)
         ]
-        self._epilogues = _epilogues(program, links)
+        self._epilogues = _epilogues(program, links) | _additions(program, links)
         self._written = set(self._epilogues.values())
         self._written.update(*[rule(steps, links.users) for rule in backend.of("written")])
         self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]

@@ -25,7 +25,7 @@ from remat_plan.cost.launches import Launches
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
-from remat_plan.cost.steps import Program, RegionCost
+from remat_plan.cost.steps import Buffer, Program, RegionCost
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
@@ -39,6 +39,7 @@ class Timeline:
         argument_bytes, output_bytes: what the caller owns.
         flops, matrix_flops, seconds: of the whole program.
         places: per step the operation of the planned program that it is of, below zero where it is of none.
+        buffers: the temporaries.
     """
 
     live_bytes: tuple[int, ...]
@@ -49,6 +50,7 @@ class Timeline:
     matrix_flops: float
     seconds: float
     places: tuple[int, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -59,6 +61,14 @@ class Timeline:
     def inside_bytes(self) -> int:
         """What is needed at the peak beyond arguments and outputs."""
         return self.peak_bytes - self.argument_bytes - self.output_bytes
+
+    def as_region(self) -> RegionCost:
+        """What this costs as the body of an equation."""
+        own = self.argument_bytes + self.output_bytes
+        floor = max((size for size, _, _ in self.buffers), default=0) / 50  # smaller ones change nothing
+        large = tuple([buffer for buffer in self.buffers if buffer[0] > floor])
+        live = tuple([step - own for step in self.live_bytes]) if large else ()
+        return RegionCost(self.inside_bytes, self.seconds, self.matrix_flops, live, large)
 
     @property
     def peak_step(self) -> int:
@@ -78,7 +88,8 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in buffers.outputs if v not in program.inputs)
     live = argument_bytes + output_bytes + program.around_bytes
-    alive: set[int] = set()
+    alive: dict[int, int] = {}
+    temporaries: list[Buffer] = []
     live_bytes: list[int] = []
     equations: list[Any] = []
     places: list[int] = []
@@ -87,17 +98,21 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     for position, kernel in enumerate(ordered):
         step = kernel.step
         dying = [b for b in buffers.reads[position] if b in alive and buffers.last[b] == position]
+        over: dict[int, int] = {}
         if step.kind != Kind.BARRIER:
             new = [w for w in buffers.writes[position] if w not in buffers.owned]
+            over = buffers.written_over(position, new, dying)
+            inside = buffers.inside_bytes.get(position, step.region.transient_bytes)
             live += sum(sizes[w] for w in new)
-            alive.update(new)
-            live_bytes.append(live - buffers.reused_bytes(position, new, dying) + step.region.transient_bytes)
+            alive.update(dict.fromkeys(new, len(live_bytes)))
+            live_bytes.append(live - sum(sizes[w] for w in over.values()) + inside)
             equations.append(step.eqn)
             places.append(step.place)
             seconds += launches.seconds(position)
             dying += [w for w in new if w not in buffers.last]
         for buffer in dying:
-            alive.discard(buffer)
+            # What is written over ends before that: it is one piece of memory with what takes its place.
+            temporaries.append((sizes[buffer], alive.pop(buffer), len(live_bytes) - 1 - (buffer in over)))
             live -= sizes[buffer]
     return Timeline(
         live_bytes=tuple(live_bytes),
@@ -111,6 +126,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
         ),
         seconds=seconds,
         places=tuple(places),
+        buffers=tuple(temporaries),
     )
 
 
@@ -122,21 +138,23 @@ def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:
 
 def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     """Return what happens inside a region: the worst body's bytes, the seconds of all steps."""
-    name, found = eqn.primitive.name, [RegionCost()]
+    name, found = eqn.primitive.name, list[RegionCost]()
     for key, sub in _compat.named_jaxprs(eqn.params):
         program = lower(sub, fact_book(hardware), eqn if LOOPS.get(name) == key else None)
         timeline = evaluate_program(program, hardware)
-        found.append(RegionCost(timeline.inside_bytes, timeline.seconds, timeline.matrix_flops))
-    worst, seconds, matrix_flops = zip(*found, strict=True)
-    steps = trip_count(eqn)
+        found.append(timeline.as_region())
+    if not found:
+        return RegionCost()
+    worst = max(found, key=lambda region: region.transient_bytes)
+    seconds, matrix_flops = [region.seconds for region in found], [region.matrix_flops for region in found]
     if name == "cond":
-        return RegionCost(max(worst), max(seconds), max(matrix_flops))
-    clearing, clears = 0.0, backend_for(hardware).only("stacks")
+        return worst._replace(seconds=max(seconds), matrix_flops=max(matrix_flops))
+    steps, clearing, clears = trip_count(eqn), 0.0, backend_for(hardware).only("stacks")
     if name == "scan" and clears and clears(False):
         written = sum(fact_book(hardware).bytes(v.aval) for v in eqn.outvars[loop_counts(eqn).carry :])
         clearing = hardware.clearing_seconds(written)
     whole = steps * (sum(seconds) + hardware.loop_seconds) + clearing
-    return RegionCost(max(worst), whole, steps * sum(matrix_flops))
+    return worst._replace(seconds=whole, matrix_flops=steps * sum(matrix_flops))
 
 
 def fact_book(hardware: Hardware) -> FactBook:

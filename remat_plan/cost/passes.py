@@ -88,8 +88,9 @@ class Pass(NamedTuple):
 
     def times(self, count: float) -> Pass:
         """The pass run several times, one after another."""
-        inside, seconds, matrix_flops = self.region
-        return Pass(RegionCost(inside, count * seconds, count * matrix_flops), count * self.flops)
+        region = self.region
+        more = region._replace(seconds=count * region.seconds, matrix_flops=count * region.matrix_flops)
+        return Pass(more, count * self.flops)
 
     def longer(self, seconds: float) -> Pass:
         """The pass with some seconds more."""
@@ -240,7 +241,7 @@ class _Apart:
         looped = self.roles.looped
         around = sum(self.state.counters.values()) if looped else 0
         timeline = evaluate_program(self.state.program(given, wanted, carried, around), self.hardware)
-        made = Pass(RegionCost(timeline.inside_bytes, timeline.seconds, timeline.matrix_flops), timeline.flops)
+        made = Pass(timeline.as_region(), timeline.flops)
         return made.longer(self.hardware.loop_seconds) if looped else made
 
 

@@ -20,7 +20,7 @@ from remat_plan.cost import algebra
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import FactBook, Facts, equal_key
 from remat_plan.cost.layout import dot_sizes
-from remat_plan.cost.rules import LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
+from remat_plan.cost.rules import FILLS, LOOPS, READ_ROW, WRITE_ROW, Kind, loop_counts
 from remat_plan.cost.steps import Program, Step
 
 
@@ -56,12 +56,17 @@ class Lowering(Emitter):
         if kind == Kind.BARRIER:
             behind = self.barrier(eqn, reads)
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
+        if (other := algebra.factor(self, facts, operands)) is not None:
+            return (other,)
         if facts.by_name and (found := self.by_name(facts, reads)) is not None:
             return found
         for rule in self.backend.of("lower", facts.name):
             if (found := rule(self, facts, reads)) is not None:
                 return found
-        return self.step(facts, operands, reads)
+        made = self.step(facts, operands, reads)
+        if facts.name in FILLS and algebra.is_of_ones(self, facts, operands):
+            self.ones.update(made)
+        return made
 
     def call(self, facts: Facts, operands: Sequence[int | None]) -> list[int]:
         """Inline a call."""
@@ -105,18 +110,19 @@ class Lowering(Emitter):
         inner = self.inner_of(self, facts, reads) if self.inner_of else None
         out = facts.out_bytes if inner is None else (self.facts.bytes(facts.eqn.outvars[0].aval, inner),)
         stacks = self.stacks(facts)
-        reads = [*reads, *stacks]
+        over: Sequence[int | None] = ()
+        if facts.name in LOOPS:
+            counts = loop_counts(facts.eqn)
+            over = [*operands[counts.first_carry :][: counts.carry], *stacks]
+            reads = self.without_fills([*reads, *stacks], over)
         unary = full <= 1 or sum([self.sizes[r] for r in set(reads)]) <= sum(out)
         made = Step(tuple(reads), kind, facts.name, facts.eqn, (), facts.flops, facts.region, library, unary)
         made.work, made.splits_rows = facts.work, facts.splits_rows
         writes = self.emit(facts.key, made, out)
         if inner is not None:
             self.inner[writes[0]] = len(facts.eqn.outvars[0].aval.shape), inner
-        if facts.name in LOOPS:
-            counts = loop_counts(facts.eqn)
-            over = [*operands[counts.first_carry :][: counts.carry], *stacks]
-            pairs = zip(over, writes, strict=False)
-            made.carries = tuple([(o, w) for o, w in pairs if o is not None and reads.count(o) == 1])
+        pairs = zip(over, writes, strict=False)
+        made.carries = tuple([(o, w) for o, w in pairs if o is not None and reads.count(o) == 1])
         return writes
 
     def stacks(self, facts: Facts) -> list[int]:

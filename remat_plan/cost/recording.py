@@ -65,6 +65,7 @@ class Recording:
         taken_off = [(place, state.readers[number] - counted[place]) for number, place in mine]
         self._taken_off = [(place, count) for place, count in taken_off if count]
         self._turned = [place for number, place in mine if number in state.turned]
+        self._ones = [place for number, place in self._place_of.items() if number in state.ones]
         self._inner = [(place, state.inner[number]) for number, place in mine if number in state.inner]
         del self._place_of
 
@@ -115,6 +116,7 @@ class Recording:
             state.readers[numbers[place]] += count
         state.turned.update([numbers[place] for place in self._turned])
         state.inner.update([(numbers[place], inner) for place, inner in self._inner])
+        state.ones.update([numbers[place] for place in self._ones])
         state.counters.update(self._counters)
         state.place = self._last_place
         return [None if place is None else numbers[place] for place in self._results]
@@ -134,7 +136,8 @@ class Recordings:
         first: dict[int, int] = {}
         pattern = tuple([first.setdefault(number, place) for place, number in enumerate(given)])
         inner: Any = tuple([state.inner.get(number) for number in first]) if state.inner else ()
-        whole = key, pattern, inner, state.late
+        ones = tuple([number in state.ones for number in first]) if state.ones else ()
+        whole = key, pattern, inner, ones, state.late
         if (known := self._known.get(whole)) is not None:
             return known.repeat(state, [*first])
         if whole in self._known:

@@ -67,6 +67,9 @@ REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 
 _NAMED = ((Kind.CHEAP, CHEAP), (Kind.EXPENSIVE, EXPENSIVE), (Kind.REDUCE, REDUCES), (Kind.REGION, REGIONS))
 
+FILLS = frozenset({"broadcast_in_dim", "convert_element_type"})
+"""What makes arrays of one number of that number."""
+
 LOOPS = {"scan": "jaxpr", "while": "body_jaxpr"}
 """Loops, and the parameter that holds the jaxpr of one step."""
 

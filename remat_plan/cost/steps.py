@@ -25,6 +25,10 @@ ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
 
+Buffer = tuple[int, int, int]
+"""A temporary: its bytes, the first and the last step that it is there in."""
+
+
 class RegionCost(NamedTuple):
     """What an equation with jaxprs inside (a loop, a branch) costs.
 
@@ -32,11 +36,15 @@ class RegionCost(NamedTuple):
         transient_bytes: needed inside, beyond its inputs and outputs (a carry is both).
         seconds: of all its steps.
         matrix_flops: of all its steps, in products and convolutions.
+        live_bytes: of ``transient_bytes``, what is needed in each step of the body; empty where that is not known.
+        buffers: the temporaries of the body.
     """
 
     transient_bytes: int = 0
     seconds: float = 0.0
     matrix_flops: float = 0.0
+    live_bytes: tuple[int, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
 
 
 NO_REGION = RegionCost()

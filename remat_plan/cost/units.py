@@ -163,13 +163,17 @@ class BranchUnit:
 def _largest(passes: Sequence[Pass]) -> Pass:
     """Return the most that one of several passes takes, in every respect."""
     regions, flops = zip(*passes, strict=True)
-    return Pass(RegionCost._make(map(max, zip(*regions, strict=True))), max(flops))
+    worst = max(regions, key=lambda region: region.transient_bytes)
+    seconds, matrix_flops = max(r.seconds for r in regions), max(r.matrix_flops for r in regions)
+    return Pass(worst._replace(seconds=seconds, matrix_flops=matrix_flops), max(flops))
 
 
 def _append(
     state: Lowering, eqn: Any, reads: Sequence[int], sizes: Sequence[int], made: Pass, over: Sequence[int | None] = ()
 ) -> Numbers:
     """Append one step that stands for a whole structure; ``over`` is what its first results are written over."""
+    if over:
+        reads = state.without_fills(reads, over)
     operands = [*reads, *[v for v in over if v is not None and v not in reads]]
     step = Step(tuple(dict.fromkeys(operands)), Kind.REGION, eqn.primitive.name, eqn, (), made.flops, made.region)
     writes = state.emit(None, step, tuple(sizes))

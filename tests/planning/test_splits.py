@@ -127,17 +127,17 @@ def test_a_head_is_split_though_cuts_stand_inside_it(fn):
     assert any(isinstance(o.way, SplitGradient) for o in options)
 
 
-@pytest.mark.parametrize(("kind", "above"), [(Split, 1.1), (SplitGradient, 1.5)])
+@pytest.mark.parametrize(("kind", "below", "above"), [(Split, 0.95, 1.1), (SplitGradient, 0.8, 1.25)])
 @pytest.mark.parametrize("fn", [mean, *(pytest.param(fn, marks=pytest.mark.slow) for fn in (masked, capped))])
-def test_what_is_predicted_is_compiled(fn, kind, above):
-    """With the gradient in the forward pass too much is predicted: about one slice and one gradient of the weights."""
+def test_what_is_predicted_is_compiled(fn, kind, below, above):
+    """With the gradient in the forward pass it is off by up to one gradient of the weights, which is large here."""
     program = traced(fn, PARAMS, X, LABELS)
     judge = Judge(program, resolve("cpu"), Progress("test", False))
     plain, value = judge.predicted_bytes(judge.program.plain), largest(program)
     for slices in (2, 8):
         schedule = split(program, value, program.graph.values[value].aval.ndim - 2, slices, kind)
         predicted, compiled = judge.predicted_bytes(schedule), judge.compiled_bytes(schedule)
-        assert 0.95 * compiled < predicted < above * compiled, slices
+        assert below * compiled < predicted < above * compiled, slices
     assert compiled < 0.5 * plain
 
 

@@ -16,8 +16,17 @@ from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import is_kernel_gradient
+from remat_plan.cost.steps import Step
 
 _CONVOLUTION = frozenset({"conv_general_dilated"})
+
+
+def adds_product(step: Step, reader: Step) -> bool:
+    """Tell whether cuBLAS adds a product to what else a sum reads: both are as large as the sum, of 32 bits or more."""
+    if step.primitive != "dot_general" or reader.primitive not in ("add", "add_any") or len(reader.reads) != 2:
+        return False
+    made, *summed = (step.eqn.outvars[0].aval, *[a.aval for a in reader.eqn.invars])
+    return made.dtype.itemsize >= 4 and all(a.dtype == made.dtype and a.size == made.size for a in summed)
 
 
 def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
@@ -67,6 +76,7 @@ GPU = Backend(
         Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", partial(may_repeat, 1)),
         Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
+        Rule("adds", "adds_products", "GemmRewriter", adds_product),
         Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
         Rule("order", "sums_images", "MultiOutputFusion", beside_sums),
         Rule("joins", "sums_images", "MultiOutputFusion", made_with_sums),

@@ -1,0 +1,57 @@
+"""What cuBLAS does beside a product."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from remat_plan.cost import platforms
+from remat_plan.cost.backends.gpu import GPU, adds_product
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import evaluate, fact_book
+from remat_plan.cost.program import lower
+from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.targets import resolve
+from tests.helpers import CUDA
+
+H100 = hardware_for("gpu:h100", "gpu")
+X = jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
+
+
+def summed(x):
+    """A sum of products that a loop adds up, and that is read after it."""
+    total, _ = lax.scan(lambda c, i: (c + jnp.sin(x + i) @ x, None), jnp.ones_like(x), jnp.arange(3.0))
+    return jnp.sum(jnp.sin(total))
+
+
+def test_a_product_is_added_to_the_sum_so_far_in_its_memory(monkeypatch):
+    """x, the sum, and what is multiplied; without the rule the product beside them."""
+
+    def peak():
+        return evaluate(jax.make_jaxpr(summed)(X), H100).peak_bytes / (4 * 2048**2)
+
+    with_rule = peak()
+    monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("adds_products"))
+    assert (with_rule, peak()) == (pytest.approx(3, abs=0.01), pytest.approx(4, abs=0.01))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec(CUDA), reason="needs the extra cuda12")
+def test_the_compiler_does():
+    assert compile_memory(summed, (X,), resolve("gpu:h100")).total_bytes / (4 * 2048**2) == pytest.approx(3, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("fun", "adds"),
+    [
+        (lambda x: x + x @ x, True),
+        (lambda x: x[0] + x @ x, False),  # a row is no matrix
+        (lambda x: x.astype(jnp.bfloat16) + x.astype(jnp.bfloat16) @ x.astype(jnp.bfloat16), False),
+        (lambda x: x * (x @ x), False),
+    ],
+)
+def test_sums_of_matrices_of_32_bits(fun, adds):
+    steps = lower(jax.make_jaxpr(fun)(X), fact_book(H100)).steps
+    product = next(step for step in steps if step.primitive == "dot_general")
+    assert adds_product(product, steps[-1]) == adds
