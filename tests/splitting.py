@@ -4,7 +4,6 @@ In: a ``Program``, ways to split all or some of it. Out: assertions on values an
 """
 
 import dataclasses
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from remat_plan.graph.schedule import Segment, as_is
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
-from remat_plan.planning import splits
 from remat_plan.planning.cuts import whole_region
 from remat_plan.planning.runs import make_run
 from remat_plan.planning.splits import split_ways
@@ -33,8 +31,7 @@ def whole_run(program):
 def offered(program):
     """The schedules that the planner would be offered for the whole program as one run, were it larger."""
     rules, run = Rules(program.graph, CPU), whole_run(program)
-    with mock.patch.object(splits, "LEAST_BYTES", 0):
-        found = [run.segment(way) for way in split_ways(rules, run)]
+    found = [run.segment(way) for way in split_ways(rules, run, 0)]
     return [tiled(program, segment) for segment in found]
 
 

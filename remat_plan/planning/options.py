@@ -37,7 +37,7 @@ from remat_plan.planning.runs import (
     stays_plain,
 )
 from remat_plan.planning.saving import is_product, is_unbatched_product
-from remat_plan.planning.splits import large_runs, narrowest, split_ways
+from remat_plan.planning.splits import LEAST_SLICE_BYTES, large_runs, narrowest, split_ways
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -205,7 +205,7 @@ class _Profiler:
     def splits(self, run: Run) -> Iterator[SegmentOption]:
         """The ways to run a run in slices."""
         plain = plain_run(self.rules, run)
-        for way in split_ways(self.rules, run):
+        for way in split_ways(self.rules, run, LEAST_SLICE_BYTES):
             yield self.outside(run, way, plain, repeats=True)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:

@@ -32,23 +32,16 @@ time on an H100 by prediction, with it 15 and 24 %."""
 LARGE_SHARE = 0.2
 """Blocks that need less meanwhile than this share of what the largest one needs are not split."""
 
-LEAST_BYTES = 1 << 26
-"""Runs whose largest value has fewer bytes are not split: regions take time to trace, and of models with values of 16
-to 37 MiB (``mlp``, ``vit``, ``cyclegan`` of the benchmarks, at 45 and 25 % of their peaks) no plan is another with
-them."""
+LEAST_SLICE_BYTES = 1 << 20
+"""No slice of the largest value of a run has fewer bytes: regions take time to trace (a perceptron, ``mlp`` of the
+benchmarks, is planned in 8 processor seconds instead of 3). With twice as many ``cyclegan`` at 25 % of its peak takes 47
+instead of 35 % more time by prediction; with four times as many, or none in slices, it is refused."""
 
 _MAX_HULL = 4
 
 
-def split_ways(rules: Rules, run: Run) -> Iterator[Split]:
-    """Yield the ways to run a run in slices; none where it makes no large value."""
-    largest = _largest(rules.graph, run)
-    if largest is not None and rules.graph.values[largest].size_bytes >= LEAST_BYTES:
-        yield from ways_to_split(rules, run)
-
-
-def ways_to_split(rules: Rules, run: Run) -> Iterator[Split]:
-    """Yield the ways to run a run in slices, however small its values are; none where its limits forbid it.
+def split_ways(rules: Rules, run: Run, least_slice_bytes: int) -> Iterator[Split]:
+    """Yield the ways to run a run in slices that have so many bytes; none where its limits forbid it.
 
     Slices of what lies on several devices would be sent from one to the other.
     """
@@ -56,8 +49,9 @@ def ways_to_split(rules: Rules, run: Run) -> Iterator[Split]:
     if largest is None or rules.spread or not run.limits.lets_split(run.ops, run.values):
         return
     size = rules.graph.values[largest].size_bytes
-    lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size]
-    for slices in SLICES:
+    counts = [slices for slices in SLICES if slices * least_slice_bytes <= size]
+    lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size] if counts else []
+    for slices in counts:
         line = next((line for line in lines if line.units % slices == 0), None)
         if line is None:
             continue

@@ -46,7 +46,7 @@ def loss(ws, x):
 def plan_with(monkeypatch, halve):
     monkeypatch.setattr(action, "_ACTIONS", dict(KNOWN))
     action.register_action(halve)
-    return rp.plan(loss, W, X, budget="75%", target="cpu")
+    return rp.plan(loss, W, X, budget="75%", target="cpu", never_split=True)
 
 
 def test_it_is_chosen_where_it_pays(monkeypatch):

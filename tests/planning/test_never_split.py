@@ -26,7 +26,7 @@ BUDGET = 8 << 18  # two values of the size of the logits
 
 @pytest.fixture(autouse=True)
 def _small_values_are_split(monkeypatch):
-    monkeypatch.setattr("remat_plan.planning.splits.LEAST_BYTES", 4 * TOKENS * WORDS)
+    monkeypatch.setattr("remat_plan.planning.options.LEAST_SLICE_BYTES", 4 * TOKENS * WORDS // 32)
 
 
 def head(p, x):

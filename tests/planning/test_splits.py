@@ -28,12 +28,12 @@ X = jax.random.normal(KEYS[2], (4, TOKENS // 4, WIDTH))
 LABELS = jnp.arange(TOKENS).reshape(4, -1) * 3
 
 
-LEAST_BYTES = 4 * TOKENS * WORDS
+LOGIT_BYTES = 4 * TOKENS * WORDS
 
 
 @pytest.fixture(autouse=True)
 def _small_values_are_split(monkeypatch):
-    monkeypatch.setattr("remat_plan.planning.splits.LEAST_BYTES", LEAST_BYTES)
+    monkeypatch.setattr("remat_plan.planning.options.LEAST_SLICE_BYTES", LOGIT_BYTES // max(SLICES))
 
 
 def mean(p, x, labels):
@@ -65,9 +65,9 @@ def with_accuracy(p, x, labels):
     return loss, jnp.mean(jnp.argmax(logits, -1) == labels)
 
 
-def ways_of(program):
-    """What is offered for the whole program as one run; its largest value is just large enough."""
-    return list(split_ways(Rules(program.graph, CPU), whole_run(program)))
+def ways_of(program, least_slice_bytes=0):
+    """What is offered for the whole program as one run."""
+    return list(split_ways(Rules(program.graph, CPU), whole_run(program), least_slice_bytes))
 
 
 @pytest.mark.parametrize("fn", [mean, masked, penalised])
@@ -109,8 +109,10 @@ def test_what_is_not_apart_or_has_effects_is_offered_nothing():
     assert ways_of(traced(lambda n: n * 2.0, 1.0)) == []
 
 
-def test_runs_of_small_values_are_not_split():
-    assert ways_of(traced(mean, PARAMS, X[:, :-1], LABELS[:, :-1])) == []
+def test_slices_have_so_many_bytes():
+    program = traced(mean, PARAMS, X, LABELS)
+    assert {way.slices for way in ways_of(program, LOGIT_BYTES // 8)} == {2, 8}
+    assert ways_of(program, LOGIT_BYTES // 2 + 1) == []
 
 
 def test_runs_that_need_little_are_not_split():

@@ -52,12 +52,13 @@ def test_no_name_is_below_the_least_that_is_named():
 
 def test_what_another_search_compiled_is_a_candidate(monkeypatch):
     """Though this one would not have come to it."""
-    wider = least(lambda: rp.plan(pooled, *POOLED, budget=1))
+    planned = functools.partial(rp.plan, pooled, *POOLED, never_split=True)
+    wider = least(lambda: planned(budget=1))
     monkeypatch.setattr("remat_plan.search.candidates.Candidates.uniform", lambda self, request: ())
-    assert least(lambda: rp.plan(pooled, *POOLED, budget=1)) == wider
-    assert rp.plan(pooled, *POOLED, budget=wider).compiled_peak_bytes == wider
+    assert least(lambda: planned(budget=1)) == wider
+    assert planned(budget=wider).compiled_peak_bytes == wider
     known.forget()
-    assert least(lambda: rp.plan(pooled, *POOLED, budget=1)) > wider
+    assert least(lambda: planned(budget=1)) > wider
 
 
 def test_a_step_reaches_the_least_of_what_is_marked_in_it():

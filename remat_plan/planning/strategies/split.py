@@ -24,7 +24,7 @@ from remat_plan.planning.blend import joined
 from remat_plan.planning.profile import PlainRun, plain_run
 from remat_plan.planning.runs import Run, find_runs
 from remat_plan.planning.saving import plain_segment
-from remat_plan.planning.splits import SLICES, large_runs, narrowest, ways_to_split
+from remat_plan.planning.splits import SLICES, large_runs, narrowest, split_ways
 from remat_plan.planning.strategies.records import Found, Task
 
 Place = tuple[int, int]
@@ -75,7 +75,7 @@ def _places(task: Task, runs: dict[Place, Run]) -> dict[Place, Ways]:
             if any(place[0] < end and start < place[1] for start, end in found):
                 continue  # it is split already, or a part of it is
             if run.signature not in ways:
-                ways[run.signature] = tuple([(way, plain_run(rules, run, way)) for way in ways_to_split(rules, run)])
+                ways[run.signature] = tuple([(way, plain_run(rules, run, way)) for way in split_ways(rules, run, 0)])
             if ways[run.signature]:
                 found[place] = ways[run.signature]
                 break
