@@ -34,8 +34,8 @@ LARGE_SHARE = 0.2
 
 LEAST_SLICE_BYTES = 1 << 20
 """No slice of the largest value of a run has fewer bytes: regions take time to trace (a perceptron, ``mlp`` of the
-benchmarks, is planned in 8 processor seconds instead of 3). With twice as many ``cyclegan`` at 25 % of its peak takes 47
-instead of 35 % more time by prediction; with four times as many, or none in slices, it is refused."""
+benchmarks, is planned in 8 processor seconds instead of 3). With twice as many ``cyclegan`` at 25 % of its peak takes
+47 instead of 35 % more time by prediction; with four times as many, or none in slices, it is refused."""
 
 _MAX_HULL = 4
 
