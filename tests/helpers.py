@@ -42,6 +42,14 @@ def has_module(name: str) -> bool:
         return False
 
 
+def few(cases, keep):
+    """Cases of a parametrised test, of which all but those in ``keep`` are left to the slow tests."""
+    return [
+        case if case in keep else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
 @contextlib.contextmanager
 def searching_quickly():
     """Nothing is refined, in programs of any size: what doors do with a plan does not hang on how good it is."""

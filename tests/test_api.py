@@ -211,6 +211,7 @@ def test_outputs_are_arrays_as_from_jit():
     assert [jax.typeof(x) for x in jax.tree.leaves(got)[:4]] == [jax.typeof(x) for x in jax.tree.leaves(want)[:4]]
 
 
+@pytest.mark.slow
 def test_the_users_own_checkpoints():
     layer = jax.checkpoint(lambda w, x: jnp.tanh(jnp.sin(x @ w) @ w))
 
@@ -285,6 +286,7 @@ def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
     assert pickle.loads(pickle.dumps(curve)) == curve
 
 
+@pytest.mark.slow
 @pytest.mark.full_search
 def test_no_row_of_a_curve_looks_beaten():
     curve = rp.tradeoff(loss, *SHAPES)
@@ -311,6 +313,7 @@ def test_compiler_options_are_accepted_by_jit():
     assert jax.jit(jnp.sin, compiler_options=options)(1.0) == jnp.sin(1.0)
 
 
+@pytest.mark.slow
 def test_half_precision_and_x64():
     half = rp.plan(loss, W.astype(jnp.bfloat16), X.astype(jnp.bfloat16), budget="80%", verify=False)
     assert half.predicted_peak_bytes <= half.budget_bytes
@@ -323,6 +326,7 @@ def test_half_precision_and_x64():
         assert_trees_close(got, jax.grad(loss)(w, x), 1e-9, 1e-12)
 
 
+@pytest.mark.slow
 def test_training_goes_as_without():
     f = rp.remat(loss, strategy="each_block")
 

@@ -277,7 +277,7 @@ def test_public_functions_and_classes_have_docs():
 
 
 EXAMPLES = [path for path in FILES if re.search(r"^ +>>> ", path.read_text(), re.M)]
-LONG = {"api.py", "batch.py", "comparing.py", "fitting.py", "functions.py"}
+LONG = {"api.py", "batch.py", "comparing.py", "fitting.py", "functions.py", "plan.py", "splitting.py"}
 
 
 @pytest.mark.parametrize(

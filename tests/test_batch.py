@@ -117,6 +117,7 @@ def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_pa
     assert measured.rows[1].overhead <= 0
 
 
+@pytest.mark.slow
 def test_nothing_fits():
     sizes = found("150kB", overheads=())
     assert sizes.plain == sizes.largest == 0

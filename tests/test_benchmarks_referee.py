@@ -90,7 +90,7 @@ def test_orders_are_checked():
     "graph",
     [
         pytest.param(linear_chain(16, 64, 32, 48), id="chain"),
-        pytest.param(residual(64, 2, 64), id="residual"),
+        pytest.param(residual(64, 2, 64), id="residual", marks=pytest.mark.slow),
         pytest.param(linear_chain(256, 192, 128, 64, 16, 64, 128), id="chain-long", marks=pytest.mark.slow),
         pytest.param(attention(256, 32), id="attention", marks=pytest.mark.slow),
         pytest.param(wild(2, 6), id="wild", marks=pytest.mark.slow),
@@ -117,6 +117,7 @@ def test_the_evaluator_judges_by_the_same_rules(graph):
 OLD = pytest.mark.skipif(_compat.drops_checkpoint_barriers(), reason="by the rules of old jaxlibs no plan fits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

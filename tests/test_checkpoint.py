@@ -11,7 +11,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan._compat import barriers_hold_cotangents, checkpointed_jaxpr, high_parameters
-from tests.helpers import assert_trees_close, count_equations
+from tests.helpers import assert_trees_close, count_equations, few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -116,9 +116,7 @@ PLANNED = {
 }
 
 
-@pytest.mark.parametrize(
-    "how", ["budget", "remat", *(pytest.param(h, marks=pytest.mark.slow) for h in ("memory", "each_block"))]
-)
+@pytest.mark.parametrize("how", few(["budget", "remat", "memory", "each_block"], ["remat"]))
 def test_any_function_is_planned(how):
     planned = PLANNED[how](mixed)
     assert_trees_close(planned(*MIXED, scale=2.0), mixed(*MIXED, scale=2.0))

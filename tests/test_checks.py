@@ -6,7 +6,7 @@ import pytest
 from jax.experimental import checkify
 
 import remat_plan as rp
-from tests.helpers import assert_trees_close
+from tests.helpers import assert_trees_close, few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -29,8 +29,15 @@ def checked_in_a_loop(w, x):
     return jnp.sum(jax.lax.scan(step, x, None, length=6)[0] ** 2)
 
 
-@pytest.mark.parametrize("loss", [checked, checked_in_a_loop])
-@pytest.mark.parametrize("options", [{"budget": "80%"}, {"strategy": "each_block", "verify": False}], ids=str)
+BUDGET, STRATEGY = {"budget": "80%"}, {"strategy": "each_block", "verify": False}
+CASES = [(options, loss) for options in (BUDGET, STRATEGY) for loss in (checked, checked_in_a_loop)]
+
+
+@pytest.mark.parametrize(
+    ("options", "loss"),
+    few(CASES, [(BUDGET, checked_in_a_loop), (STRATEGY, checked)]),
+    ids=lambda case: case.__name__ if callable(case) else str(case),
+)
 def test_checks_are_reported_from_planned_functions(loss, options):
     """Of a loop that is differentiated too, where JAX itself reports nothing: what runs the checks is planned around."""
 
@@ -65,7 +72,7 @@ def careless(w, x, key):
     return noisy(w, x, key) + noisy(w, x, key)
 
 
-@pytest.mark.parametrize("options", [{"budget": "80%"}, {}, {"strategy": "log"}], ids=str)
+@pytest.mark.parametrize("options", few([{"budget": "80%"}, {}, {"strategy": "log"}], [{"budget": "80%"}]), ids=str)
 def test_keys_are_checked_in_the_function_as_it_is(options):
     key = jax.random.key(0)
     for loss in (noisy, noisy_loop):
@@ -77,6 +84,7 @@ def test_keys_are_checked_in_the_function_as_it_is(options):
         jax.jit(jax.grad(rp.remat(careless, **options)))(W, X, jax.random.key(1))
 
 
+@pytest.mark.slow
 def test_plans_are_made_while_keys_are_checked():
     with jax.debug_key_reuse(True):
         assert not rp.plan(noisy_loop, W, X, jax.random.key(0), budget="60%").is_identity

@@ -26,7 +26,8 @@ def what_is_planned(plan):
     return {key: value for key, value in json.loads(plan.to_json()).items() if key not in ("search", "notes", "digest")}
 
 
-@pytest.mark.parametrize("verify", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("verify", [False, True])
 def test_rows_are_the_plans_that_each_would_be_by_itself(verify):
     """All but how they were found: what was compiled for the other budgets is not compiled again."""
     found = rp.compare(loss, *SHAPES, budgets=["80%", "65%"], verify=verify)
@@ -50,6 +51,7 @@ def test_a_budget_that_cannot_be_met_is_a_row():
     assert (row.minimum_bytes, row.problem) == (caught.value.minimum_bytes, str(caught.value))
 
 
+@pytest.mark.slow
 def test_every_schedule_is_compiled_once(monkeypatch):
     from remat_plan.search import judge
 

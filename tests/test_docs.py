@@ -64,6 +64,7 @@ LONG = {
     "guide.md",
     "loops.md",
     "measuring.md",
+    "migrating.md",
     "strategies.md",
     "structures.md",
     "training.md",

@@ -309,7 +309,7 @@ def test_a_plan_for_another_tree_of_equal_arrays_is_fine(plan):
     assert jnp.allclose(got, loss(W, X))
 
 
-@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("verify", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_below_the_minimum(verify):
     with pytest.raises(rp.BudgetError) as caught:
         rp.plan(loss, W, X, budget="10%", verify=verify)
@@ -461,7 +461,7 @@ def test_one_budget_and_one_strategy_are_compared_as_such():
 
 
 @pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("filtering", ["quiet_remove_frames", "off"])
+@pytest.mark.parametrize("filtering", [pytest.param("quiet_remove_frames", marks=pytest.mark.slow), "off"])
 def test_tracebacks_show_the_users_frames(filtering):
     def grad(w, x):
         return jax.grad(rp.remat(loss, budget="1%", verify=False))(w, x)

@@ -36,7 +36,7 @@ def test_it_trains_within_the_budget_in_every_layout():
     ("arguments", "message"),
     [
         (["--batch", "12"], "--batch and --width must be multiples of 8"),
-        (["--layers", "0"], "--layers 0: give a positive number"),
+        pytest.param(["--layers", "0"], "--layers 0: give a positive number", marks=pytest.mark.slow),
         pytest.param(
             [*TINY, "--layouts", "copies", "--budget", "1KB"], "error: budget 1 kB", marks=pytest.mark.slow, id="1KB"
         ),

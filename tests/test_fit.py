@@ -146,6 +146,7 @@ def test_a_mark_with_a_budget_of_its_own_is_what_is_refused():
     assert caught.value.budget_bytes < caught.value.minimum_bytes
 
 
+@pytest.mark.slow
 def test_other_shapes_are_fitted_anew():
     step = rp.fit(step_with(rp.remat), make_state(4), make_batch(2048), budget="80%")
     first = step.report
@@ -179,6 +180,7 @@ def test_a_step_that_is_jitted_and_one_that_accumulates():
     assert_trees_close(step(make_state(), batches), want, 1e-3, 1e-4)
 
 
+@pytest.mark.slow
 def test_several_marks():
     def half(params, x):
         for w, b in params:
@@ -200,6 +202,7 @@ def test_several_marks():
     assert_trees_close(step(params, x), two_losses(plainly)(make_state(5)[0], x), 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_own_checkpoints_are_planned_anew():
     def with_own(params, batch):
         x, target = batch
@@ -233,6 +236,7 @@ def test_static_arguments_and_leaves_that_are_no_arrays():
     assert names == {"a": "text"}
 
 
+@pytest.mark.slow
 def test_shapes_are_enough_and_other_devices_are_compiled_for():
     structs = jax.eval_shape(lambda: (make_state(), make_batch()))
     report = rp.fit(step_with(rp.remat), *structs, budget="50%", donate_argnums=0).report

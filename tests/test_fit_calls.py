@@ -92,7 +92,10 @@ def test_values_that_are_no_arrays_of_jax():
     assert_trees_close(new, plain(*args, 0.25)[0], 1e-4)
 
 
-@pytest.mark.parametrize("static", [{"static_argnames": ("train", "scale")}, {"static_argnames": "train"}])
+@pytest.mark.parametrize(
+    "static",
+    [pytest.param({"static_argnames": ("train", "scale")}, marks=pytest.mark.slow), {"static_argnames": "train"}],
+)
 def test_arguments_by_name(static, said):
     params, count, x = start()
     step = rp.fit(
@@ -117,6 +120,7 @@ def test_arguments_by_name(static, said):
     assert said() == ["fitting again: train changed from True to False"]
 
 
+@pytest.mark.slow
 def test_static_positions_by_name_and_left_out():
     params, count, x = start()
     step = fit(params, count, x, static_argnums=3)
@@ -126,6 +130,7 @@ def test_static_positions_by_name_and_left_out():
     assert_trees_close(step(params, count, x), plain(params, count, x), 1e-4)
 
 
+@pytest.mark.slow
 def test_a_keyword_that_only_one_call_has():
     params, count, x = start()
     got = fitted()(params, count, x, clip=1e-3)
@@ -151,6 +156,7 @@ def test_what_no_parameter_has(options, error, text):
         fit(*start(), **options)
 
 
+@pytest.mark.slow
 def test_a_weak_type_is_the_same_schedule(said):
     params, count, x = start()
     step = fit(params, count, x)
@@ -172,6 +178,7 @@ def test_other_shapes_are_searched_and_told(said):
     assert said()[1:] == ["fitting again: the structure of the arguments changed"]
 
 
+@pytest.mark.slow
 def test_schedules_that_no_longer_fit_are_searched_anew(said):
     """What is outside of the marks grew: the schedules are checked against the budget, and others are found."""
 

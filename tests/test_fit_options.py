@@ -35,7 +35,10 @@ def small(rows):
     return [jnp.eye(32)] * 6, jnp.ones((rows, 32))
 
 
-@pytest.mark.parametrize("options", [OPTION, {"xla_disable_hlo_passes": "cse_barrier_expander,algsimp"}])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(OPTION, marks=pytest.mark.slow), {"xla_disable_hlo_passes": "cse_barrier_expander,algsimp"}],
+)
 def test_options_are_those_of_the_search_and_of_the_step(monkeypatch, options):
     """One that plans need too is as the user says."""
     jitted, jit, wanted = [], jax.jit, {**rp.compiler_options(), **options}
@@ -118,6 +121,7 @@ class Config:
     scales: list = dataclasses.field(default_factory=lambda: [1.0])
 
 
+@pytest.mark.slow
 def test_static_attributes_need_not_be_hashable():
     """Nor static arguments; what is changed in one afterwards counts."""
 

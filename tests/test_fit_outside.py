@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from tests.helpers import few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -47,7 +48,10 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize(("name", "jitted"), [(name, False) for name in STEPS] + [("sort", True)])
+CASES = [*((name, False) for name in STEPS), ("sort", True)]
+
+
+@pytest.mark.parametrize(("name", "jitted"), few(CASES, [("sort", True)]))
 def test_what_is_outside_is_named(name, jitted):
     step, args, wanted = STEPS[name]
     with pytest.raises(rp.BudgetError, match=r"outside of the marks \((all|none) of their schedules") as caught:
@@ -58,6 +62,7 @@ def test_what_is_outside_is_named(name, jitted):
     assert any(word in source[line - first] for word in wanted.split("|")), caught.value.where
 
 
+@pytest.mark.slow
 def test_a_peak_in_a_mark_is_not():
     with pytest.raises(rp.BudgetError) as caught:
         rp.fit(lambda w, x: w - jax.grad(rp.remat(loss))(w, x), f32(64, 64), f32(8192, 64), budget="10%")

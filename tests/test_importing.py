@@ -98,12 +98,14 @@ assert jnp.allclose(jax.jit(jax.grad(plan.apply(loss)))(w, x), first)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="Flax is not installed")
 def test_names_may_be_used_first_inside_a_trace():
     """No module computes arrays as it is imported: they would be traced, and stay behind."""
     run(INSIDE)
 
 
+@pytest.mark.slow
 def test_an_unpickled_plan_is_shown_in_a_process_that_has_used_no_name():
     import jax
 

@@ -16,6 +16,7 @@ import remat_plan as rp
 from remat_plan.search import known
 from remat_plan.small import progress
 from remat_plan.small.progress import Progress
+from tests.helpers import few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -69,7 +70,7 @@ def stages(monkeypatch):
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "every"])
-@pytest.mark.parametrize("door", [pytest.param(d, marks=pytest.mark.slow if d == "fit" else ()) for d in DOORS])
+@pytest.mark.parametrize("door", few(DOORS, ["plan", "compare"]))
 def test_interrupted_at_every_stage(door, every, stages, capsys):
     said, counted = stages
     want = DOORS[door]()
@@ -108,6 +109,7 @@ def test_interrupted_on_the_way_out_nothing_is_shown_any_more(monkeypatch, capsy
         pass
 
 
+@pytest.mark.slow
 def test_a_decorated_function_plans_on_the_next_call(stages):
     said, counted = stages
     planned = rp.remat(loss, budget="70%")

@@ -78,7 +78,7 @@ def plain():
     return step(Block)
 
 
-@pytest.mark.parametrize("door", ["whole", slow("policy"), "nothing", slow("memory"), "budget"])
+@pytest.mark.parametrize("door", ["whole", slow("policy"), slow("nothing"), slow("memory"), slow("budget")])
 def test_a_step_is_that_of_the_plain_module(door):
     """Names, initial values, loss, batch statistics, sown values, dropout masks, gradients."""
     block = DOORS[door](Block)
@@ -111,6 +111,7 @@ def test_it_really_recomputes():
     assert dots(nothing(Block)) == dots(DOORS["whole"](Block)) == dots(Block) + 3
 
 
+@pytest.mark.slow
 def test_memory_falls():
     class Deep(nn.Module):
         @nn.compact
@@ -174,6 +175,7 @@ class AutoEncoder(nn.Module):
         return self.decode(self.encode(x, scale=2.0))
 
 
+@pytest.mark.slow
 def test_setup_and_other_methods():
     planned = nothing(AutoEncoder, methods=["encode", "decode"])
     variables = AutoEncoder().init(KEYS, X)
@@ -282,6 +284,7 @@ def test_planned_once_for_all_layers_and_steps(monkeypatch):
     assert_trees_close(model.apply(variables, X, train=False), stack(Block).apply(variables, X, train=False))
 
 
+@pytest.mark.slow
 def test_whole_model_in_a_loss():
     model = stack(Block, 2)
     variables = model.init(KEYS, X)
@@ -355,6 +358,7 @@ def test_remat_scan_is_scan(schedule):
     assert_trees_close(got, scanned_plain(), 2e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_remat_scan_needs_little_memory():
     def peak(make):
         class Model(nn.Module):

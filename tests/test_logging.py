@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from tests.helpers import few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -55,7 +56,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("progress", [None, False])
+@pytest.mark.parametrize("progress", few([None, False], [None]))
 def test_a_terminal_is_told_in_one_line_what_came_out(monkeypatch, progress):
     monkeypatch.setattr(sys, "stderr", Terminal())
     rp.plan(loss, *ARGS, budget="90%", progress=progress)

@@ -27,6 +27,7 @@ def test_a_mark_alone_is_the_function_as_it_is():
     assert not marked.plans
 
 
+@pytest.mark.slow
 def test_a_marked_function_is_planned_in_a_fitted_step():
     fitted = rp.fit(step, W, X, budget="80%")
     assert fitted.plan.compiled_peak_bytes is None or fitted.report.planned.peak_bytes <= fitted.report.budget_bytes

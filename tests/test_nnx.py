@@ -71,7 +71,9 @@ def wanted():
     return steps(DOORS["plain"])
 
 
-@pytest.mark.parametrize("door", [slow("flax"), "whole", slow("policy"), "nothing", slow("memory"), slow("budget")])
+@pytest.mark.parametrize(
+    "door", [slow("flax"), slow("whole"), slow("policy"), "nothing", slow("memory"), slow("budget")]
+)
 def test_steps_are_those_of_the_plain_module(door):
     """Losses (so dropout masks), gradients, batch statistics, counters of random streams."""
     assert_trees_close(steps(DOORS[door]), wanted(), 2e-4, 1e-5)
@@ -129,6 +131,7 @@ def test_shared_modules_stay_shared():
     assert_trees_close(jax.tree.leaves(got), jax.tree.leaves(want), 2e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_scan_over_layers():
     def run(door):
         @nnx.vmap(in_axes=0, out_axes=0)
@@ -163,9 +166,9 @@ def test_whole_model_in_a_loss():
 @pytest.mark.parametrize(
     "door",
     [
-        lambda f: rp.remat(f, strategy="memory", verify=False),
-        pytest.param(lambda f: rp.remat(f, budget="95%", verify=False), marks=pytest.mark.slow),
-        lambda f: rp.checkpoint(f, strategy="memory", verify=False),
+        slow(lambda f: rp.remat(f, strategy="memory", verify=False)),
+        slow(lambda f: rp.remat(f, budget="95%", verify=False)),
+        slow(lambda f: rp.checkpoint(f, strategy="memory", verify=False)),
         lambda f: rp.checkpoint(f, budget="95%", verify=False),
     ],
 )
@@ -186,6 +189,7 @@ def test_a_plan_of_a_loss_that_would_lose_updates_is_refused():
         rp.plan(lambda m, x: jnp.sum(m(x) ** 2), counting, X, budget="90%")
 
 
+@pytest.mark.slow
 def test_a_training_step_of_modules():
     def make():
         model = Stack(block_class(DOORS["plain"]), nnx.Rngs(0))

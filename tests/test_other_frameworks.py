@@ -25,6 +25,7 @@ def check(planned, plain, *args):
     assert plan.compiled_peak_bytes <= plan.budget_bytes < plan.written_peak_bytes
 
 
+@pytest.mark.slow
 def test_equinox():
     eqx = pytest.importorskip("equinox")
 
@@ -116,6 +117,7 @@ def test_haiku_with_state():
     assert_trees_close(got, jax.value_and_grad(loss, has_aux=True)(params, state), 2e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_flax_is_imported_only_when_asked_for():
     code = """
 import sys

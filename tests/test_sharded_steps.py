@@ -47,5 +47,6 @@ def test_a_plan_of_sharded_arrays_holds_inside_jit():
     run("where")
 
 
+@pytest.mark.slow
 def test_calls_compile_what_jit_would_at_most():
     run("calls")

@@ -7,6 +7,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan import splitting
+from tests.helpers import few
 
 X = jnp.linspace(-1.0, 1.0, 20 * 8).reshape(20, 8)
 W = jnp.sin(jnp.arange(8.0 * 32)).reshape(8, 32)
@@ -72,8 +73,10 @@ def scalar(fn, *fixed):
     return total
 
 
-@pytest.mark.parametrize("slices", [4, 7])
-@pytest.mark.parametrize("name", EXAMPLES)
+CASES = [(name, slices) for name in EXAMPLES for slices in (4, 7)]
+
+
+@pytest.mark.parametrize(("name", "slices"), few(CASES, [("loss", 7), ("mlp", 7), ("aux", 4)]))
 def test_values_and_gradients(name, slices):
     fn, args = EXAMPLES[name]
     found = rp.split(fn, axis=0, slices=slices)
@@ -82,7 +85,7 @@ def test_values_and_gradients(name, slices):
     close(jax.jit(jax.grad(split, (0, 1)))(*args[:2]), jax.grad(plain, (0, 1))(*args[:2]))
 
 
-@pytest.mark.parametrize("name", ["loss", "penalised", "mlp"])
+@pytest.mark.parametrize("name", few(["loss", "penalised", "mlp"], ["penalised"]))
 def test_other_transformations(name):
     fn, (x, w, *rest) = EXAMPLES[name]
     plain, split = scalar(fn, *rest), scalar(rp.split(fn, slices=4), *rest)
@@ -226,7 +229,10 @@ def step_bytes(fn, *argnums):
     return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
 
 
-@pytest.mark.parametrize(("fn", "budget"), [(loss, "50%"), (penalised, LOGITS_BYTES // 2), (penalised, "200kB")])
+BUDGETS = [(loss, "50%"), (penalised, LOGITS_BYTES // 2), (penalised, "200kB")]
+
+
+@pytest.mark.parametrize(("fn", "budget"), few(BUDGETS, [(penalised, LOGITS_BYTES // 2)]))
 def test_a_budget_finds_the_fitting_slices(fn, budget):
     split = rp.split(fn, budget=budget)
     size = {"50%": step_bytes(fn) // 2, "200kB": 200_000}.get(budget, budget)
@@ -253,6 +259,7 @@ def test_a_budget_that_no_number_of_slices_meets():
     close(jax.jit(jax.grad(found, (0, 1)))(TOKENS, HEAD, MANY), jax.grad(loss, (0, 1))(TOKENS, HEAD, MANY))
 
 
+@pytest.mark.slow
 def test_the_search_is_for_each_program_once(monkeypatch):
     counted = []
     search = splitting.fitting_slices
@@ -292,6 +299,7 @@ def test_what_is_differentiated_counts():
     assert least(1) + 0.9 * tokens.nbytes < least((0, 1))
 
 
+@pytest.mark.slow
 def test_a_budget_under_other_transformations():
     split = rp.split(loss, budget="50%")
     x, labels = jnp.stack([TOKENS, 2 * TOKENS]), jnp.stack([MANY, MANY])

@@ -12,7 +12,7 @@ import remat_plan as rp
 from benchmarks.models import small
 from remat_plan.cost.memory import evaluate
 from remat_plan.planning.strategies.records import CHECKED, NEEDED
-from tests.helpers import CPU, assert_trees_close
+from tests.helpers import CPU, assert_trees_close, few
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -60,7 +60,11 @@ def test_the_table():
     assert "nobody" not in table
 
 
-@pytest.mark.parametrize("name", [row.name for row in rp.strategies()])
+FEW = ("memory", "binomial", "budgeted", "each_block")
+"""Of all others gradients are compared in ``planning/test_strategies_gradients.py``, plans here with ``slow``."""
+
+
+@pytest.mark.parametrize("name", few([row.name for row in rp.strategies()], FEW))
 def test_plans_of_all_strategies(name):
     plan = plan_by(name)
     row = rp.strategies()[name]
@@ -74,7 +78,7 @@ def test_plans_of_all_strategies(name):
     assert_trees_close(got, WANT, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["memory", "log", "binomial", "each_block", "collection", "mirror"])
+@pytest.mark.parametrize("name", few(["memory", "log", "binomial", "each_block", "collection", "mirror"], FEW))
 def test_peaks_fall(name):
     plan = plan_by(name)
     assert plan.predicted_peak_bytes < 0.8 * plan.written_peak_bytes
@@ -117,7 +121,7 @@ def test_a_search_finds_the_fastest_that_fits(name):
     assert rp.plan(loss, W, X, strategy=name, budget="2GB", verify=False).is_identity
 
 
-@pytest.mark.parametrize("name", ["each_block", "budgeted", "milp", "binomial"])
+@pytest.mark.parametrize("name", few(["each_block", "budgeted", "milp", "binomial"], ["each_block", "budgeted"]))
 def test_a_budget_that_a_strategy_cannot_meet(name):
     with pytest.raises(rp.BudgetError, match="below the lowest predicted peak found") as caught:
         rp.plan(loss, W, X, strategy=name, budget="300kB", verify=False)
@@ -267,7 +271,7 @@ def test_stock_strategies_are_what_one_writes_by_hand(name, policy):
     assert plan.predicted_peak_bytes == pytest.approx(timeline.peak_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["unet", "densenet", "cyclegan"])
+@pytest.mark.parametrize("name", few(["unet", "densenet", "cyclegan"], ["cyclegan"]))
 def test_memory_needs_no_articulation_points(name):
     model = small(name)
     plan = rp.plan(model.loss, model.params, model.batch, strategy="memory", verify=False)

@@ -56,7 +56,7 @@ def planned_sizes(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("jitted", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "sizes",
     [(64,) * THREADS, pytest.param(tuple(range(32, 32 + 4 * THREADS, 4)), marks=pytest.mark.slow)],
@@ -103,6 +103,7 @@ def test_what_several_threads_compiled_is_known_to_all():
     assert set(known.KnownProgram("several threads").now()) == set(numbers)
 
 
+@pytest.mark.slow
 def test_one_plan_is_applied_by_all():
     plan = rp.plan(loss, W, rows(64), strategy="each_block")
     applied = plan.apply(loss)
@@ -111,6 +112,7 @@ def test_one_plan_is_applied_by_all():
         assert np.allclose(gradient, want, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fitted_step_is_fitted_once_for_each_shape(monkeypatch):
     fitted, fit_step = [], fitting.fit_step
 

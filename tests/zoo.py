@@ -28,14 +28,6 @@ class Case:
 
 ZOO: dict[str, Case] = {}
 
-LARGE = frozenset(
-    "control_flow linear_algebra differential_equation linear_and_division complex_parameters raw_key_dropout "
-    "relu_and_friends batch_norm attention own_checkpoint_kept several_argnums custom_vjp mlp integer_labels "
-    "literals_and_free_values closed_over_array dict_parameters indexing named_and_sharded_calls".split()
-)
-"""Long to compile, or another member has their kind: by default these run as the flat program only, the others under
-schedules only; both run all of them where tests that take minutes are asked for."""
-
 
 def array(*shape, seed=0, dtype=jnp.float32):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)

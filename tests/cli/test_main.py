@@ -41,6 +41,7 @@ def test_plan_prints_the_plan_and_writes_the_files(run, folder):
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == ["plan.html", "plan.json", "plan.png", "train.py"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_written_applies_in_a_program(run, folder):
     run("plan", "train.py:problem", *QUICK, "--json", "plan.json")
     program = (
@@ -152,6 +153,7 @@ def test_compare_has_a_line_for_each_budget(run, folder):
     assert rp.Plan.from_json(json.dumps(rows[0]["plan"])).budget == "80%"
 
 
+@pytest.mark.slow
 def test_strategies_are_compared(run):
     code, out, _ = run("compare", "train.py:problem", "--strategy", "auto,memory", "--strategy", "dots", "--budget", "80%", "--no-verify")  # fmt: skip
     assert code == 0
@@ -319,6 +321,7 @@ def test_what_is_kept_and_what_is_not_recomputed_can_be_said(run, folder):
     assert code == 1, "all that there is to recompute"
 
 
+@pytest.mark.slow
 def test_what_is_not_split_can_be_said(run, folder):
     code, _, err = run("plan", "train.py:problem", *QUICK, "--never-split", "tanh,nothing_of_that_name")
     assert code == 2

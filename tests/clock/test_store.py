@@ -156,6 +156,7 @@ def test_every_door_takes_measured_rates_also_while_jax_traces(measured, monkeyp
     assert measured == [5.0]
 
 
+@pytest.mark.slow
 def test_an_overhead_below_zero_is_shown_only_by_measured_rates(measured, monkeypatch):
     """Fresh memory that costs more than anything else makes less memory faster."""
     from dataclasses import replace

@@ -10,6 +10,7 @@ from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, fact_book
 from remat_plan.cost.program import lower
+from tests.helpers import few
 
 CPU = hardware_for("cpu", "cpu")
 ROWS, WIDTH, CLASSES = 512, 64, 4000
@@ -46,8 +47,8 @@ def struct(*shape, dtype=jnp.float32):
 
 
 @as_read
-@pytest.mark.parametrize("shape", [(ROWS,), (8, ROWS // 8)], ids=["2-D", "3-D"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("shape", [(ROWS,), pytest.param((8, ROWS // 8), marks=pytest.mark.slow)], ids=["2-D", "3-D"])
+@pytest.mark.parametrize("head", few(HEADS, ["log-sum less picked", "ignored labels", "soft cap", "one-hot einsum"]))
 def test_heads_of_losses_are_predicted_within_five_per_cent(head, shape):
     def loss(params, x, labels):
         return HEADS[head]((x + jnp.tanh(x @ params[0])) @ params[1], labels)

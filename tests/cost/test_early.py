@@ -6,7 +6,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.cost.memory import evaluate
-from tests.helpers import CPU
+from tests.helpers import CPU, few
 
 WIDTH, BATCH, LAYERS = 128, 512, 4
 X = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
@@ -67,7 +67,10 @@ def program(name, form):
     return form(layer), ([w] * LAYERS, [fixed] * LAYERS, X, key)
 
 
-@pytest.mark.parametrize(("name", "form"), [*((name, unrolled) for name in CASES), ("dropout", scanned)])
+FORMS = [*((name, unrolled) for name in CASES), ("dropout", scanned)]
+
+
+@pytest.mark.parametrize(("name", "form"), few(FORMS, [("dequantised", unrolled), ("dropout", scanned)]))
 def test_plain_and_planned_peaks_are_those_of_the_compiler(name, form):
     loss, args = program(name, form)
     step = jax.value_and_grad(loss)

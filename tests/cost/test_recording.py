@@ -1,7 +1,5 @@
 """What was lowered for one schedule and is repeated in another comes out as if it were lowered there."""
 
-import itertools
-
 import pytest
 
 from benchmarks.models import small
@@ -11,7 +9,7 @@ from remat_plan.cost.recording import Recording, Recordings
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.planning.planner import Planner
 from tests.cost.test_whole_step import schedules
-from tests.helpers import CPU, traced
+from tests.helpers import CPU, few, traced
 from tests.zoo import ZOO
 
 pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
@@ -36,33 +34,27 @@ def check(program, hardware):
     assert [timeline(s) for s in candidates] == alone
 
 
-QUICK_MODELS = [("gpt2", "cpu"), ("unet", "gpu"), ("mlp", "gpu"), ("mlp", "cpu"), ("mlp", "tpu")]
-MODELS = [*QUICK_MODELS, ("resnet50", "tpu"), ("densenet", "cpu")]
+MODELS = [
+    ("mlp", "cpu"),
+    ("mlp", "gpu"),
+    ("mlp", "tpu"),
+    ("gpt2", "cpu"),
+    ("unet", "gpu"),
+    ("resnet50", "tpu"),
+    ("densenet", "cpu"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "device"), [pytest.param(*m, marks=() if m in QUICK_MODELS else pytest.mark.slow) for m in MODELS]
-)
+@pytest.mark.parametrize(("name", "device"), few(MODELS, [("mlp", "gpu")]))
 def test_models(name, device):
     model = small(name)
     check(traced(model.loss, model.params, model.batch), HARDWARE[device])
 
 
-QUICK = "scan_inside control_flow custom_vjp typed_key_dropout u_net mlp attention batch_norm indexing".split()
+QUICK = [("scan_inside", "cpu"), ("batch_norm", "gpu"), ("custom_vjp", "tpu")]
 
 
-QUICK_PROGRAMS = set(zip(QUICK, itertools.cycle(HARDWARE), strict=False))
-"""Each on one device; every third on the same."""
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        pytest.param(n, device, marks=() if (n, device) in QUICK_PROGRAMS else pytest.mark.slow)
-        for n in ZOO
-        for device in HARDWARE
-    ],
-)
+@pytest.mark.parametrize(("name", "device"), few([(n, device) for n in ZOO for device in HARDWARE], QUICK))
 def test_programs(name, device):
     case = ZOO[name]
     check(traced(case.fn, *case.args, **case.options), HARDWARE[device])

@@ -17,7 +17,7 @@ from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.verify.step import GradientStep
-from tests.helpers import CPU, traced
+from tests.helpers import CPU, few, traced
 from tests.zoo import ZOO
 
 pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
@@ -76,22 +76,21 @@ def compare(program, hardware, tolerance):
         assert made.seconds == pytest.approx(found.seconds, rel=seconds), schedule
 
 
-QUICK = [("gpt2", "gpu"), ("mlp", "cpu"), ("mlp", "gpu")]
+QUICK = [("mlp", "gpu")]
 MODELS = [(name, device) for name in ("gpt2", "unet", "resnet50", "densenet", "mlp") for device in HARDWARE]
 
 
-@pytest.mark.parametrize(
-    ("name", "device"), [pytest.param(*m, marks=() if m in QUICK else pytest.mark.slow) for m in MODELS]
-)
+@pytest.mark.parametrize(("name", "device"), few(MODELS, QUICK))
 def test_models(name, device):
     model = small(name)
     program = traced(model.loss, model.params, model.batch)
     compare(program, HARDWARE[device], 0.002 if device == "cpu" else 0.05)
 
 
-@pytest.mark.parametrize(
-    "name", ["scan_inside", "control_flow", "custom_jvp", "custom_vjp", "typed_key_dropout", "u_net"]
-)
+PROGRAMS = "scan_inside control_flow custom_jvp custom_vjp typed_key_dropout u_net".split()
+
+
+@pytest.mark.parametrize("name", few(PROGRAMS, ["scan_inside", "custom_vjp", "typed_key_dropout"]))
 def test_programs(name):
     case = ZOO[name]
     compare(traced(case.fn, *case.args, **case.options), CPU, APART.get(name, 0.011))

@@ -8,8 +8,8 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from remat_plan import _compat
-from tests.helpers import assert_trees_close, traced, under
-from tests.zoo import LARGE, ZOO, V, W, X, cubed
+from tests.helpers import assert_trees_close, few, traced, under
+from tests.zoo import ZOO, V, W, X, cubed
 
 
 def primitives(fn, *args, **options):
@@ -76,7 +76,13 @@ def test_constants_are_values():
     assert graph.values[number].producer == -1
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in LARGE else pytest.mark.slow) for n in ZOO])
+FEW = (
+    *("mlp", "control_flow", "named_and_sharded_calls", "dict_parameters", "integer_labels"),
+    "literals_and_free_values",
+)
+
+
+@pytest.mark.parametrize("name", few(ZOO, FEW))
 def test_running_the_flat_program_gives_the_functions_values(name):
     case = ZOO[name]
     program = traced(case.fn, *case.args, **case.options)
@@ -84,7 +90,7 @@ def test_running_the_flat_program_gives_the_functions_values(name):
     assert_trees_close(under(program, program.plain)(*program.call.leaves), jax.tree.map(jnp.asarray, want), 1e-4)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", few(ZOO, FEW))
 def test_the_graph_is_consistent(name):
     case = ZOO[name]
     graph = traced(case.fn, *case.args, **case.options).graph

@@ -64,6 +64,7 @@ def test_effects_barriers_and_names_are_respected():
     assert primitives(lambda x: name(x, "a") + name(x, "b"), X).count("name") == 2
 
 
+@pytest.mark.slow
 def test_random_numbers_of_one_key_are_one_and_of_two_keys_are_two():
     def noisy(x, key, other):
         return jnp.sum(x * jax.random.normal(key, x.shape) * jax.random.normal(other, x.shape))
@@ -74,7 +75,7 @@ def test_random_numbers_of_one_key_are_one_and_of_two_keys_are_two():
     assert np.array_equal(plan.apply(noisy)(X, one, one), noisy(X, one, one))
 
 
-@pytest.mark.parametrize("out", [lambda y: jnp.sum(y), lambda y: jnp.sum(y * y)])
+@pytest.mark.parametrize("out", [pytest.param(lambda y: jnp.sum(y), marks=pytest.mark.slow), lambda y: jnp.sum(y * y)])
 def test_gradients_are_those_of_the_function(out):
     def loss(x, w):
         for _ in range(3):

@@ -165,8 +165,8 @@ def shared_chain(w, x, use=lambda other: 0.0):
     [
         (lambda other: 0.0, (True,)),  # nothing is made of it: the equation does not have it
         (lambda other: jnp.sum(lax.stop_gradient(jnp.sin(other))), (True, False)),
-        (lambda other: jnp.sum(jnp.floor(other * 3.0)), (True, False)),
-        (lambda other: jnp.where(jnp.max(other) > 0.0, 1.0, 2.0), (True, False)),
+        pytest.param(lambda other: jnp.sum(jnp.floor(other * 3.0)), (True, False), marks=pytest.mark.slow),
+        pytest.param(lambda other: jnp.where(jnp.max(other) > 0.0, 1.0, 2.0), (True, False), marks=pytest.mark.slow),
     ],
     ids=["unused", "stopped", "floor", "compared"],
 )
@@ -227,6 +227,7 @@ def test_what_only_unreached_outputs_need_is_not_kept(fn, primitive):
         assert kept[0] < kept[1], "the exponentials of all steps, an internal (jax 0.10) or the output (0.12)"
 
 
+@pytest.mark.slow
 def test_bodies_of_loops_know_what_is_reached():
     def step(c, row):
         moved, counted = c

@@ -14,6 +14,7 @@ from remat_plan import _compat
 from remat_plan.graph.axes import Axis, axis_of
 from remat_plan.graph.slice_equation import Slice, cut, run_slice
 from tests.graph.slices import check_claims, claims_of, close, only, pieces_of
+from tests.helpers import few
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), "float32")
 W = jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)), "float32")
@@ -111,9 +112,10 @@ IN_SCANS = jax.__version_info__ >= (0, 12)
 """Before, JAX itself differentiates a scan twice without the rules that are called in rules."""
 
 CASES = [*((name, True, IN_SCANS) for name in CUSTOM), *((name, False, True) for name in CUSTOM if "rule" in name)]
+FEW = [("rule reads constants", True, IN_SCANS), ("rule calls itself", False, True)]
 
 
-@pytest.mark.parametrize(("name", "scanned", "twice"), CASES)
+@pytest.mark.parametrize(("name", "scanned", "twice"), few(CASES, FEW))
 def test_the_rule_of_a_custom_jvp_goes_with_it(name, scanned, twice):
     got = derivatives(summed_in_slices(CUSTOM[name], 0, 6, X, scanned), twice)
     expected = derivatives(lambda x: jnp.sum(CUSTOM[name](x) ** 2), twice)
@@ -155,7 +157,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("name", few(NESTED, ["jit", "checkpoint", "carried"]))
 def test_what_is_inside_runs_on_slices(name):
     fn, args, count = NESTED[name]
     assert check_claims(fn, *args) == count

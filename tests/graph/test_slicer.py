@@ -11,7 +11,7 @@ import pytest
 from remat_plan import _compat
 from remat_plan.graph.ways import Split, SplitGradient
 from tests.heads import draw_head
-from tests.helpers import flat_gradient, plain_gradient, traced, under
+from tests.helpers import few, flat_gradient, plain_gradient, traced, under
 from tests.splittable import LAYERS, draw_stack, loss_of
 from tests.splittable import arguments as layer_arguments
 from tests.splitting import any_split, check_same, every_split, largest, offered, same, some_splits, split
@@ -65,6 +65,7 @@ def check_stack(seed):
         return len(schedules)
 
 
+@pytest.mark.slow
 def test_random_heads():
     assert check_head(11, 1)
 
@@ -85,6 +86,7 @@ def test_many_random_stacks(first):
     assert sum(map(check_stack, range(first, first + 10)))
 
 
+@pytest.mark.slow
 def test_ways_to_split_a_head():
     program = traced(head, PARAMS, X, LABELS, argnums=(0, 1))
     schedules = [*offered(program)[::4], *every_split(program, (5,))]
@@ -93,7 +95,7 @@ def test_ways_to_split_a_head():
     check_same(program, schedules)
 
 
-@BOTH
+@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
 def test_derivatives_of_all_kinds(kind):
     """Forwards, of second order, of a batch of parameters, and with a cotangent that is not one."""
     sliced = in_slices(head, kind, PARAMS, X, LABELS)
@@ -119,14 +121,14 @@ def test_derivatives_of_all_kinds(kind):
     same(jax.jit(lambda: derivatives(sliced))(), jax.jit(lambda: derivatives(head))(), 1e-4, 1e-5)
 
 
-@BOTH
+@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
 def test_derivatives_by_what_was_not_differentiated_when_it_was_planned(kind):
     sliced = in_slices(head, kind, PARAMS, X, LABELS)
     got, want = (jax.jit(jax.value_and_grad(fn, argnums=1))(PARAMS, X, LABELS) for fn in (sliced, head))
     same(got, want)
 
 
-@BOTH
+@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
 def test_in_64_bits(kind):
     with jax.enable_x64(True):
         args = jax.tree.map(lambda x: x.astype(jnp.float64), (PARAMS, X))
@@ -136,7 +138,7 @@ def test_in_64_bits(kind):
         same(got, want, 1e-12, 1e-13)
 
 
-@BOTH
+@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
 def test_sums_of_16_bits_are_made_in_32(kind):
     """Many slices lose nothing of the gradient of the weights."""
 
@@ -187,10 +189,7 @@ def layer_program(name):
     return traced(loss_of((name,)), params, x, argnums=(0, 1))
 
 
-QUICK = "attention", "batch_norm", "recurrence", "squared"
-
-
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LAYERS])
+@pytest.mark.parametrize("name", few(LAYERS, ["recurrence", "squared"]))
 def test_layers_by_the_axis_of_their_largest_value(name):
     """Either refused or right."""
     with jax.enable_x64(True):
@@ -208,6 +207,7 @@ def test_dropout_draws_what_it_draws():
     check_same(program, schedules, 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_layers_are_split_along_each_of_their_axes():
     """Batch, queries and heads of attention; tokens and hidden units; the batch of a recurrence and of an image."""
 

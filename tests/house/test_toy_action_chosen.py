@@ -56,6 +56,10 @@ def test_it_is_chosen_where_it_pays(monkeypatch):
     gradient, right = (jax.jit(jax.grad(f))(W, X) for f in (plan.apply(loss), loss))
     assert float(jnp.abs(gradient - right).max()) < 2e-2 * float(jnp.abs(right).max())
 
+
+@pytest.mark.slow
+def test_it_is_not_chosen_at_a_high_price(monkeypatch):
+    plan = plan_with(monkeypatch, Halve("halve", 0.1))
     plain = plan_with(monkeypatch, Halve("halve at a high price", 1000.0))
     assert actions_in(plain.schedule) == {"save"}
     assert plan.overhead < plain.overhead

@@ -28,7 +28,7 @@ def nested(length, factors):
     return functools.partial(nested_scan, length=length, factors=factors)
 
 
-@pytest.mark.parametrize("length", [61, 97])
+@pytest.mark.parametrize("length", [61, pytest.param(97, marks=pytest.mark.slow)])
 def test_prime_lengths_copy_no_inputs(length):
     """A few carries and rows more than the nearest length that divides, far from a copy of the stacked weights."""
     size = temporaries(nested(length, sqrt_factors(length)), length)
@@ -72,7 +72,7 @@ def test_factors():
         assert max(factors) <= 4
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_outputs_are_stacked_in_order(reverse):
     for length, factors in ((7, (3, 3)), (7, (2, 2, 2)), (3, (5, 2)), (1, (2, 2)), (11, (11,)), (11, (1, 3, 4))):
         run = functools.partial(lambda c, x: (c + x, {"c": c, "x": 2 * x}))

@@ -100,7 +100,7 @@ def mixed(scan, scale, xs):
     return h.sum() + (ys["h"] ** 2).sum() + count, (ys["count"], bits)
 
 
-@pytest.mark.parametrize("schedule", ["sqrt", "binomial"])
+@pytest.mark.parametrize("schedule", ["sqrt", pytest.param("binomial", marks=pytest.mark.slow)])
 def test_integers_keys_and_closed_over_values(schedule):
     xs = {"a": jnp.linspace(0.0, 1.0, 7), "step": jnp.arange(7), "key": jax.random.split(jax.random.key(5), 7)}
     find = lambda scan: jax.value_and_grad(  # noqa: E731

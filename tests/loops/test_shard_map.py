@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
-PROGRAM = """
+START = """
+import functools
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, PartitionSpec as P
 import remat_plan as rp
@@ -33,7 +36,9 @@ def looped(body, h, xs):
 def close(found, want):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+"""
 
+INSIDE = """
 want = jax.jit(jax.grad(sharded(jax.lax.scan), (0, 1, 2)))(w, h, xs)
 for options in ({"schedule": "sqrt"}, {"slots": 3}):
     scan = lambda body, h, xs: rp.scan(body, h, xs, **options)
@@ -45,6 +50,11 @@ close(jax.jit(inner)(w, h, xs), want[2])
 
 plain = lambda body, h, xs: (jax.lax.scan(body, h, xs)[0], jnp.zeros(()))
 close(jax.jit(jax.grad(sharded(looped), (0, 1)))(w, h, xs), jax.jit(jax.grad(sharded(plain), (0, 1)))(w, h, xs))
+print("all close")
+"""
+
+LAID_OUT = """
+scan = functools.partial(rp.scan, slots=3)
 
 # Arrays with shardings of their own, under jit.
 put = [jax.device_put(a, jax.NamedSharding(mesh, s)) for a, s in zip((w, h, xs), specs, strict=True)]
@@ -65,10 +75,10 @@ print("all close")
 """
 
 
-def test_four_devices():
+def run(program):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
+        [sys.executable, "-W", "error", "-c", START + program],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -76,3 +86,12 @@ def test_four_devices():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all close\n"
+
+
+def test_four_devices():
+    run(INSIDE)
+
+
+@pytest.mark.slow
+def test_arrays_laid_out_over_four_devices():
+    run(LAID_OUT)

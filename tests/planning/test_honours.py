@@ -22,7 +22,7 @@ from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve as place
-from tests.helpers import assert_trees_close, flat_gradient, plain_gradient, traced
+from tests.helpers import assert_trees_close, few, flat_gradient, plain_gradient, traced
 from tests.strategies import found
 
 STEPS, INNER, WIDTH = 6, 3, 8
@@ -113,15 +113,15 @@ def sines(fn, schedule):
 NAMES = [row.name for row in Strategies() if row.name not in ("chain", "budgeted", "dots_no_batch", "milp")]
 
 
+SLOW = (called, nested)
+
+
 def cases(names):
-    """Every strategy on loops; on branches and calls, which have regions like any other, one that searches and one by
-    name. A call is a branch that is always taken."""
-    few, names = ("auto", "memory"), list(names)
-    return [
-        pytest.param(fn, name, marks=pytest.mark.slow if fn is not scanned and name not in few[fn is called :] else ())
-        for fn in TIMES
-        for name in names
-    ]
+    """Every strategy on loops; on branches and calls, which have regions like any other, one by name. A call
+    is a branch that is always taken, a loop in a loop is a loop."""
+    names = list(names)
+    every = [(fn, name) for fn in TIMES for name in names]
+    return few(every, [(fn, name) for fn, name in every if fn is scanned or name == "memory"])
 
 
 @pytest.mark.parametrize(("fn", "name"), cases(["auto", "memory"]))
@@ -146,7 +146,7 @@ def test_what_must_be_recomputed_runs_again(fn, name):
     assert all(sines(fn, schedule) >= 2 * TIMES[fn] for schedule in made)
 
 
-@pytest.mark.parametrize("fn", [pytest.param(fn, marks=pytest.mark.slow if fn is called else ()) for fn in TIMES])
+@pytest.mark.parametrize("fn", few(TIMES, [fn for fn in TIMES if fn not in SLOW]))
 def test_there_is_something_to_choose_from(fn):
     """Saved where it must be, everything else may still be recomputed; a value is kept at every step."""
     on = judge(fn)
@@ -156,21 +156,22 @@ def test_there_is_something_to_choose_from(fn):
         assert min(peaks) < on.predicted_bytes(on.program.plain)
 
 
-SLOW = (called, nested)
-"""A loop in a loop is a loop."""
-
-
 @functools.cache
 def wanted(fn):
     return jax.jit(plain_gradient(judge(fn).program))(WEIGHTS, X)
 
 
-@pytest.mark.parametrize("fn", [pytest.param(fn, marks=pytest.mark.slow if fn in SLOW else ()) for fn in TIMES])
-@pytest.mark.parametrize("constraints", [SAVE, AGAIN], ids=["save", "again"])
+@pytest.mark.parametrize(
+    ("constraints", "fn"),
+    few(
+        [(c, fn) for c in ("save", "again") for fn in TIMES],
+        [("save", scanned), ("again", branches)],
+    ),
+)
 def test_gradients(fn, constraints):
     program = judge(fn).program
     want = wanted(fn)
-    for schedule in schedules(fn, "auto", constraints)[:3]:
+    for schedule in schedules(fn, "auto", {"save": SAVE, "again": AGAIN}[constraints])[:3]:
         assert_trees_close(jax.jit(flat_gradient(program, schedule))(WEIGHTS, X), want, 1e-4, 1e-5)
 
 
@@ -189,8 +190,12 @@ def given(w, x):
     return jnp.mean(x**2)
 
 
-@pytest.mark.parametrize(("fn", "times"), [(recurrent, 1 + STEPS), (given, 2)])
-@pytest.mark.parametrize("name", ["auto", "memory", "nothing", "log"])
+NAMED = [
+    (name, *case) for name in ("auto", "memory", "nothing", "log") for case in ((recurrent, 1 + STEPS), (given, 2))
+]
+
+
+@pytest.mark.parametrize(("name", "fn", "times"), few(NAMED, [case for case in NAMED if case[:2] != ("auto", given)]))
 def test_a_name_given_to_an_input_stands_for_what_is_around(fn, times, name):
     made = schedules(fn, name, Constraints(("state",)))
     assert made
@@ -291,7 +296,7 @@ def test_what_is_never_returned():
         assert (honours(graph, save, schedule), honours(graph, again, schedule)) == (saved, recomputed), schedule
 
 
-@pytest.mark.parametrize("fn", [scanned, branches])
+@pytest.mark.parametrize("fn", few([scanned, branches], [scanned]))
 @pytest.mark.parametrize(
     ("argument", "budget", "least", "most"),
     [
@@ -307,6 +312,7 @@ def test_plans(fn, argument, budget, least, most):
     assert least <= executions(live_jaxpr(step)[0], "sin") / TIMES[fn] <= most
 
 
+@pytest.mark.slow
 def test_a_compiled_plan():
     """Nothing between a schedule that fits and the function as it is, which keeps what must not be kept."""
     w, x = jnp.tile(WEIGHTS, (2, 1, 1)), jnp.tile(X, (32, 1))

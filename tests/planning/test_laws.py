@@ -18,7 +18,7 @@ from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
-from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
+from tests.helpers import CPU, assert_trees_close, few, flat_gradient, plain_gradient, traced
 from tests.strategies import least
 from tests.structured_zoo import STRUCTURED
 
@@ -63,15 +63,14 @@ def shares(fn, name):
     return predicted, judge.compiled_bytes(schedule) / judge.compiled_bytes(plain)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("memory", "binomial") else pytest.mark.slow) for n in LAWFUL]
-)
+@pytest.mark.parametrize("name", few(LAWFUL, ["binomial"]))
 def test_scanned_layers_shrink_as_written_out_ones_do(name):
     for written_out, under_a_scan in zip(shares(unrolled, name), shares(scanned, name), strict=True):
         assert written_out < 0.9
         assert under_a_scan <= 1.25 * written_out
 
 
+@pytest.mark.slow
 def test_a_scanned_model_needs_less_without_a_budget():
     def peak(fn):
         memory = jax.jit(jax.grad(fn)).lower(W, X).compile().memory_analysis()
@@ -81,7 +80,7 @@ def test_a_scanned_model_needs_less_without_a_budget():
 
 
 FIND = [row for row in Strategies() if row.find is not None and row.settings not in ("Collection", "Mirror")]
-QUICK = {("memory", "scanned"), ("each_block", "cond_in_scan"), ("binomial", "scanned"), ("log", "scan_in_cond")}
+QUICK = {("memory", "scanned"), ("each_block", "cond_in_scan")}
 PAIRS = [(row.name, member) for row in FIND for member in STRUCTURED]
 
 
@@ -92,10 +91,7 @@ def member_of(name):
     return program, jax.jit(plain_gradient(program))(*program.call.leaves)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "member"),
-    [pytest.param(*p, marks=() if p in QUICK else pytest.mark.slow) for p in PAIRS],
-)
+@pytest.mark.parametrize(("strategy", "member"), few(PAIRS, QUICK))
 def test_every_strategy_finds_schedules_for_every_structure(strategy, member):
     """It covers the program, is the same every time, and the gradients are those of the function."""
     program, want = member_of(member)

@@ -64,17 +64,18 @@ def test_what_is_named_is_not_split_and_what_is_not_may_be():
         assert splits_of(graph, all_of_it) == set()
 
 
-def test_a_budget_that_needs_slices_cannot_be_met_without():
+@pytest.mark.parametrize("never", [pytest.param(True, marks=pytest.mark.slow), ["logits"]])
+def test_a_budget_that_needs_slices_cannot_be_met_without(never):
     plan = rp.plan(both, PARAMS, X, budget=BUDGET, verify=False)
     assert any(isinstance(segment.way, Split) for segment in plan.schedule)
-    for never in (True, ["logits"]):
-        with pytest.raises(rp.BudgetError, match=r"never_split=\(\) \(which allows slices\)") as caught:
-            rp.plan(both, PARAMS, X, budget=BUDGET, never_split=never, verify=False)
-        assert caught.value.minimum_bytes > 4 * TOKENS * WORDS
-        with pytest.raises(ValueError, match="'explicit' has no schedule that satisfies .* and never_split"):
-            rp.plan(both, PARAMS, X, strategy=plan.schedule, never_split=never, verify=False)
+    with pytest.raises(rp.BudgetError, match=r"never_split=\(\) \(which allows slices\)") as caught:
+        rp.plan(both, PARAMS, X, budget=BUDGET, never_split=never, verify=False)
+    assert caught.value.minimum_bytes > 4 * TOKENS * WORDS
+    with pytest.raises(ValueError, match="'explicit' has no schedule that satisfies .* and never_split"):
+        rp.plan(both, PARAMS, X, strategy=plan.schedule, never_split=never, verify=False)
 
 
+@pytest.mark.slow
 def test_decorated_functions_take_it():
     gradient = jax.jit(jax.grad(rp.remat(both, budget="100%", never_split=["logits"])))(PARAMS, X)
     assert_trees_close(gradient, jax.grad(both)(PARAMS, X), 1e-4, 1e-5)
@@ -82,6 +83,7 @@ def test_decorated_functions_take_it():
         rp.checkpoint(both, budget=BUDGET, never_split=True, verify=False)(PARAMS, X)
 
 
+@pytest.mark.slow
 def test_marks_of_a_training_step_take_it():
     def step(never):
         marked = rp.mark(both, never_split=never)

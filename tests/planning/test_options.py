@@ -59,6 +59,7 @@ def promised_seconds(curve, limit_bytes):
     return curve.seconds[bisect_right(curve.limits, limit_bytes) - 1]
 
 
+@pytest.mark.slow
 def test_long_runs_need_no_more(rules, monkeypatch):
     few = Planner(rules.graph, rules).curves[0]
     monkeypatch.setattr(options, "_LONG_RUN", 10**6)

@@ -20,7 +20,7 @@ from remat_plan.planning.planner import Planner
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.solve.chain import Nest
 from remat_plan.verify.step import GradientStep
-from tests.helpers import CPU, traced
+from tests.helpers import CPU, few, traced
 
 pytestmark = pytest.mark.filterwarnings("ignore:remat_plan")
 S = jax.ShapeDtypeStruct
@@ -106,12 +106,10 @@ PROGRAMS = {f.__name__: f for f in (mlp, residual, attention, dropout, looped, w
 PROGRAMS |= {f"skips{seed}": skips(seed) for seed in range(6)}
 
 
-FEW = {*PROGRAMS} - {f"skips{seed}" for seed in (0, 1, 4, 5)}
+FEW = ("mlp", "looped", "with_effects")
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(n, marks=() if n in FEW else pytest.mark.slow, id=n) for n in PROGRAMS]
-)
+@pytest.fixture(scope="module", params=few(PROGRAMS, FEW))
 def planned(request):
     program = traced(PROGRAMS[request.param], W, X)
     return program, Planner(program.graph, Rules(program.graph, CPU))
@@ -201,14 +199,7 @@ def test_the_least_schedule_saves_memory(planned):
     assert least < plain
 
 
-@pytest.mark.parametrize(
-    "planned",
-    [
-        pytest.param(n, marks=() if n in ("attention", "dropout", "looped", "mlp") else pytest.mark.slow)
-        for n in PROGRAMS
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("planned", few(PROGRAMS, ("looped", "mlp")), indirect=True)
 def test_planning_twice_is_the_same(planned):
     program, planner = planned
     again = Planner(program.graph, Rules(program.graph, CPU))

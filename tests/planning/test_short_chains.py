@@ -125,11 +125,11 @@ def test_plain_layers(count):
     assert check(tanh, count, 64) > 0
 
 
-QUICK = [(residual, 2)]
-SLOW = [(conv, 2), (residual, 3), (norm_mlp, 2), (norm_mlp, 3), (conv, 3)]
+OTHERS = [(residual, 2), (conv, 2), (residual, 3), (norm_mlp, 2), (norm_mlp, 3), (conv, 3)]
 
 
-@pytest.mark.parametrize(("layer", "count"), [*QUICK, *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("layer", "count"), OTHERS)
 def test_other_layers(layer, count):
     assert check(layer, count, 8 if layer is conv else 32) > 0
 

@@ -18,7 +18,7 @@ from remat_plan.results.codec import decode, encode
 from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
-from tests.helpers import CPU, assert_trees_close, traced
+from tests.helpers import CPU, assert_trees_close, few, traced
 from tests.splitting import check_same, largest, split, whole_run
 
 WORDS, WIDTH, TOKENS = 1024, 32, 256
@@ -70,7 +70,7 @@ def ways_of(program, least_slice_bytes=0):
     return list(split_ways(Rules(program.graph, CPU), whole_run(program), least_slice_bytes))
 
 
-@pytest.mark.parametrize("fn", [mean, masked, penalised])
+@pytest.mark.parametrize("fn", few([mean, masked, penalised], [mean]))
 def test_a_head_is_offered_in_slices_of_its_tokens(fn):
     program = traced(fn, PARAMS, X, LABELS)
     ways, run = ways_of(program), whole_run(program)
@@ -120,7 +120,7 @@ def test_runs_that_need_little_are_not_split():
     assert large_runs({(0, 1): 0}) == large_runs({}) == []
 
 
-@pytest.mark.parametrize("fn", [mean, masked, capped, penalised])
+@pytest.mark.parametrize("fn", few([mean, masked, capped, penalised], [mean]))
 def test_a_head_is_split_though_cuts_stand_inside_it(fn):
     """The block that ends behind the exponential hands on all logits; the run around it hands on a scalar."""
     graph = traced(fn, PARAMS, X, LABELS).graph
@@ -130,7 +130,7 @@ def test_a_head_is_split_though_cuts_stand_inside_it(fn):
 
 
 @pytest.mark.parametrize(("kind", "below", "above"), [(Split, 0.95, 1.1), (SplitGradient, 0.8, 1.25)])
-@pytest.mark.parametrize("fn", [mean, *(pytest.param(fn, marks=pytest.mark.slow) for fn in (masked, capped))])
+@pytest.mark.parametrize("fn", few([mean, masked, capped], [mean]))
 def test_what_is_predicted_is_compiled(fn, kind, below, above):
     """With the gradient in the forward pass it is off by up to one gradient of the weights, which is large here."""
     program = traced(fn, PARAMS, X, LABELS)
@@ -166,6 +166,7 @@ def test_ways_are_stored_as_they_were():
         assert again != dataclasses.replace(segment, way=dataclasses.replace(way, slices=way.slices + 1))
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_split_is_stored_and_runs():
     """At a budget that is less than three values of the size of the logits, of which no two are there at once."""
     plan = rp.plan(masked, PARAMS, X, LABELS, budget=6 << 18)
@@ -178,6 +179,7 @@ def test_a_plan_with_a_split_is_stored_and_runs():
     assert_trees_close(gradient, jax.value_and_grad(masked)(PARAMS, X, LABELS), 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_the_run_around_a_block_is_split_for_that_block():
     def loss(p, x, labels):
         scores = jnp.tanh(x @ p["first"] @ p["w"])  # large, but not as large as the logits behind it
@@ -192,6 +194,7 @@ def test_the_run_around_a_block_is_split_for_that_block():
     assert size[narrowest(program.graph, planner.options.runs, block)] == size[block]
 
 
+@pytest.mark.slow
 def test_equal_runs_have_equal_ways():
     """What a chain of equal blocks costs is solved once for all of them."""
 

@@ -25,7 +25,7 @@ from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.solve import milp, min_cut
 from remat_plan.verify.targets import resolve as place
-from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
+from tests.helpers import CPU, assert_trees_close, few, flat_gradient, plain_gradient, traced
 from tests.strategies import chain_judge, found, named_chain, runs
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -55,23 +55,25 @@ def schedules(name, constraints, on=None):
 
 
 NAMES = [row.name for row in Strategies()]
+EACH = pytest.mark.parametrize("name", few(NAMES, [name for name in NAMES if name not in ("auto", "chain")]))
+"""The two that take most time go through the constraint that rules out most, ``chain`` as one half of ``auto``."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EACH
 def test_what_must_be_saved_is_never_run_again(name):
     constraints = make_constraints(["hidden"], (), ())
     for schedule in schedules(name, constraints):
         assert runs(judge(), schedule, "tanh") == LAYERS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EACH
 def test_a_primitive_that_never_runs_again(name):
     constraints = make_constraints((), (), ["tanh"])
     for schedule in schedules(name, constraints):
         assert runs(judge(), schedule, "tanh") == LAYERS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, [name for name in NAMES if name != "chain"]))
 def test_what_must_be_recomputed_is_never_kept(name):
     graph = judge().program.graph
     constraints = make_constraints((), ["hidden"], ())
@@ -156,7 +158,8 @@ def test_a_collective_is_not_repeated():
     assert counts["kept"] == counts["plain"] < counts["free"]
 
 
-def test_collectives_are_kept_unless_allowed():
+def summed_over_devices():
+    """A loss with a sum over devices in each of its layers, and its arguments."""
     mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
 
     def layers(w, x):
@@ -165,7 +168,12 @@ def test_collectives_are_kept_unless_allowed():
         return lax.pmean(jnp.sum(x**2), "i")
 
     loss = jax.shard_map(layers, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
-    args = jnp.ones((64, 64)) / 64, jnp.ones((4096, 64))
+    return loss, (jnp.ones((64, 64)) / 64, jnp.ones((4096, 64)))
+
+
+@pytest.mark.slow
+def test_collectives_are_kept_unless_allowed():
+    loss, args = summed_over_devices()
 
     def sums(fn):
         return inside(jax.make_jaxpr(jax.grad(fn))(*args).jaxpr)
@@ -179,6 +187,10 @@ def test_collectives_are_kept_unless_allowed():
     allowed = rp.plan(loss, *args, budget="40%", verify=False, never_recompute=())
     by_name = rp.plan(loss, *args, strategy="each_block", verify=False)
     assert sums(kept.apply(loss)) <= sums(loss) < min(sums(plan.apply(loss)) for plan in (allowed, by_name))
+
+
+def test_what_repeating_collectives_would_allow_is_said():
+    loss, args = summed_over_devices()
     with pytest.raises(rp.BudgetError, match=r"never_recompute=\(\) \(which allows repeating collectives\)"):
         rp.plan(loss, *args, budget="40%", verify=False)
 

@@ -11,7 +11,7 @@ from remat_plan.planning.names import known_names
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.report.strategies import Strategies
-from tests.helpers import CPU, assert_trees_close, flat_gradient, plain_gradient, traced
+from tests.helpers import CPU, assert_trees_close, few, flat_gradient, plain_gradient, traced
 from tests.zoo import ZOO
 
 pytestmark = [
@@ -55,10 +55,7 @@ def check(row, name):
         assert_trees_close(got, want, *((0.05, 0.02) if coarse else (2e-4, 2e-5)))
 
 
-QUICK = [pytest.param(n, marks=pytest.mark.slow if n == "convolution_and_pooling" else ()) for n in FEW]
-
-
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", few(FEW, ["own_checkpoint"]))
 @pytest.mark.parametrize("row", FIND, ids=lambda row: row.name)
 def test_values_and_gradients(row, name):
     check(row, name)

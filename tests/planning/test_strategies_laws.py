@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from remat_plan.solve.binomial import advances
+from tests.helpers import few
 from tests.strategies import CARRY_BYTES, carries, chain, chain_judge, found, least, runs
 
 SIZES = (16, 64, 256)
@@ -62,7 +63,7 @@ def test_budgeted_needs_the_square_root_too(judges):
     assert 0.35 < exponent(SHORT, sizes) < 0.65, sizes
 
 
-@pytest.mark.parametrize("n", SHORT)
+@pytest.mark.parametrize("n", few(SHORT, SHORT[:1]))
 def test_counts(judges, n):
     judge = judges(n)
     assert runs(judge, judge.program.plain) == n
@@ -75,13 +76,17 @@ def test_counts(judges, n):
     assert n < log <= n * math.log2(n) / 2 + n
 
 
-@pytest.mark.parametrize(("n", "slots"), [(16, 1), (16, 2), (16, 3), (16, 5), (16, 15), (64, 3), (64, 8), (256, 7)])
+@pytest.mark.parametrize(
+    ("n", "slots"),
+    [(16, 1), (16, 2), (16, 3), (16, 5), (16, 15), (64, 3), (64, 8), pytest.param(256, 7, marks=pytest.mark.slow)],
+)
 def test_binomial_runs_exactly_the_fewest_blocks(judges, n, slots):
     judge = judges(n)
     schedule = found(judge, "binomial", slots=slots).schedules[0]
     assert runs(judge, schedule) == advances(n, slots) + n
 
 
+@pytest.mark.slow
 def test_binomial_with_more_slots_runs_less_and_keeps_more(judges):
     judge = judges(64)
     schedules = [found(judge, "binomial", slots=slots).schedules[0] for slots in (3, 5, 9, 20, 40)]
@@ -96,6 +101,7 @@ def compiled_carries(judge, schedule):
     return (judge.compiled_bytes(schedule) - judge.owned_bytes) / CARRY_BYTES
 
 
+@pytest.mark.slow
 def test_compiled_laws_on_short_chains(judges):
     for name in ("memory", "log"):
         for n in (16, 64):

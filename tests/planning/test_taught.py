@@ -47,7 +47,7 @@ class Chain:
         return max(abs(curve.limits[p] / (self.timeline(curve[p]).peak_bytes - self.owned) - 1) for p in near)
 
 
-@pytest.mark.parametrize("share", [0.7, 0.5])
+@pytest.mark.parametrize("share", [0.7, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_what_a_chain_believes_is_off_by_less_than_half_then(share):
     chain = Chain(perceptron())
     room, _ = chain.teach(share)
@@ -71,6 +71,7 @@ def test_what_is_believed_to_be_slower_than_the_best_is_not_evaluated():
     assert max(seconds) > known[best], "there were others"
 
 
+@pytest.mark.slow
 def test_what_is_impossible_stays_so():
     model = small("gpt2")
     chain = Chain(traced(model.loss, model.params, model.batch))
@@ -87,7 +88,7 @@ def layers(count, w, x):
     return jnp.sum(x**2)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.5])
+@pytest.mark.parametrize("share", [0.8, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_the_border_is_found_on_a_curve_that_stays(share):
     shapes = jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((512, 32), "float32")
     chain = Chain(traced(partial(layers, 24), *shapes))

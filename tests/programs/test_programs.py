@@ -21,6 +21,7 @@ def test_small_programs(seed):
     check_all([seed], **SMALL)
 
 
+@pytest.mark.slow
 def test_small_programs_on_eight_devices():
     """A ``shard_map``, rows that lie over the devices, a constraint."""
     check_on_devices([3, 9, 17], small=True)

@@ -183,6 +183,7 @@ def test_without_matplotlib_the_error_says_what_to_install(draw, request, monkey
         request.getfixturevalue(draw).plot()
 
 
+@pytest.mark.slow
 def test_matplotlib_is_not_imported_before_something_is_drawn():
     program = "import sys, remat_plan.report.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -73,6 +73,7 @@ def test_the_function_is_no_part_of_a_plan(plan):
     assert plan.function is loss
 
 
+@pytest.mark.slow
 def test_keyword_arguments_and_functions_with_remat_of_their_own():
     def own(w, x, scale):
         return jax.checkpoint(loss)(w, x, scale)

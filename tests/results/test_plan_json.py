@@ -48,6 +48,7 @@ print(plan.to_json())
 """
 
 
+@pytest.mark.slow
 def test_the_same_plan_in_every_process():
     running = [
         subprocess.Popen(
@@ -310,6 +311,7 @@ def places(data, path=()):
         yield from places(value, [*path, key])
 
 
+@pytest.mark.slow
 def test_whatever_is_put_anywhere_is_refused_or_makes_no_difference(plan):
     read = 0
     for path in places(json.loads(plan.to_json())):

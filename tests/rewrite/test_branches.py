@@ -10,7 +10,7 @@ from benchmarks.models import small
 from remat_plan.graph.order import Order
 from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
-from tests.helpers import planner_schedules, traced, under
+from tests.helpers import few, planner_schedules, traced, under
 
 STEPS, BATCH, WIDTH = 128, 16, 32
 
@@ -75,7 +75,7 @@ def planned(name, count):
     return under(program, branch_segments(program, count)), jax.tree.leaves(args), loss, args
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", few(BRANCHES, ["layers"]))
 def test_four_branches_need_the_memory_of_one(name):
     needed = [temporaries(*planned(name, count)[:2]) for count in (1, 4)]
     assert needed[1] <= 1.25 * needed[0]
@@ -102,7 +102,7 @@ def nested(program, count):
 
 @pytest.mark.parametrize(
     ("name", "make"),
-    [pytest.param("loops", nested, marks=pytest.mark.slow), ("layers", branch_segments), ("layers", nested)],
+    few([("loops", nested), ("layers", branch_segments), ("layers", nested)], [("layers", branch_segments)]),
 )
 def test_transformations(name, make):
     loss, _, shape = BRANCHES[name]
@@ -157,6 +157,7 @@ def test_a_branch_waits_for_the_parameters_of_the_next():
     assert waits == [set(graph.inputs[4:8]), set(graph.inputs[8:12]), set()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_blocks_in_a_row_wait_for_gradients_of_weights_alone(name):
     model = small(name)

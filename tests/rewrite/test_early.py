@@ -88,7 +88,7 @@ def temporaries(program, schedule):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize(("layer", "share"), [(dropout, 0.85), (kernels, 0.7)])
+@pytest.mark.parametrize(("layer", "share"), [pytest.param(dropout, 0.85, marks=pytest.mark.slow), (kernels, 0.7)])
 def test_waiting_takes_less_memory(monkeypatch, layer, share):
     program = traced(loss_of(layer), SQUARE, X, KEY)
     waiting = temporaries(program, layered(program))
@@ -118,6 +118,7 @@ def transformed(loss):
     )
 
 
+@pytest.mark.slow
 def test_all_transformations_go_through():
     loss = loss_of(dropout)
     program = traced(loss, SQUARE, X, KEY)

@@ -14,7 +14,7 @@ from remat_plan.graph.schedule import as_is, saving
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.rewrite.pooling import run_pooling
 from remat_plan.verify.step import GradientStep
-from tests.helpers import CPU, assert_trees_close, traced, under
+from tests.helpers import CPU, assert_trees_close, few, traced, under
 
 
 def struct(*shape):
@@ -30,6 +30,9 @@ CASES = [
     ("min", 3, 2, "SAME"),
     ("min", 1, 2, "SAME"),
 ]
+
+
+FEW = CASES[1], CASES[4], CASES[6]
 
 
 def pooling(kind, size, stride, padding):
@@ -58,8 +61,10 @@ def pulled(pool):
     return jax.jit(lambda x, cotangent: jax.vjp(pool, x)[1](cotangent)[0])
 
 
-@pytest.mark.parametrize("special", [False, True], ids=["ties", "nan and infinite"])
-@pytest.mark.parametrize("case", CASES, ids=repr)
+@pytest.mark.parametrize(
+    "special", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ties", "nan and infinite"]
+)
+@pytest.mark.parametrize("case", [c if c in FEW else pytest.param(c, marks=pytest.mark.slow) for c in CASES], ids=repr)
 def test_gradients_are_equal_to_the_bit(case, special):
     pool, x = pooling(*case), images(special)
     cotangent = np.random.default_rng(1).normal(size=pool(x).shape).astype(np.float32)
@@ -90,7 +95,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", few(TRANSFORMS, ["jvp", "grad of grad"]))
 def test_transforms(name):
     program = traced(loss, K, X)
     planned = under(program, (saving(0, len(program.graph.ops)),))

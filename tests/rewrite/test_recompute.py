@@ -27,6 +27,7 @@ from tests.helpers import (
     assert_trees_close,
     cut_every,
     everything_saved,
+    few,
     flat_gradient,
     halved,
     many_schedules,
@@ -59,7 +60,10 @@ def counts(program, schedule):
 NAMES = "mlp exp_tanh_rsqrt relu_and_friends attention u_net batch_norm literal_keys stop_gradient indexing".split()
 
 
-@pytest.mark.parametrize("name", NAMES)
+FEW = ("mlp", "exp_tanh_rsqrt", "attention", "literal_keys", "stop_gradient")
+
+
+@pytest.mark.parametrize("name", few(NAMES, FEW))
 def test_a_segment_recomputes_what_the_minimum_cut_says(name):
     case = ZOO[name]
     program = traced(case.fn, *case.args, **case.options)
@@ -120,7 +124,10 @@ def test_nested_halves_recompute_each_level_once_more():
     assert counts(program, (one,))["tanh"] == 3 * plain - 1
 
 
-@pytest.mark.parametrize("op", [jnp.tanh, jnp.exp, lax.rsqrt, lax.logistic, jnp.sqrt, lax.exp2, jnp.cbrt, jnp.expm1])
+OWN_OUTPUT = [jnp.tanh, jnp.exp, lax.rsqrt, lax.logistic, jnp.sqrt, lax.exp2, jnp.cbrt, jnp.expm1]
+
+
+@pytest.mark.parametrize("op", few(OWN_OUTPUT, [jnp.exp, lax.logistic]))
 def test_saved_outputs_are_not_made_again(op):
     """The JVP rule of these reads their own output: a tag behind it alone would not help."""
     eqn = jax.make_jaxpr(op)(jnp.ones(3)).eqns[0]
@@ -226,6 +233,7 @@ def test_callbacks_run_exactly_once_and_in_order():
             assert [c[0] for c in calls] == [0, 10, 1, 11, 2, 12, 3, 13]
 
 
+@pytest.mark.slow
 def test_callbacks_in_the_users_own_checkpoint_run_once():
     """JAX runs them again with the recomputation; planned anew, they are outside of any segment."""
     calls = Calls()

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.helpers import assert_trees_close, check_schedules, halved, random_schedule, traced, under, whole
-from tests.zoo import LARGE, ZOO
+from tests.helpers import assert_trees_close, check_schedules, few, halved, random_schedule, traced, under, whole
+from tests.zoo import ZOO
 
 pytestmark = [
     pytest.mark.usefixtures("quick_search"),
@@ -17,10 +17,14 @@ pytestmark = [
 PLANNED = ("custom_jvp", "own_checkpoint", "scan_inside", "static_arguments", "u_net")
 """Of these the planner's schedules too, of the others with ``slow``: planning takes more time than all the rest."""
 
-DEFAULT = [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in ZOO]
+FEW = (
+    *("scan_inside", "custom_jvp", "literal_keys", "stop_gradient"),
+    *("mutable_arrays_without_gradient", "callbacks_without_effects", "keywords", "sparse_argument"),
+)
+"""A loop, a custom rule, random numbers, effects, and arguments of each kind."""
 
 
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize("name", few(ZOO, FEW))
 def test_values_and_gradients_are_those_of_the_function(name):
     case = ZOO[name]
     check_schedules(
@@ -80,7 +84,7 @@ TWICE = [name for name, case in ZOO.items() if case.second_order]
 
 
 DERIVATIVES = (hvp, grad_of_grad, per_example)
-QUICK = [("custom_jvp", hvp), ("custom_jvp", grad_of_grad), ("literal_keys", per_example), ("exp_tanh_rsqrt", hvp)]
+QUICK = [("custom_jvp", derivative) for derivative in DERIVATIVES]
 
 
 @pytest.mark.parametrize(("name", "derivative"), QUICK)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import pytest
 
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.planning.limits import NO_CONSTRAINTS
@@ -33,6 +34,7 @@ def diamond(layers):
     return judge, Candidates(judge.rules, Progress("test", False))
 
 
+@pytest.mark.slow
 def test_a_small_program_gets_what_nothing_else_offers():
     judge, candidates = diamond(4)
     curves = candidates.planner(NO_CONSTRAINTS).curves
@@ -52,6 +54,7 @@ def test_a_small_program_gets_what_nothing_else_offers():
     assert judge.price(planned) < 0.98 * known
 
 
+@pytest.mark.slow
 def test_what_is_found_depends_on_no_earlier_budget():
     judge, candidates = diamond(1)
     first = candidates.improved(AUTO, judge.cost, judge.identity)
@@ -61,6 +64,7 @@ def test_what_is_found_depends_on_no_earlier_budget():
     assert fresh.improved(AUTO, again.cost, object()) == first, "searched anew"
 
 
+@pytest.mark.slow
 def test_a_program_is_searched_once():
     judged = []
 

@@ -42,6 +42,7 @@ def least_alone():
     return least(lambda: rp.plan(pooled, *POOLED, budget=1))
 
 
+@pytest.mark.slow
 def test_no_name_is_below_the_least_that_is_named():
     named = least_alone()
     known.forget()
@@ -61,6 +62,7 @@ def test_what_another_search_compiled_is_a_candidate(monkeypatch):
     assert least(lambda: planned(budget=1)) > wider
 
 
+@pytest.mark.slow
 def test_a_step_reaches_the_least_of_what_is_marked_in_it():
     def step(params, x):
         loss, gradients = jax.value_and_grad(rp.remat(pooled))(params, x)
@@ -81,9 +83,8 @@ def coder(params, x, key):
 CODER = (f32(784, 500), f32(500, 20), f32(500, 20), f32(20, 500), f32(500, 784)), f32(4096, 784), jax.random.key(0)
 
 
-@pytest.mark.parametrize(
-    "shares", [(70, 58, 50), pytest.param((50, 58, 70), marks=pytest.mark.slow)], ids=["falling", "rising"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shares", [(70, 58, 50), (50, 58, 70)], ids=["falling", "rising"])
 def test_a_smaller_budget_gets_no_faster_plan(shares, monkeypatch):
     compiled = []
     original = judging.compile_memory

@@ -73,7 +73,7 @@ def test_bytes_are_refused_after_one_compile():
     assert rp.plan(loss_of(keeping), W, X, budget=error.value.minimum_bytes).overhead == 0
 
 
-@pytest.mark.parametrize("loss", [loss_of(solve), loss_of(keeping, layers=24)])
+@pytest.mark.parametrize("loss", [loss_of(solve), pytest.param(loss_of(keeping, layers=24), marks=pytest.mark.slow)])
 def test_what_can_be_planned_is(loss):
     plan = rp.plan(loss, W, X, budget="80%")
     assert plan.compiled_peak_bytes <= plan.budget_bytes

@@ -24,6 +24,7 @@ from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import trace_program
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import resolve
+from tests.helpers import few
 
 REQUEST = Request(lookup("auto"), True, (0,), False, (), "replan")
 
@@ -59,7 +60,8 @@ def test_the_plain_peak_is_that_of_the_function_as_it_is(name):
     assert judge.compiled_bytes(judge.baseline) == pytest.approx(of_xla(*raw_step(model, model.loss)), abs=256)
 
 
-@pytest.mark.parametrize("name", ["tiny", pytest.param("densenet", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "densenet"])
 def test_a_plan_that_recomputes_nothing_fits_too(name):
     model = model_of(name)
     plan = rp.plan(model.loss, model.params, model.batch, budget="100%", target="cpu")
@@ -67,7 +69,8 @@ def test_a_plan_that_recomputes_nothing_fits_too(name):
     assert of_xla(*raw_step(model, plan.apply(model.loss))) <= plan.budget_bytes
 
 
-@pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=SLOW) for n in ("gpt2", "unet"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "gpt2", "unet"])
 def test_the_least_is_no_more_than_with_segments_that_save_nothing(name):
     model = small(name)
     judge = judge_of(model.loss, model.params, model.batch)
@@ -121,13 +124,14 @@ def reachable():
     return told.value.minimum_bytes
 
 
-@pytest.mark.parametrize("share", [1.0, 1.02, *(pytest.param(s, marks=pytest.mark.slow) for s in (1.1, 1.6))])
+@pytest.mark.parametrize("share", few([1.0, 1.02, 1.1, 1.6], [1.0]))
 def test_few_compiles_find_a_budget(reachable, share):
     budget, judge = int(share * reachable), KnowingJudge()
     assert 0.9 * budget < judge.compiled_peak(budget) <= budget
     assert judge.count() <= 5
 
 
+@pytest.mark.slow
 def test_a_strategy_by_name_is_searched_with_few_compiles_too():
     """Of its own schedules only, though others are between them."""
     judge = KnowingJudge()
@@ -139,6 +143,7 @@ def test_a_strategy_by_name_is_searched_with_few_compiles_too():
     assert {*judge.asked} <= {*family, judge.program.plain, judge.unplanned}
 
 
+@pytest.mark.slow
 def test_a_strategy_with_one_schedule_has_that_one_compiled():
     judge = KnowingJudge()
     request = dataclasses.replace(REQUEST, strategy=lookup("each_block"))
@@ -172,9 +177,8 @@ def compiles(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize(
-    ("budget", "tried"), [*(pytest.param(*c, marks=pytest.mark.slow) for c in (("75%", 2), ("50%", 2))), ("30%", 1)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "tried"), [("75%", 2), ("50%", 2), ("30%", 1)])
 def test_what_is_known_to_be_too_large_is_not_compiled(compiles, budget, tried):
     """The next point of the curve needs a third more, as the evaluator knows; one between the two may be tried."""
     judge = judge_of(scanned_rnn, *RNN)
@@ -195,6 +199,7 @@ def test_the_way_to_the_steepest_neighbour_is_tried_too():
     assert plan.overhead < 0.25
 
 
+@pytest.mark.slow
 def test_predictions_alone_go_between_neighbours_too():
     """At 7 % of the bytes all steps are in groups; for twice as many, fewer of them can be."""
     model = lstm(1024, 1, 256, 16, 50, 200)
@@ -205,6 +210,7 @@ def test_predictions_alone_go_between_neighbours_too():
     assert judge.overhead(found) < 0.15
 
 
+@pytest.mark.slow
 def test_seconds_are_read_of_what_is_compiled_anyway(compiles):
     judge = judge_of(scanned_rnn, *RNN)
     plan = plan_by(judge, "50%")

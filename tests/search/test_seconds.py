@@ -105,6 +105,7 @@ def test_the_clock_runs_what_it_is_asked_for():
     assert not can_run(Judge(traced(loss, *shapes), resolve("cpu"), Progress("test", False)))
 
 
+@pytest.mark.slow
 def test_a_plan_for_time_by_the_clock():
     plan = rp.plan(loss, W, X, goal="time")
     assert plan.budget == "none"

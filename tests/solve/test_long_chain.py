@@ -104,6 +104,7 @@ def shrinking(n):
     return ChainProblem(tuple(range(n)), tuple(rows), frontiers, (1.0,) * n, (True,) * n)
 
 
+@pytest.mark.slow
 def test_groups_of_unequal_layers_weigh_what_they_keep_against_what_they_need():
     problem = shrinking(100)
     whole, groups = solve(problem), solve_chain(problem)
@@ -122,6 +123,7 @@ def test_the_share_of_recomputation_does_not_depend_on_the_length():
         assert max(costs[300], costs[3000]) <= costs[60] + 0.02, costs
 
 
+@pytest.mark.slow
 def test_little_memory_is_enough_for_ten_thousand_layers():
     """Nested in levels, they need hardly more than a hundred."""
     problem = layers(10_000)

@@ -82,7 +82,7 @@ def unrolls(jaxpr):
     return {eqn.params["unroll"] for eqn in open_jaxpr(jaxpr)[0].eqns if eqn.primitive.name == "scan"}
 
 
-@pytest.mark.parametrize("unroll", [2, 4, True])
+@pytest.mark.parametrize("unroll", [2, pytest.param(4, marks=pytest.mark.slow), True])
 def test_steps_in_one_iteration_stay_there_behind_barriers(unroll):
     program = traced(loss_with(lambda f: f, unroll=unroll), *SHAPES)
     made = jax.make_jaxpr(jax.grad(with_step(program, one)))(*SHAPES)

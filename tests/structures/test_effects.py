@@ -20,7 +20,7 @@ from remat_plan.graph.structure import structure_of
 from remat_plan.planning.honours import honours, honours_choice
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.planner import solve_region
-from tests.helpers import CPU, assert_trees_close, flat_gradient, traced
+from tests.helpers import CPU, assert_trees_close, few, flat_gradient, traced
 
 pytestmark = [
     pytest.mark.usefixtures("quick_search"),
@@ -145,11 +145,10 @@ TELLING = ((printed, saving), (sent, nested_segment), (now_and_then, saving))
 
 @pytest.mark.parametrize(
     ("name", "tell", "segment"),
-    [
-        pytest.param(name, *telling, marks=() if name == "scan" or telling[0] is sent else pytest.mark.slow)
-        for name in STRUCTURES
-        for telling in TELLING
-    ],
+    few(
+        [(name, *telling) for name in STRUCTURES for telling in TELLING],
+        [("scan", printed, saving), *((name, sent, nested_segment) for name in ("scan", "branches", "shard_map"))],
+    ),
 )
 def test_effects_run_once_and_in_order(name, tell, segment):
     structure, order = STRUCTURES[name]
@@ -208,7 +207,10 @@ def test_no_group_of_steps_runs_an_effect_again():
     assert not honours_choice(program.graph, NO_LIMITS, op, Choice((Part(STEPS, step),), slots=2))
 
 
-@pytest.mark.parametrize("strategy", ["memory", "each_block", "nothing", rp.Binomial(slots=2)])
+STRATEGIES = ["memory", "each_block", "nothing", rp.Binomial(slots=2)]
+
+
+@pytest.mark.parametrize("strategy", few(STRATEGIES, ["memory", STRATEGIES[-1]]))
 def test_every_strategy_plans_around_effects(strategy):
     loss = loss_of(scanned, between, printed)
     want = jax.value_and_grad(loss_of(scanned, between, silent))(W, X)
@@ -231,6 +233,7 @@ def test_the_evaluator_runs_effects_once():
         assert names["dot_general"] > 12 * STEPS  # with 4 a step, and 8 for their gradients, the rest runs again
 
 
+@pytest.mark.slow
 def test_a_fitted_step_tells_once():
     x = jnp.tile(X, (32, 1))
     loss = loss_of(scanned, between, lambda i, x: jax.debug.callback(note, i, jnp.mean(x), ordered=True))
@@ -243,7 +246,8 @@ def test_a_fitted_step_tells_once():
     assert_trees_close(got, want, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("tell", [printed, pytest.param(sent, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tell", [printed, sent])
 def test_least_peak_of_layers_that_tell(tell):
     """As little memory as a hand that checkpoints the layer and tells beside it."""
     w, x = jnp.ones((8, 32, 32)) / 32, jnp.ones((512, 32))

@@ -139,6 +139,7 @@ def test_scanned_gpt_fits(budget):
     assert "scan of 6 steps" in plan._repr_html_()
 
 
+@pytest.mark.slow
 def test_no_worse_than_checkpoint_on_each_step():
     """At the peak of each stock policy on the scanned layer, the plan needs no more FLOPs by our own count."""
     from remat_plan.api import plan

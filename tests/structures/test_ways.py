@@ -57,6 +57,7 @@ def by_hand():
     return rp.plan(loss_with(jax.checkpoint(layer)), *BRANCH, budget="100%", target="cpu", existing="keep")
 
 
+@pytest.mark.slow
 def test_layers_in_a_branch_are_segments_of_their_own(by_hand):
     """At the peak of ``jax.checkpoint`` on each layer of the branch."""
     plan = rp.plan(loss_with(layer), *BRANCH, budget=by_hand.written_peak_bytes, target="cpu")

@@ -53,7 +53,7 @@ def test_the_second_step_neither_plans_nor_traces(made):
         traces.append(1)
         return loss(w, x)
 
-    f = rp.remat(counted, budget="80%", verify=False)
+    f = rp.remat(counted, strategy="each_block", verify=False)
     step = jax.jit(jax.value_and_grad(f))
     step(W, X)
     before = dict(made), len(traces)
@@ -63,6 +63,7 @@ def test_the_second_step_neither_plans_nor_traces(made):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_traced_again_nothing_is_planned_or_emitted_again(made):
     f = rp.remat(loss, budget="80%", verify=False)
     want = jax.grad(loss)(W, X)
@@ -77,7 +78,7 @@ def test_traced_again_nothing_is_planned_or_emitted_again(made):
 
 
 def test_a_plan_that_is_applied_is_emitted_once(made):
-    f = rp.plan(loss, W, X, budget="80%", verify=False).apply(loss)
+    f = rp.plan(loss, W, X, strategy="each_block", verify=False).apply(loss)
     jax.grad(f)(W, X)
     before = dict(made)
     assert_trees_close(jax.jit(jax.grad(f))(W, X), jax.grad(loss)(W, X))
@@ -117,6 +118,7 @@ def test_closed_over_tracers_do_not_leak():
     assert_trees_close(jax.jit(jax.grad(outer))(0.5, W), want)
 
 
+@pytest.mark.slow
 def test_a_function_used_under_two_traces_with_another_tracer_each_time():
     box = {}
     planned = rp.remat(lambda x: loss(W * box["scale"], x), strategy="each_block", verify=False)

@@ -28,7 +28,7 @@ from remat_plan.verify.place import place
 from remat_plan.verify.targets import KNOWN_TPUS, resolve
 
 MIB = 1024 * 1024
-QUICK_GPUS = ("t4", "v100", "a100", "l4", "h100")  # one of each generation; the others are slow tests
+QUICK_GPUS = ("v100", "h100")  # an old and a new one; the others are slow tests
 
 
 def _plugin_here(name: str) -> bool:
@@ -238,7 +238,7 @@ def test_cpu_numbers_add_up() -> None:
     [
         (jax.value_and_grad(layers(6, 2)), (aval(128, 128), aval(512, 128))),
         (jax.value_and_grad(scanned(8)), (aval(128, 128), aval(512, 128))),
-        (train_step, None),
+        pytest.param(train_step, None, marks=pytest.mark.slow),
     ],
 )
 def test_machine_code_is_not_optimised_and_memory_is_that_of_the_users_own_compile(fn: Any, args: Any) -> None:
@@ -366,6 +366,7 @@ def test_unknown_topology(name: str) -> None:
         resolve(name)
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_tpu_memory_fast_and_default() -> None:
     target = resolve("tpu:v5e:1x1")
@@ -418,6 +419,7 @@ def test_programs_without_used_arguments_go_to_the_tpu_too() -> None:
     assert compile_memory(lambda x: None, (aval(8, 8),), target, fast=True).output_bytes == 0
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_train_step_for_tpu_with_a_typed_key() -> None:
     memory = compile_memory(train_step, step_avals(), resolve("tpu:v6e:1x1"), fast=True, donate_argnums=0)
@@ -465,6 +467,7 @@ def test_every_gpu_compiles(model: str) -> None:
     assert 4 * 4 * MIB <= memory.temp_bytes <= 9 * 4 * MIB
 
 
+@pytest.mark.slow
 @needs_cuda
 def test_train_step_for_gpu_with_a_typed_key() -> None:
     memory = gpu_memory(train_step, step_avals(), resolve("gpu:a100"), donate_argnums=0)
@@ -493,7 +496,9 @@ def asking(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 @needs_cuda
-@pytest.mark.parametrize("loss", [printing, logging, asking])
+@pytest.mark.parametrize(
+    "loss", [pytest.param(printing, marks=pytest.mark.slow), logging, pytest.param(asking, marks=pytest.mark.slow)]
+)
 def test_host_callbacks_compile_for_a_gpu_that_is_not_here(loss: Callable[..., Any]) -> None:
     memory = gpu_memory(jax.grad(loss), (aval(256, 256), aval(4096, 256)), resolve("gpu:h100"))
     # jax 0.10 copies those of a scan, 0.12 one more with the library's kernels
@@ -516,6 +521,7 @@ def test_gpu_that_is_not_here_has_the_larger_of_both_kinds_of_kernels() -> None:
     assert own_bytes + 2048 * 8192 < library.total_bytes == target_bytes
 
 
+@pytest.mark.slow
 @needs_cuda
 def test_gpu_above_its_memory_shows_natural_use() -> None:
     avals = (aval(4096, 4096, dtype=jnp.bfloat16), aval(65536, 4096, dtype=jnp.bfloat16))
