@@ -115,6 +115,10 @@ class _Spread:
     def __init__(self, graph: Graph, ops: Sequence[int], value: int, dimension: int):
         self.graph, self.ops, self.value, self.dimension = graph, ops, value, dimension
         self.maker = {v: i for i in ops for v in graph.ops[i].outputs}
+        self.readers: dict[int, list[int]] = {}
+        for i in ops:
+            for v in graph.ops[i].reads:
+                self.readers.setdefault(v, []).append(i)
         self.extent = graph.values[value].aval.shape[dimension]
         self.given: set[int] = set()
         self.banned: set[int] = set()
@@ -193,8 +197,8 @@ class _Spread:
     def check_readers(self, op: Op, operands: Sequence[int | str | None]) -> None:
         """Where something in the loop reads a result whole, it is made outside."""
         outputs = set(op.outputs)
-        for index, axis in self.axes.items():
-            read = zip(self.graph.ops[index].operands, axis.operands, strict=True)
+        for index in {i for v in outputs for i in self.readers.get(v, ())}.intersection(self.axes):
+            read = zip(self.graph.ops[index].operands, self.axes[index].operands, strict=True)
             if any(v in outputs and d is None for v, d in read):
                 entering = {v for v, d in zip(op.operands, operands, strict=True) if d is not None} - self.forward
                 if entering:

@@ -10,17 +10,18 @@ what stays whole is smallest. Weights are read once in each slice, and their gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.apart import lines_of
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule
+from remat_plan.graph.schedule import Schedule, as_is
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
 from remat_plan.planning.cuts import whole_region
+from remat_plan.planning.limits import Limits
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.solve import min_cut
 
@@ -37,6 +38,10 @@ LEAST_SLICE_BYTES = 1 << 20
 benchmarks, is planned in 8 processor seconds instead of 3). With twice as many ``cyclegan`` at 25 % of its peak takes
 47 instead of 35 % more time by prediction; with four times as many, or none in slices, it is refused."""
 
+PROGRAM_SLICES = (2, 4, 8, 16, 32)
+"""The numbers of slices of a whole program, whose batch is small. Each takes about half as long to build as planning
+all else does, so they are made one after the other, as a budget needs them."""
+
 _MAX_HULL = 4
 
 
@@ -45,21 +50,58 @@ def split_ways(rules: Rules, run: Run, least_slice_bytes: int) -> Iterator[Split
 
     Slices of what lies on several devices would be sent from one to the other.
     """
-    segment, largest = run.segment(Plain()), _largest(rules.graph, run)
+    for slices, value, dimension in _lines(rules, run, SLICES, least_slice_bytes):
+        for kind in (Split, SplitGradient):
+            way = kind(value, dimension, slices)
+            found = sliced(rules.borders, run.segment(Plain()), way)
+            for schedule in _schedules(rules, found) if found else ():
+                yield replace(way, value=run.values.index(value), sliced=schedule)
+
+
+def _lines(rules: Rules, run: Run, counts: Sequence[int], least_slice_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the numbers of slices that a run may run in, each with the value and the dimension of it to go by."""
+    graph, largest = rules.graph, _largest(rules.graph, run)
     if largest is None or rules.spread or not run.limits.lets_split(run.ops, run.values):
         return
-    size = rules.graph.values[largest].size_bytes
-    counts = [slices for slices in SLICES if slices * least_slice_bytes <= size]
-    lines = [line for line in lines_of(rules.borders, segment, largest) if line.whole_bytes < size] if counts else []
+    size = graph.values[largest].size_bytes
+    counts = [slices for slices in counts if slices * least_slice_bytes <= size]
+    lines = lines_of(rules.borders, run.segment(Plain()), largest) if counts else []
     for slices in counts:
-        line = next((line for line in lines if line.units % slices == 0), None)
-        if line is None:
-            continue
-        for kind in (Split, SplitGradient):
-            way = kind(largest, line.dimension, slices)
-            found = sliced(rules.borders, segment, way)
-            for schedule in _schedules(rules, found) if found else ():
-                yield replace(way, value=run.values.index(largest), sliced=schedule)
+        fitting = [line.dimension for line in lines if line.whole_bytes < size and line.units % slices == 0]
+        yield from [(slices, largest, dimension) for dimension in fitting[:1]]
+
+
+class SlicedProgram:
+    """A whole program in slices of its batch, its gradient made meanwhile: what is called gradient accumulation.
+
+    Nothing runs twice, but weights are read once in each slice, and their gradients added up.
+
+    Attributes:
+        counts: the numbers of slices that there may be; none where the program is no loss, or no axis runs through it.
+    """
+
+    def __init__(self, rules: Rules, limits: Limits):
+        self._rules, self._run = rules, make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
+        found = _lines(rules, self._run, PROGRAM_SLICES, LEAST_SLICE_BYTES)
+        self._lines = {slices: (value, dimension) for slices, value, dimension in found}
+        self.counts = tuple(self._lines)
+
+    def schedule(self, slices: int) -> Schedule | None:
+        """The schedule of so many slices; None where it cannot run so."""
+        segment = self._run.segment(Plain())
+        value, dimension = self._lines[slices]
+        way = SplitGradient(value, dimension, slices)
+        found = sliced(self._rules.borders, segment, way)
+        if found is None:
+            return None
+        (inside,) = _schedules(self._rules, found)
+        return self._around(replace(segment, way=replace(way, sliced=inside)))
+
+    def _around(self, segment: Segment) -> Schedule:
+        """What depends on literals only may stand before a segment and behind it."""
+        n = len(self._rules.graph.ops)
+        before, after = as_is(0, segment.start), as_is(segment.end, n)
+        return tuple([s for s in (before, segment, after) if s.start < s.end])
 
 
 def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ from remat_plan.planning.limits import Constraints, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
+from remat_plan.planning.splits import SlicedProgram
 from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task, named_schedules
 from remat_plan.planning.strategies.records import (
     AS_WRITTEN,
@@ -42,7 +43,8 @@ from remat_plan.small.recent import Recent
 from remat_plan.traced.programs import Program
 
 _LONG_OPS = 4000
-"""Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged."""
+"""Beside the schedules of longer programs, whose predictions take a second each, uniform ones are not judged, nor are
+slices of the whole."""
 
 _BY_HAND = (*BY_HAND, "memory", "log")
 """Strategies whose schedules are judged beside the planner's own uniform ones."""
@@ -118,6 +120,7 @@ class Candidates:
     def __init__(self, rules: Rules, progress: Progress):
         self.rules, self.progress = rules, progress
         self._planners: dict[Constraints, Planner] = {}
+        self._sliced: dict[Constraints, SlicedProgram] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
 
@@ -128,6 +131,15 @@ class Candidates:
             limits = resolve(self.rules.graph, constraints)
             self._planners[constraints] = Planner(self.rules.graph, self.rules, limits)
         return self._planners[constraints]
+
+    def sliced(self, request: Request) -> SlicedProgram | None:
+        """The whole program in slices; None of a long one."""
+        if len(self.rules.graph.ops) > _LONG_OPS:
+            return None
+        if request.constraints not in self._sliced:
+            limits = self.planner(request.constraints).cuts.limits
+            self._sliced[request.constraints] = SlicedProgram(self.rules, limits)
+        return self._sliced[request.constraints]
 
     def task(self, request: Request) -> Task:
         """What the strategy of a request is given.

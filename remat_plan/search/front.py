@@ -70,6 +70,8 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
         return named.schedules[0]
     found = _Front(judge, candidates, request)
     found.propose(budget_bytes)
+    if named is None:
+        found.slice(budget_bytes)
     if not found.fitting(budget_bytes):
         if named is None:
             found.lower()
@@ -110,7 +112,7 @@ class _Front:
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
-        self._low = partial(candidates.low, request)
+        self._low, self._sliced = partial(candidates.low, request), partial(candidates.sliced, request)
         beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
         plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         self.known = dict.fromkeys([*beside, *plain])
@@ -137,6 +139,32 @@ class _Front:
                 left -= schedule not in self.known
                 self.known[schedule] = None
                 chains.append(chain)
+
+    def slice(self, budget_bytes: int) -> None:
+        """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain.
+
+        What is not the same in any number of slices is divided by it.
+        """
+        plain = self.judge.timeline(self.judge.program.plain)
+        fitting = self.fitting(budget_bytes)
+        if fitting and self.judge.price(fitting[0]) <= (1 + _WORTH) * self.judge.price(self.judge.program.plain):
+            return
+        sliced, divided = self._sliced(), 0.0
+        if sliced is None:
+            return
+        for slices in sliced.counts:
+            seems = plain.peak_bytes - divided * (1 - 1 / slices)
+            if divided and seems > budget_bytes and slices != sliced.counts[-1]:
+                continue
+            self.judge.progress.say(f"slicing the program in {slices}")
+            schedule = sliced.schedule(slices)
+            if schedule is None:
+                return
+            self.known[schedule] = None
+            peak_bytes = self.judge.predicted_bytes(schedule)
+            if peak_bytes <= budget_bytes:
+                return
+            divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)
 
     def lower(self) -> None:
         """Judge what may need least of all; have the chains propose below it as long as that finds one.
