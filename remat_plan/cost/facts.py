@@ -163,8 +163,9 @@ class FactBook:
 
 
 def _is_one(atom: Any) -> bool:
-    """Tell whether an operand is the number one."""
-    return _compat.is_literal(atom) and getattr(atom.val, "size", 1) == 1 and bool(atom.val == 1)
+    """Tell whether an operand is the number one, of floating point."""
+    is_number = _compat.is_literal(atom) and is_float(atom.aval) and getattr(atom.val, "size", 1) == 1
+    return is_number and bool(atom.val == 1)
 
 
 def _name(eqn: Any) -> str:

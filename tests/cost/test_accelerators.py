@@ -80,7 +80,7 @@ def test_a_conversion_behind_a_product_is_left_to_its_readers():
         y = (x @ x).astype(jnp.float32) * scale
         return jnp.sin(y), jnp.cos(y)
 
-    assert names(lambda x: fun(x, 1.0), HALF, model=TPU)[0] == "mul"
+    assert names(lambda x: fun(x, 2.0), HALF, model=TPU)[0] == "mul"
     plain = lambda x: (lambda y: (jnp.sin(y), jnp.cos(y)))((x @ x).astype(jnp.float32))  # noqa: E731
     assert names(plain, HALF, model=TPU) == ["dot_general", "sin", "cos"]
 

@@ -74,6 +74,9 @@ class Offers:
     def low(self, request):
         return self._low
 
+    def sliced(self, request):
+        return None
+
     def beside(self, request, judged, identity):
         return self._beside
 
