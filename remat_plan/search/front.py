@@ -70,8 +70,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
         return named.schedules[0]
     found = _Front(judge, candidates, request)
     found.propose(budget_bytes)
-    if named is None:
-        found.slice(budget_bytes)
+    found.slice(budget_bytes)
     if not found.fitting(budget_bytes):
         if named is None:
             found.lower()
@@ -94,12 +93,14 @@ def family(judge: Judge, candidates: Candidates, request: Request, points: int) 
         return [judge.program.plain]
     found = _Front(judge, candidates, request)
     found.propose(0, _PROPOSED_ALONG)
+    found.slice(0)
     least = found.least_bytes
     most = max(judge.predicted_bytes(judge.program.plain), least)
     goals = [int(least * (most / least) ** (number / (points - 1))) for number in range(1, points)]
     for number, goal in enumerate(goals):
         judge.progress.say("evaluating schedules", done=number, total=len(goals))
         found.propose(goal, _PROPOSED_ALONG)
+        found.slice(goal)
     goals = sorted([*goals, int((1 + SAME_PEAK) * found.least_bytes)])
     return list(dict.fromkeys(found.fitting(goal)[0] for goal in goals))
 
@@ -112,7 +113,8 @@ class _Front:
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
         self._chains = [] if named is not None else candidates.chains(request)
-        self._low, self._sliced = partial(candidates.low, request), partial(candidates.sliced, request)
+        self._low = partial(candidates.low, request)
+        self._sliced = partial(candidates.sliced, request) if named is None else lambda: None
         beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
         plain = [judge.program.plain] if candidates.may_stay_plain(request) else []
         self.known = dict.fromkeys([*beside, *plain])
@@ -147,7 +149,7 @@ class _Front:
         """
         plain = self.judge.timeline(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
-        if fitting and self.judge.price(fitting[0]) <= (1 + _WORTH) * self.judge.price(self.judge.program.plain):
+        if fitting and self.judge.price(fitting[0]) <= (1 + _WORTH) * plain.seconds:
             return
         sliced, divided = self._sliced(), 0.0
         if sliced is None:

@@ -1,5 +1,6 @@
 """What is judged of paths of schedules, and what is taken of them; the doubles are schedules that are numbers."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Around
 from remat_plan.planning.blend import paths
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.limits import make_constraints
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Candidates, Request
@@ -22,6 +23,8 @@ from remat_plan.verify.targets import resolve
 from tests.helpers import traced
 
 AUTO = Request(lookup("auto"), False, (0,), False, (), "replan")
+WHOLE = dataclasses.replace(AUTO, constraints=make_constraints((), (), (), True))
+"""Nothing runs in slices."""
 
 
 class Table:
@@ -170,9 +173,9 @@ def test_of_a_loop_part_of_the_steps_is_run_one_way_the_rest_another(monkeypatch
     )
     judge = Judge(program, resolve("cpu"), Progress("test", False))
     candidates = Candidates(judge.rules, judge.progress)
-    curve = candidates.planner(NO_CONSTRAINTS).curve
+    curve = candidates.planner(WHOLE.constraints).curve
     low, high = judge.predicted_bytes(curve[0]), judge.predicted_bytes(program.plain)
-    found = [find(judge, candidates, low + (high - low) * share // 8, AUTO) for share in range(1, 8)]
+    found = [find(judge, candidates, low + (high - low) * share // 8, WHOLE) for share in range(1, 8)]
     peaks, prices = [judge.predicted_bytes(s) for s in found], [judge.price(s) for s in found]
     filled = [peak >= 0.9 * (low + (high - low) * n // 8) for n, peak in enumerate(peaks, 1)]
     assert all(full or price == prices[-1] for full, price in zip(filled, prices, strict=True)), "or nothing is gained"
