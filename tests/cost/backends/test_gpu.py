@@ -1,7 +1,5 @@
 """What cuBLAS does beside a product."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -37,8 +35,8 @@ def test_a_product_is_added_to_the_sum_so_far_in_its_memory(monkeypatch):
     assert (with_rule, peak()) == (pytest.approx(3, abs=0.01), pytest.approx(4, abs=0.01))
 
 
-@pytest.mark.skipif(not importlib.util.find_spec(CUDA), reason="needs the extra cuda12")
 def test_the_compiler_does():
+    pytest.importorskip(CUDA)
     assert compile_memory(summed, (X,), resolve("gpu:h100")).total_bytes / (4 * 2048**2) == pytest.approx(3, abs=0.3)
 
 
