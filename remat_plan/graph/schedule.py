@@ -82,12 +82,13 @@ def _holds(segment: Segment, indices: Set[int]) -> bool:
 
 
 def emptied(segments: Schedule) -> Schedule:
-    """Return a schedule whose segments save nothing; those inside others stay as they are.
+    """Return a schedule whose segments save nothing, nor those inside others; what is kept of structures stays.
 
-    >>> emptied((saving(0, 4, (2,)), as_is(4, 9)))[0].saved
+    >>> emptied((saving(0, 4, (2,)), around(4, 9, (saving(4, 9, (7,)),))))[1].children[0].saved
     ()
     """
-    return tuple(s.with_parts(actions=()) if s.actions else s for s in segments)
+    found = [around(s.start, s.end, emptied(s.children)) if s.children else s for s in segments]
+    return tuple([s.with_parts(actions=()) if s.actions else s for s in found])
 
 
 def inside_of(segment: Segment) -> Schedule:

@@ -17,7 +17,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.apart import lines_of
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule, as_is
+from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
 from remat_plan.planning.cuts import whole_region
@@ -77,31 +77,25 @@ class SlicedProgram:
     Nothing runs twice, but weights are read once in each slice, and their gradients added up.
 
     Attributes:
-        counts: the numbers of slices that there may be; none where the program is no loss, or no axis runs through it.
+        counts: the numbers of slices that there may be; none where no axis runs through the largest value.
     """
 
     def __init__(self, rules: Rules, limits: Limits):
-        self._rules, self._run = rules, make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
-        found = _lines(rules, self._run, PROGRAM_SLICES, LEAST_SLICE_BYTES)
+        run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
+        found = _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)
+        self._rules = rules
         self._lines = {slices: (value, dimension) for slices, value, dimension in found}
         self.counts = tuple(self._lines)
 
     def schedule(self, slices: int) -> Schedule | None:
         """The schedule of so many slices; None where it cannot run so."""
-        segment = self._run.segment(Plain())
-        value, dimension = self._lines[slices]
+        whole, (value, dimension) = Segment(0, len(self._rules.graph.ops)), self._lines[slices]
         way = SplitGradient(value, dimension, slices)
-        found = sliced(self._rules.borders, segment, way)
+        found = sliced(self._rules.borders, whole, way)
         if found is None:
             return None
         (inside,) = _schedules(self._rules, found)
-        return self._around(replace(segment, way=replace(way, sliced=inside)))
-
-    def _around(self, segment: Segment) -> Schedule:
-        """What depends on literals only may stand before a segment and behind it."""
-        n = len(self._rules.graph.ops)
-        before, after = as_is(0, segment.start), as_is(segment.end, n)
-        return tuple([s for s in (before, segment, after) if s.start < s.end])
+        return (replace(whole, way=replace(way, sliced=inside)),)
 
 
 def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:

@@ -171,24 +171,30 @@ class _Front:
     def lower(self) -> None:
         """Judge what may need least of all; have the chains propose below it as long as that finds one.
 
-        Those with the least are judged without what their segments save too: constants that the reader of a saved value
-        needs at full size may be there from the start of the program, which no block knows.
+        Those with the least are judged without what their segments save too, and with some of it: constants that the
+        reader of a saved value needs at full size may be there from the start of the program, which no block knows.
         """
         self.known |= dict.fromkeys(self._low())
         least = None
         while least != self.least_bytes:
             least = self.least_bytes
             self.propose(int((1 - SAME_PEAK) * least))
-            lean = map(emptied, sorted(self.known, key=self.judge.cost)[:_STARTS])
-            self.known |= dict.fromkeys(filter(self._is_allowed, lean))
+            starts = sorted(self.known, key=self.judge.cost)[:_STARTS]
+            lean = [(emptied(s), s) for s in starts if self._is_allowed(emptied(s))]
+            self.known |= dict.fromkeys(s for s, _ in lean)
+            self.go(lean, int((1 - SAME_PEAK) * self.least_bytes))
 
     def go_ways(self, budget_bytes: int) -> None:
         """Judge what is between the fastest that fit and faster neighbours that do not."""
         starts = self.fitting(budget_bytes)[:_STARTS]
         near = _faster_neighbours(self.judge, starts[0], list(self.known), budget_bytes)
-        ways = itertools.product(starts, near)
+        self.go(itertools.product(starts, near), budget_bytes)
+
+    def go(self, ways: Iterable[tuple[Schedule, Schedule]], budget_bytes: int) -> None:
+        """Judge what is between pairs of schedules, of as many as the length of the program leaves time for."""
         for low, high in itertools.islice(ways, max(_WAYS_STEPS // max(self._steps, 1), 1)):
-            self.known[towards(self.judge, low, high, budget_bytes)] = None
+            for way in paths(self.judge.program.graph, low, high):
+                self.known |= dict.fromkeys(_last_fitting(self.judge, way, budget_bytes))
 
 
 def _segments(schedule: Schedule) -> int:

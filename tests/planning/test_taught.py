@@ -10,6 +10,7 @@ from benchmarks.models import MODELS, small
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.whole_step import StepProgram
+from remat_plan.planning.limits import make_constraints, resolve
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.taught import SearchedChain, TaughtChain
 from remat_plan.solve.chain import IMPOSSIBLE
@@ -28,7 +29,8 @@ class Chain:
 
     def __init__(self, program):
         rules = Rules(program.graph, CPU)
-        planner = Planner(program.graph, rules)
+        limits = resolve(program.graph, make_constraints((), (), (), True))  # of slices chains believe more
+        planner = Planner(program.graph, rules, limits)
         self.asked = []
         self.plain = StepProgram(rules).loss_timeline(program.plain)
         self.owned = self.plain.argument_bytes + self.plain.output_bytes
