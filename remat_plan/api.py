@@ -52,6 +52,9 @@ def plan(
     must_recompute: Sequence[str] = (),
     never_recompute: Sequence[str] | None = None,
     never_split: Sequence[str] | Literal[True] = (),
+    offload: bool = False,
+    may_offload: Sequence[str] = (),
+    host_budget: int | str | None = None,
     verify: bool = True,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -79,6 +82,10 @@ def plan(
             default, for ``"auto"`` and ``"chain"``, the collectives of the program; ``()`` allows them.
         never_split: what never runs in slices: ``checkpoint_name`` names of values, or names of primitives such as
             ``"scan"``; True for no slices at all.
+        offload: whether values may be kept in the host's memory between the passes, where that pays: what the steps of
+            loops keep.
+        may_offload: ``checkpoint_name`` names of the values that may be; with them ``offload`` is not needed.
+        host_budget: so much of the host's memory may be used, such as ``"64GB"``; None for any amount.
         verify: compile and correct until the compiled peak is within the budget; False trusts the prediction.
         argnums, has_aux: as in ``jax.grad``. A pair that starts with a scalar counts as ``(loss, aux)`` without
             ``has_aux`` too, unless the rest could be a gradient or new parameters.
@@ -116,7 +123,8 @@ def plan(
     started = time.perf_counter()
     row, settings = resolve_strategy(strategy)
     _check_keyword(budget, row, goal, args)
-    constraints = make_constraints(must_save, must_recompute, never_recompute, never_split)
+    kept = must_save, must_recompute, never_recompute, never_split
+    constraints = make_constraints(*kept, offload, may_offload, host_budget)
     if goal == TIME:
         check_time(row, budget, verify)
     elif goal != MEMORY:

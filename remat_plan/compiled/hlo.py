@@ -21,18 +21,20 @@ from typing import NamedTuple
 _LINE = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.*?) ?\b([a-z][\w\-]*)\(")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) ")
 _NAME = re.compile(r"%([\w.\-]+)")
-_ARRAY = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,<=]*)\]")
+_ARRAY = re.compile(r"\b([a-z]+)(\d*)[a-z0-9]*\[([\d,<=]*)\](?:{([^}]*)})?")
+_HOST_MEMORY = "S(5)"
 _LAYOUT = re.compile(r"\]{([\d,]+)")
 _TYPE_NAMES = {"f": "float", "bf": "bfloat", "s": "int", "u": "uint", "c": "complex"}
 _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
 
 
 class Array(NamedTuple):
-    """An array as a compiled module has it, of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``."""
+    """An array as a compiled module has it, on the device or its host, of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``."""
 
     kind: str
     item_bytes: float
     shape: tuple[int, ...]
+    on_host: bool = False
 
     @property
     def size(self) -> int:
@@ -154,14 +156,14 @@ class Module:
 def arrays_of(text: str) -> tuple[Array, ...]:
     """The arrays of a type; tokens and the like have no bytes.
 
-    >>> [(a.kind, a.bytes) for a in arrays_of("(bf16[8,4]{1,0:T(8,128)S(1)}, s32[], token[])")]
-    [('bf', 64.0), ('s', 4.0)]
+    >>> [(a.kind, a.bytes, a.on_host) for a in arrays_of("(bf16[8,4]{1,0:T(8,128)S(5)}, s32[], token[])")]
+    [('bf', 64.0, True), ('s', 4.0, False)]
     """
     found = []
-    for kind, bits, shape in _ARRAY.findall(text):
+    for kind, bits, shape, layout in _ARRAY.findall(text):
         if bits or kind == "pred":
             sizes = tuple(int(n.strip("<=")) for n in shape.split(",") if n)
-            found.append(Array(kind, int(bits or 8) / 8, sizes))
+            found.append(Array(kind, int(bits or 8) / 8, sizes, _HOST_MEMORY in layout))
     return tuple(found)
 
 

@@ -32,8 +32,10 @@ from typing import NamedTuple
 
 from remat_plan.compiled.hlo import Computation, Instruction, Module, parse
 from remat_plan.compiled.traffic import traffic, turned_operands
+from remat_plan.compiled.transfers import transfer
 from remat_plan.compiled.trips import Constants, steps_of
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.links import Link
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all add-dependency partition-id replica-id "
@@ -75,6 +77,7 @@ class ModuleSeconds(NamedTuple):
         moved_bytes: read and written by the kernels at their borders; 0 likewise.
         unknown_loops: loops whose trip count is not known; they count once.
         opaque_kernels: calls of libraries that only their bytes are known of.
+        link_seconds: of a transfer to the host's memory, or ``returning`` from it, beside kernels; none is in a sum.
     """
 
     seconds: float = 0.0
@@ -83,6 +86,8 @@ class ModuleSeconds(NamedTuple):
     moved_bytes: float = 0.0
     unknown_loops: int = 0
     opaque_kernels: int = 0
+    link_seconds: float = 0.0
+    returning: bool = False
 
     def times(self, count: int) -> ModuleSeconds:
         """So many runs of it."""
@@ -90,8 +95,12 @@ class ModuleSeconds(NamedTuple):
 
 
 def _total(parts: Iterable[ModuleSeconds]) -> ModuleSeconds:
-    """The sum of several."""
-    return ModuleSeconds._make([sum(column) for column in zip(ModuleSeconds(), *parts, strict=True)])
+    """The sum of several; transfers among them run beside the others (``cost.links``)."""
+    every, link = list(parts), Link()
+    for part in every:
+        link.run(part.seconds, part.link_seconds, part.returning)
+    whole = ModuleSeconds._make([sum(column) for column in zip(ModuleSeconds(), *every, strict=True)])
+    return whole._replace(seconds=link.seconds, link_seconds=0.0, returning=False)
 
 
 def compiled_seconds(text: str, platform: str, hardware: Hardware) -> ModuleSeconds | None:
@@ -160,6 +169,10 @@ def _walk(
             keys = ("branch_computations", "true_computation", "false_computation")
             branches = [run(part, {}) for part in module.called(found, *keys)]
             return max(branches, key=lambda branch: branch.seconds, default=ModuleSeconds())
+        if (moved := transfer(inside, found)) is not None:
+            own = hardware.kernel_seconds(0.0, moved.size_bytes)
+            link_seconds = hardware.link_seconds(moved.size_bytes)
+            return ModuleSeconds(own, 1, 0.0, moved.size_bytes, link_seconds=link_seconds, returning=moved.returning)
         if opcode in ("call", "async-start"):
             return _total(run(part, {}) for part in module.called(found, "to_apply" if opcode == "call" else "calls"))
         return price(inside, found)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.links import FETCH, STORE
 from remat_plan.cost.memory import fact_book
 from remat_plan.cost.passes import Pull, Unit
 from remat_plan.cost.platforms import backend_for
@@ -276,14 +277,22 @@ class ProgramBuilder:
     def move(self, value: int, action: str, number: int, fetch: bool = False) -> int:
         """Store a value where its action keeps it, or fetch it; what stays on the device as it is keeps its number."""
         record, how = self.graph.values[value], action_of(action)
-        kept_bytes, seconds = how.device_bytes(record.size_bytes), how.seconds(record.size_bytes, self.rules.hardware)
-        if kept_bytes == record.size_bytes and not seconds:
+        whole_bytes, hardware = record.size_bytes, self.rules.hardware
+        kept_bytes, seconds = how.device_bytes(whole_bytes), how.seconds(whole_bytes, hardware)
+        if kept_bytes == whole_bytes and not seconds:
             return number
-        name, size = ("fetch", record.size_bytes) if fetch else ("store", kept_bytes)
-        kind = Kind.OPAQUE if seconds else Kind.CHEAP
-        step = Step((number,), kind, name, self.graph.ops[record.producer].eqn, region=RegionCost(seconds=seconds))
+        name, size = (FETCH, whole_bytes) if fetch else (STORE, kept_bytes)
+        cost = RegionCost(seconds=seconds)
+        if how.on_host:
+            cost = RegionCost(host_bytes=0 if fetch else whole_bytes, link_seconds=hardware.link_seconds(whole_bytes))
+        kind = Kind.OPAQUE if seconds or how.on_host else Kind.CHEAP
+        eqn = self.graph.ops[record.producer].eqn if record.producer >= 0 else None
+        step = Step((number,), kind, name, eqn, region=cost)
         step.unary = True
-        return self.state.emit(None, step, (size,))[0]
+        made = self.state.emit(None, step, (size,))[0]
+        if how.on_host and not fetch:
+            self.state.hosted.add(made)
+        return made
 
     def accumulate(self, value: int, gradient: int | None) -> None:
         """Add a gradient to a value's cotangent."""

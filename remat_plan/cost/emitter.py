@@ -53,6 +53,7 @@ class Emitter:
         self.counters: dict[Any, int] = {}
         self.place = NOBODY
         self.ones: set[int] = set()
+        self.hosted: set[int] = set()
 
     def program(
         self,

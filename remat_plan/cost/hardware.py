@@ -10,7 +10,10 @@ have a figure for each class, and what kernels, loops and fresh memory cost besi
 Sources. GPUs: NVIDIA's data sheets; products in 32 bits (TF32 from the A100 on), element-wise work in 32 bits, without
 sparsity. TPUs: JAX's ``tpu_info`` and Google Cloud's pages, of what JAX calls one device (a core of v2, v3 and 7x, else
 a chip); products in bfloat16 at 97 per cent of the peak, as XLA estimates large ones.
-CPU: about four cores of a server of 2022.
+CPU: about four cores of a server of 2022. Links to the host: seven eighths of what PCI Express has each way in 16 lanes
+(a payload of 256 bytes beside headers, acknowledgements and requests), of its third generation up to the V100, the
+fourth up to the L4, the fifth from the H100 on; of TPUs 16 GB/s a chip, 32 from v6e on (Austin et al., *How to scale
+your model*, 2025).
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Hardware:
             program, as it does on a CPU.
         fresh_least_bytes: memory below this is not handed out anew.
         loop_seconds: fixed cost of one step of a loop.
+        link_bytes_per_second: bandwidth between the device's memory and its host's, each way, beside kernels; 0: its
+            memory is the host's.
         measured: whether rates were measured on the device, so that differences of either sign mean something.
     """
 
@@ -63,6 +68,7 @@ class Hardware:
     fresh_seconds_per_byte: float = 0.0
     fresh_least_bytes: int = 0
     loop_seconds: float = 0.0
+    link_bytes_per_second: float = 0.0
     measured: bool = False
 
     def kernel_seconds(
@@ -105,13 +111,26 @@ class Hardware:
         rate = self.rates.get(work) or self.rates.get(work.rpartition(" ")[0])
         return flops / (rate or (self.matrix_flops if is_product(work) else self.vector_flops))
 
+    def link_seconds(self, size_bytes: int) -> float:
+        """Return the seconds of moving bytes to the host's memory, or back.
+
+        >>> hardware_for("gpu:h100", "gpu").link_seconds(int(5.5125e10)), hardware_for("cpu", "cpu").link_seconds(1)
+        (1.0, 0.0)
+        """
+        return size_bytes / self.link_bytes_per_second if self.link_bytes_per_second else 0.0
+
     def fresh_seconds(self, temporary_bytes: int) -> float:
         """Return what a program's temporary memory costs in each run, beside what is done in it."""
         return self.fresh_seconds_per_byte * temporary_bytes if temporary_bytes >= self.fresh_least_bytes else 0.0
 
 
-def _tpu(name: str, matrix_flops: float, vector_flops: float, bytes_per_second: float, mebibytes: int) -> Hardware:
-    """A TPU with so much memory on the chip, where XLA keeps what is read again.
+_PCIE_3, _PCIE_4, _PCIE_5 = (7 / 8 * 15.75e9 * doubled for doubled in (1, 2, 4))
+
+
+def _tpu(
+    name: str, matrix_flops: float, vector_flops: float, bytes_per_second: float, mebibytes: int, link: float = 1.6e10
+) -> Hardware:
+    """A TPU with so much memory on the chip, where XLA keeps what is read again, and such a link to its host.
 
     Vector units do four operations on 1024 elements (eight rows of 128 lanes) in a cycle. The rest is by XLA's own
     estimates for a v5e, of single kernels and of the models of ``benchmarks/overheads.py``: traffic at three quarters
@@ -128,6 +147,7 @@ def _tpu(name: str, matrix_flops: float, vector_flops: float, bytes_per_second: 
         element_seconds=8 * 4 / vector_flops,
         cache_bytes=mebibytes << 20,
         cache_bytes_per_second=3.6 * bytes_per_second,
+        link_bytes_per_second=link,
     )
 
 
@@ -135,20 +155,20 @@ _TABLE: dict[str, Hardware] = {
     h.name: h
     for h in (
         Hardware("cpu", 1.0e11, 2.5e10, 2.0e10),
-        Hardware("gpu:t4", 8.1e12, 4.0e12, 3.2e11),
-        Hardware("gpu:v100", 1.57e13, 1.4e13, 9.0e11),
-        Hardware("gpu:a10g", 3.1e13, 1.5e13, 6.0e11),
-        Hardware("gpu:l4", 3.0e13, 1.5e13, 3.0e11),
-        Hardware("gpu:a100", 1.56e14, 1.9e13, 2.0e12),
-        Hardware("gpu:h100", 4.9e14, 6.0e13, 3.35e12),
-        Hardware("gpu:h200", 4.9e14, 6.0e13, 4.8e12),
+        Hardware("gpu:t4", 8.1e12, 4.0e12, 3.2e11, link_bytes_per_second=_PCIE_3),
+        Hardware("gpu:v100", 1.57e13, 1.4e13, 9.0e11, link_bytes_per_second=_PCIE_3),
+        Hardware("gpu:a10g", 3.1e13, 1.5e13, 6.0e11, link_bytes_per_second=_PCIE_4),
+        Hardware("gpu:l4", 3.0e13, 1.5e13, 3.0e11, link_bytes_per_second=_PCIE_4),
+        Hardware("gpu:a100", 1.56e14, 1.9e13, 2.0e12, link_bytes_per_second=_PCIE_4),
+        Hardware("gpu:h100", 4.9e14, 6.0e13, 3.35e12, link_bytes_per_second=_PCIE_5),
+        Hardware("gpu:h200", 4.9e14, 6.0e13, 4.8e12, link_bytes_per_second=_PCIE_5),
         _tpu("tpu:v2", 2.2e13, 2.8e12, 3.5e11, 16),
         _tpu("tpu:v3", 6.8e13, 3.9e12, 4.1e11, 16),
         _tpu("tpu:v4", 2.7e14, 8.4e12, 1.2e12, 128),
         _tpu("tpu:v5e", 1.9e14, 6.0e12, 8.2e11, 128),
         _tpu("tpu:v5p", 4.5e14, 1.4e13, 2.76e12, 128),
-        _tpu("tpu:v6e", 8.9e14, 6.9e12, 1.64e12, 128),
-        _tpu("tpu:tpu7x", 1.1e15, 8.7e12, 3.7e12, 64),
+        _tpu("tpu:v6e", 8.9e14, 6.9e12, 1.64e12, 128, link=3.2e10),
+        _tpu("tpu:tpu7x", 1.1e15, 8.7e12, 3.7e12, 64, link=3.2e10),
     )
 }
 _FALLBACK = {"cpu": "cpu", "gpu": "gpu:a100", "tpu": "tpu:v5e"}

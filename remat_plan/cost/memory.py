@@ -22,6 +22,7 @@ from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.launches import Launches
+from remat_plan.cost.links import FETCH, Link
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
@@ -40,6 +41,7 @@ class Timeline:
         flops, matrix_flops, seconds: of the whole program.
         places: per step the operation of the planned program that it is of, below zero where it is of none.
         buffers: the temporaries.
+        host_bytes: what is kept in the host's memory.
     """
 
     live_bytes: tuple[int, ...]
@@ -51,6 +53,7 @@ class Timeline:
     seconds: float
     places: tuple[int, ...] = ()
     buffers: tuple[Buffer, ...] = ()
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -68,7 +71,7 @@ class Timeline:
         floor = max((size for size, _, _ in self.buffers), default=0) / 50  # smaller ones change nothing
         large = tuple([buffer for buffer in self.buffers if buffer[0] > floor])
         live = tuple([step - own for step in self.live_bytes]) if large else ()
-        return RegionCost(self.inside_bytes, self.seconds, self.matrix_flops, live, large)
+        return RegionCost(self.inside_bytes, self.seconds, self.matrix_flops, live, large, self.host_bytes)
 
     @property
     def peak_step(self) -> int:
@@ -93,7 +96,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     live_bytes: list[int] = []
     equations: list[Any] = []
     places: list[int] = []
-    seconds = 0.0
+    link = Link()
     launches = Launches(program, ordered, buffers, hardware)
     for position, kernel in enumerate(ordered):
         step = kernel.step
@@ -108,7 +111,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             live_bytes.append(live - sum(sizes[w] for w in over.values()) + inside)
             equations.append(step.eqn)
             places.append(step.place)
-            seconds += launches.seconds(position)
+            link.run(launches.seconds(position), step.region.link_seconds, step.primitive == FETCH)
             dying += [w for w in new if w not in buffers.last]
         for buffer in dying:
             # What is written over ends before that: it is one piece of memory with what takes its place.
@@ -124,9 +127,10 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             (s.flops if s.primitive in MATRIX_PRIMITIVES else s.region.matrix_flops) * s.equations
             for s in program.steps
         ),
-        seconds=seconds,
+        seconds=link.seconds,
         places=tuple(places),
         buffers=tuple(temporaries),
+        host_bytes=sum([kernel.step.region.host_bytes for kernel in ordered]),
     )
 
 

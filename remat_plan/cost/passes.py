@@ -92,6 +92,10 @@ class Pass(NamedTuple):
         more = region._replace(seconds=count * region.seconds, matrix_flops=count * region.matrix_flops)
         return Pass(more, count * self.flops)
 
+    def keeping(self, host_bytes: int) -> Pass:
+        """The pass that keeps so much in the host's memory."""
+        return Pass(self.region._replace(host_bytes=host_bytes), self.flops)
+
     def longer(self, seconds: float) -> Pass:
         """The pass with some seconds more."""
         return Pass(self.region._replace(seconds=self.region.seconds + seconds), self.flops)
@@ -187,7 +191,7 @@ class _Apart:
         given = {c for c in self.arriving if c is not None} | set(self.sums.values())
         after = live_steps(self.after, wanted)
         read = {r for step in after for r in step.reads}.union(wanted) - {w for step in after for w in step.writes}
-        read = {v for v in read - given if state.sizes[v] > 0}  # values behind a barrier are where they came from
+        read = {v for v in read - given if state.sizes[v] > 0 or v in state.hosted}  # behind a barrier they are elsewhere
         going = {i for i, _ in roles.carried}  # other inputs are there for the backward pass anyway
         there = {number: i for i, number in enumerate(self.inputs) if i not in going}
         reads = tuple(sorted(there[v] for v in read if v in there))

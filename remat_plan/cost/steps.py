@@ -38,6 +38,8 @@ class RegionCost(NamedTuple):
         matrix_flops: of all its steps, in products and convolutions.
         live_bytes: of ``transient_bytes``, what is needed in each step of the body; empty where that is not known.
         buffers: the temporaries of the body.
+        host_bytes: written to the host's memory, and kept there.
+        link_seconds: on the link to the host, of a single transfer; what is inside has its own in ``seconds``.
     """
 
     transient_bytes: int = 0
@@ -45,6 +47,8 @@ class RegionCost(NamedTuple):
     matrix_flops: float = 0.0
     live_bytes: tuple[int, ...] = ()
     buffers: tuple[Buffer, ...] = ()
+    host_bytes: int = 0
+    link_seconds: float = 0.0
 
 
 NO_REGION = RegionCost()

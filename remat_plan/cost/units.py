@@ -119,6 +119,7 @@ class LoopUnit:
         sizes += [self.length * size for size in residual_bytes]
         over += [state.stack(size, self.eqn) for size in sizes[self.n_carry :]]
         whole = _cleared(state, made.times(self.length), sizes[self.n_carry :], self.hardware)
+        whole = whole.keeping(self.length * made.region.host_bytes)  # each step's, all of them at a time
         return _append(state, self.eqn, inputs, [*sizes, *constant_bytes], whole, over)
 
 

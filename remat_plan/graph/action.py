@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from jax.ad_checkpoint import checkpoint_name
 
-SAVE = "save"
+SAVE, OFFLOAD = "save", "offload"
 
 
 class Rates(Protocol):
@@ -85,4 +85,4 @@ def offered_actions() -> tuple[str, ...]:
 
 
 register_action(Action(SAVE))
-register_action(Action("offload", on_host=True))
+register_action(Action(OFFLOAD, on_host=True))

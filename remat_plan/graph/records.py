@@ -88,6 +88,7 @@ class Graph:
             whose results nobody reads may be among the operations of a segment, and runs right behind it.
         merged: how many equations were left out since they repeat another.
         is_region: whether it is inside a structure of another graph.
+        carried: of the body of a loop, the inputs that the last step handed on.
         in_place: runs a function while the maps around the region are being traced, whose axes its equations may speak
             of; None where there are none.
         bodies: regions inside structures, by class of equation, filled when asked for.
@@ -109,5 +110,6 @@ class Graph:
     keep_remat: bool = False
     merged: int = 0
     is_region: bool = False
+    carried: tuple[int, ...] = ()
     in_place: Callable[[Callable[[], Any]], Any] | None = field(default=None, compare=False, repr=False)
     bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)

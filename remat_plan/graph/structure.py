@@ -55,10 +55,11 @@ class Structure(Protocol):
         """An equation as a loop, whose steps can be put into groups; None where it is none."""
         ...
 
-    def choices(self, rules: Any, op: Op, solve: Callable[[Any], Sequence[Schedule]]) -> Iterable[Choice]:
+    def choices(self, rules: Any, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterable[Choice]:
         """Planning: the ways to run an equation, but for leaving it as it is.
 
-        ``solve`` makes schedules of a region by its ``cost.builder.Rules``; ``rules`` are those around.
+        ``solve`` makes schedules of a region by its ``cost.builder.Rules``; of a loop's step, given those that are
+        worth having too, what more comes of them. ``rules`` are those around.
         """
         ...
 

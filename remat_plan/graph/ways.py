@@ -166,12 +166,15 @@ class Keep(Checkpointed):
 
 @dataclass(frozen=True, slots=True)
 class Around(Checkpointed):
-    """The segments inside keep values, when they run again."""
+    """The segments inside keep values, when they run again; ``actions`` are for what goes in."""
 
     schedule: Schedule = ()
+    actions: tuple[tuple[int, str], ...] = ()
 
     def forward(self, builder: Any, segment: Segment, inside: bool) -> None:
         builder.forward_inside(self.schedule)
+        if not inside:
+            builder.store(segment)
 
     def describe(self) -> str:
         return "checkpoint around"

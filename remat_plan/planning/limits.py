@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, communicates, kind_of
-from remat_plan.graph.action import offered_actions
+from remat_plan.graph.action import OFFLOAD, action_of, offered_actions
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import Graph, Op
@@ -39,6 +39,7 @@ from remat_plan.planning.names import (
     structures_in,
     values_meant,
 )
+from remat_plan.small.budget import parse_budget
 from remat_plan.small.wording import did_you_mean
 
 
@@ -53,6 +54,8 @@ class Constraints:
             all devices waiting for each other.
         never_split: ``checkpoint_name`` names of values, and names of primitives, that are never run in slices; True
             for all.
+        may_offload: ``checkpoint_name`` names of values that may be kept in the host's memory; True for all.
+        host_bytes: so much may be kept there; None for any number.
         actions: names of actions that a search may choose for a value, beside saving it as it is; those that are
             offered, where nothing is said.
     """
@@ -61,6 +64,8 @@ class Constraints:
     must_recompute: tuple[str, ...] = ()
     never_recompute: tuple[str, ...] | None = None
     never_split: tuple[str, ...] | Literal[True] = ()
+    may_offload: tuple[str, ...] | Literal[True] = ()
+    host_bytes: int | None = None
     actions: tuple[str, ...] = field(default_factory=offered_actions)
 
     @property
@@ -88,6 +93,7 @@ class Limits:
         changed: structures that hold values which must not be kept: not run as they are, but inside a segment.
         unsplit: equations that do not run in slices.
         regions: limits of the regions inside structures, by ``id``, as far as there are any.
+        movable: the values that may be kept on the host; None for all.
         actions: those that a value may be kept by, beside saving it as it is. They forbid nothing, so they do not
             count where limits are compared, and are the same in all regions.
     """
@@ -98,8 +104,18 @@ class Limits:
     whole: frozenset[int] = frozenset()
     changed: frozenset[int] = frozenset()
     unsplit: frozenset[int] = frozenset()
+    movable: frozenset[int] | None = None
     regions: Mapping[int, Limits] = field(default_factory=dict, hash=False)
     actions: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def priced(self) -> tuple[str, ...]:
+        """Those of ``actions`` whose seconds add up value by value: what goes to the host shares a link."""
+        return tuple([name for name in self.actions if not action_of(name).on_host])
+
+    def lets_move(self, values: Collection[int]) -> bool:
+        """Whether values may be kept on the host."""
+        return self.movable is None or self.movable.issuperset(values)
 
     def inside(self, region: Graph) -> Limits:
         """The limits of a region inside a structure."""
@@ -113,30 +129,53 @@ class Limits:
     @property
     def lets_stay_written(self) -> bool:
         """Whether the function as written will do: nobody has looked what it keeps, but it splits nothing."""
-        return replace(self, unsplit=frozenset(), regions={}) == NO_LIMITS  # what regions keep shows around them
+        return replace(self, unsplit=frozenset(), movable=None, regions={}) == NO_LIMITS  # what regions keep shows around them
 
 
 NO_LIMITS = Limits()
 
 
-def make_constraints(must_save: Any, must_recompute: Any, never_recompute: Any, never_split: Any = ()) -> Constraints:
+def make_constraints(
+    must_save: Any,
+    must_recompute: Any,
+    never_recompute: Any,
+    never_split: Any = (),
+    offload: bool = False,
+    may_offload: Any = (),
+    host_budget: int | str | None = None,
+) -> Constraints:
     """Check what a user gave and return it as one value.
 
     Raises:
         TypeError: not a list of strings (of ``never_split``, nor True).
-        ValueError: a name is to be kept and recomputed.
+        ValueError: a name is to be kept and recomputed; a number of bytes for the host where nothing may go there.
 
-    >>> make_constraints(["attention"], (), ("psum",))
-    Constraints(must_save=('attention',), must_recompute=(), never_recompute=('psum',), never_split=(), actions=())
+    >>> make_constraints(["attention"], (), ("psum",), offload=True).actions
+    ('offload',)
     """
     saved = name_list("must_save", must_save)
     again = name_list("must_recompute", must_recompute)
     never = None if never_recompute is None else name_list("never_recompute", never_recompute)
     if both := sorted(set(saved) & set(again)):
         raise ValueError(f"{both[0]!r} is in both must_save and must_recompute: remove it from one of them.")
-    if isinstance(never_split, bool) or never_split is None:
-        return Constraints(saved, again, never, never_split or ())
-    return Constraints(saved, again, never, name_list("never_split", never_split))
+    apart = never_split or () if isinstance(never_split, bool | None) else name_list("never_split", never_split)
+    moved = name_list("may_offload", may_offload) or (True if offload else ())
+    if host_budget is not None and not moved:
+        raise ValueError(f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there.")
+    host_bytes = None if host_budget is None else _parse_host_budget(host_budget)
+    actions = (*offered_actions(), OFFLOAD) if moved else offered_actions()
+    return Constraints(saved, again, never, apart, moved, host_bytes, actions)
+
+
+def _parse_host_budget(host_budget: int | str) -> int:
+    """Return the bytes of a budget for the host's memory."""
+    try:
+        parsed = parse_budget(host_budget, few=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"host_{error}") from None
+    if parsed.size_bytes is None:
+        raise ValueError(f"host_budget={host_budget!r}: give bytes of the host's memory, such as '64GB'.")
+    return parsed.size_bytes
 
 
 def resolve(graph: Graph, constraints: Constraints) -> Limits:
@@ -147,10 +186,14 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
     """
     if constraints.never_recompute is None:
         constraints = replace(constraints, never_recompute=collectives(graph))
-    if constraints.is_free and not constraints.never_split:
+    by_name = constraints.may_offload not in ((), True)
+    if constraints.is_free and not constraints.never_split and not by_name:
         return replace(NO_LIMITS, actions=constraints.actions)
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
+    moved = constraints.may_offload or ()
+    if moved is not True:
+        check_names(graph, "may_offload", moved)
     never = set(constraints.never_recompute or ())
     primitives = {op.primitive for region in all_regions(graph) for op in region.ops}
     if unknown := sorted(never - primitives):
@@ -159,7 +202,8 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
         )
     named = constraints.must_save, constraints.must_recompute, _unsplit_names(graph, constraints, primitives)
     saved, again, unsplit = (values_meant(graph, set(names), {}) for names in named)
-    limits = _resolve(graph, never, saved, again, (set(named[2]), unsplit))
+    movable = values_meant(graph, set(moved), {}) if by_name and moved is not True else None
+    limits = _resolve(graph, never, saved, again, (set(named[2]), unsplit), movable)
     return replace(limits, actions=constraints.actions)
 
 
@@ -183,10 +227,13 @@ def collectives(graph: Graph) -> tuple[str, ...]:
     return tuple(sorted({op.primitive for op in ops if communicates(op.eqn)}))
 
 
-def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant, one_piece: tuple[set[str], Meant]) -> Limits:
+def _resolve(
+    graph: Graph, never: set[str], saved: Meant, again: Meant, one_piece: tuple[set[str], Meant], movable: Meant | None
+) -> Limits:
     """Return the limits of a region, given what the names stand for everywhere.
 
     ``one_piece``: names and primitives of what does not run in slices, and what values the names stand for.
+    ``movable``: what may go to the host; None: all.
     """
     regions: dict[int, Limits] = {}
     holding, changed, handed_on = set(), set(), []
@@ -196,7 +243,7 @@ def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant, one_piec
     unsplit |= {v.producer for v in graph.values if v.name in named and v.producer >= 0}
     for op, region, trips in structures_in(graph):
         if id(region) not in regions:
-            regions[id(region)] = _resolve(region, never, saved, again, one_piece)
+            regions[id(region)] = _resolve(region, never, saved, again, one_piece, movable)
             _check_not_carried(region, trips, regions[id(region)].forbidden | again[id(region)])
         inner = regions[id(region)]
         holding.update([op.index] if inner.fixed | inner.pinned else [])
@@ -222,6 +269,7 @@ def _resolve(graph: Graph, never: set[str], saved: Meant, again: Meant, one_piec
         frozenset(i for i in fixed if structure_of(graph.ops[i]) is not None),
         frozenset(changed),
         frozenset(unsplit),
+        None if movable is None else with_aliases(graph, movable[id(graph)]),
         {key: inner for key, inner in regions.items() if inner != NO_LIMITS},
     )
 

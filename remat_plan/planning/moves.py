@@ -120,7 +120,7 @@ class Moves:
         less = {v: {u: action for u, action in saved.items() if u != v} for v in frozenset(saved)}
         others = [v for v in distinct_values(self.graph, self.cuts, start, end) if v in read and v not in saved]
         more = [{**saved, v: SAVE} for v in others]
-        by_others = [{**saved, v: a} for v in saved for a in (SAVE, *self.cuts.limits.actions) if a != saved[v]]
+        by_others = [{**saved, v: a} for v in saved for a in (SAVE, *self.cuts.limits.priced) if a != saved[v]]
         for kept in (*less.values(), *more, *by_others):
             yield _Step(_VALUES, i, i + 1, partial(self._saving, start, end, kept))
         for v in sorted(saved):

@@ -109,8 +109,8 @@ class Options:
     profiles: dict[tuple[int, int], Profile]
 
 
-Solver = Callable[[Rules], Sequence[Schedule]]
-"""From a region inside a structure to schedules of it."""
+Solver = Callable[..., Sequence[Schedule]]
+"""From a region inside a structure to schedules of it (see ``graph.structure``)."""
 
 
 class _Profiler:

@@ -25,6 +25,7 @@ from remat_plan.planning.cuts import (
 )
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
+from remat_plan.planning.offloads import may_offload, offloaded
 from remat_plan.planning.options import Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
@@ -191,8 +192,12 @@ _LONG_REGION = 400
 equations takes seconds, and what lies between the ends the chain of the region's blocks offers too."""
 
 
-def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ...]:
+def solve_region(
+    rules: Rules, worth_having: Sequence[Schedule] = (), around: Limits = NO_LIMITS
+) -> tuple[Schedule, ...]:
     """Return schedules of the region inside a structure, from those that keep most to those that keep least.
+
+    Given those that are worth having, what is made of them by moving what they keep to the host, where that is allowed.
 
     As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
     its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
@@ -207,6 +212,8 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
     if not n:
         return ((as_is(0, 0),),)
     limits = around.inside(region)
+    if worth_having:
+        return offloaded(region, limits, worth_having) if may_offload(limits, rules.hardware) else ()
     found: dict[Schedule, None] = {(as_is(0, n),): None}
     if not region.apart:
         found.update(dict.fromkeys(_one_segment(region, rules, limits)))

@@ -212,7 +212,7 @@ def segment_problem(graph: Graph, run: Run, seconds: list[float], avoid_small: b
 def planned_problem(rules: Rules, run: Run, seconds: list[float]) -> SegmentProblem:
     """Return ``segment_problem`` as plans are made by it: with the habits of the backend, and all actions allowed."""
     problem = segment_problem(rules.graph, run, seconds, avoid_small=bool(rules.backend.of("library")))
-    offers = tuple([_offer(rules, run, problem, name) for name in run.limits.actions])
+    offers = tuple([_offer(rules, run, problem, name) for name in run.limits.priced])
     return replace(problem, offers=offers)
 
 
@@ -227,5 +227,5 @@ def _offer(rules: Rules, run: Run, problem: SegmentProblem, name: str) -> Offer:
 
 def actions_of(run: Run, selection: Selection) -> Actions:
     """Return what a selection saves, in numbers of the run, with the names of the actions."""
-    names = SAVE, *run.limits.actions
+    names = SAVE, *run.limits.priced
     return tuple([(v, names[k]) for v, k in selection.actions])

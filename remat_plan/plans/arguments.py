@@ -32,6 +32,9 @@ class Planning(TypedDict, total=False):
     must_recompute: Sequence[str]
     never_recompute: Sequence[str] | None
     never_split: Sequence[str] | Literal[True]
+    offload: bool
+    may_offload: Sequence[str]
+    host_budget: int | str | None
     progress: bool | None
 
 
@@ -91,8 +94,15 @@ def make_options(
     check_budget(row, settings, budget is not None)
     existing = planning.get("existing", "replan")
     check_existing(existing)
-    kept = planning.get("must_save", ()), planning.get("must_recompute", ())
-    constraints = make_constraints(*kept, planning.get("never_recompute"), planning.get("never_split", ()))
+    constraints = make_constraints(
+        planning.get("must_save", ()),
+        planning.get("must_recompute", ()),
+        planning.get("never_recompute"),
+        planning.get("never_split", ()),
+        planning.get("offload", False),
+        planning.get("may_offload", ()),
+        planning.get("host_budget"),
+    )
     verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
     request = Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

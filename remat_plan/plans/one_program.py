@@ -66,7 +66,7 @@ def plan_program(
 ) -> Plan:
     """Plan for a program as ``make_plan`` does, with progress shown and, in the end, what came out."""
     with Progress("remat_plan", progress) as shown:
-        judge = Judge(program, target, shown, cost)
+        judge = Judge(program, target, shown, cost, host_bytes=request.constraints.host_bytes)
         plan = make_plan(judge, Candidates(judge.rules, shown), budget, request, started)
     shown.conclude(plan_status(plan, program.call.fn, judge.compiles))
     return plan

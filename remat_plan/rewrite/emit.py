@@ -167,7 +167,7 @@ class Emitter:
         names = {v: (action_of(a), f"{self.prefix}{i}") for i, (v, a) in enumerate(segment.actions)}
 
         def body(*args: Any) -> list[Any]:
-            env: dict[int, Any] = dict(zip(reads, args, strict=True))
+            env = {v: tagged(x, names[v]) if v in names else x for v, x in zip(reads, args, strict=True)}
             run(self, segment, env, names)
             return [self.read(env, v) for v in returns]
 

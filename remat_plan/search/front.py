@@ -15,6 +15,7 @@ Limits: of a way that crosses the budget more than once one border is found.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -80,7 +81,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
         found.go_ways(budget_bytes)
     fitting = found.fitting(budget_bytes)
     alike = [s for s in fitting if judge.price(s) <= (1 + SAME_PRICE) * judge.price(fitting[0])]
-    return min(alike, key=_segments)
+    return min(alike, key=lambda s: (judge.timeline(s).host_bytes, _segments(s)))
 
 
 def family(judge: Judge, candidates: Candidates, request: Request, points: int) -> list[Schedule]:
@@ -122,7 +123,7 @@ class _Front:
     @property
     def least_bytes(self) -> int:
         """The least predicted peak."""
-        return min(map(self.judge.predicted_bytes, self.known))
+        return min(self.judge.predicted_bytes(s) for s in self.known if self.judge.fits(s, sys.maxsize))
 
     def fitting(self, budget_bytes: int) -> list[Schedule]:
         """What is predicted to fit, the fastest first."""
@@ -204,7 +205,7 @@ def _segments(schedule: Schedule) -> int:
 
 def fastest_first(judge: Judge, schedules: Iterable[Schedule], budget_bytes: int) -> list[Schedule]:
     """Of some schedules those that are predicted to fit, by their price; of one price the one that needs least."""
-    fitting = (s for s in dict.fromkeys(schedules) if judge.predicted_bytes(s) <= budget_bytes)
+    fitting = (s for s in dict.fromkeys(schedules) if judge.fits(s, budget_bytes))
     return sorted(fitting, key=lambda s: (judge.price(s), judge.predicted_bytes(s)))
 
 
@@ -222,7 +223,7 @@ def _last_fitting(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> 
     while start < end:
         middle = (start + end) // 2
         judged.append(path[middle])
-        if judge.predicted_bytes(path[middle]) <= budget_bytes:
+        if judge.fits(path[middle], budget_bytes):
             start = middle + 1
         else:
             end = middle
@@ -240,7 +241,7 @@ def _faster_neighbours(judge: Judge, chosen: Schedule, family: Sequence[Schedule
     """Of the schedules predicted to be above a budget and faster, the one with the least peak, the fastest, and the one
     that gains most for its bytes: on the way to these there is more to have, where the way is long enough.
     """
-    above = [s for s in family if judge.predicted_bytes(s) > budget_bytes and _is_faster(judge, s, chosen)]
+    above = [s for s in family if not judge.fits(s, budget_bytes) and _is_faster(judge, s, chosen)]
     if not above:
         return []
     own_bytes, own_price = judge.cost(chosen)

@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -64,6 +65,7 @@ class Judge:
         progress: told what is going on.
         cost: whose seconds: ``"table"`` or ``"measured"`` (see ``clock.store``).
         spread: whether its arguments lie on several devices, though it does not show in them.
+        host_bytes: so much may be kept on the host; None for any number.
 
     Attributes:
         asked: what the compiler was asked for, known or not.
@@ -74,8 +76,17 @@ class Judge:
             that planning merges with others too. For the evaluator it is the plain one.
     """
 
-    def __init__(self, program: Program, target: Target, progress: Progress, cost: str = "table", spread: bool = False):
+    def __init__(
+        self,
+        program: Program,
+        target: Target,
+        progress: Progress,
+        cost: str = "table",
+        spread: bool = False,
+        host_bytes: float | None = None,
+    ):
         self.program, self.target, self.progress = program, target, progress
+        self.host_bytes = math.inf if host_bytes is None else host_bytes
         self.device = target.platform if target.name == "default" else target.name
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
         spread |= is_spread(program.call.structs) or may_be_spread(program.call.leaves, target)
@@ -140,6 +151,10 @@ class Judge:
     def predicted_bytes(self, schedule: Schedule) -> int:
         """The evaluator's peak for a schedule."""
         return self.timeline(schedule).peak_bytes
+
+    def fits(self, schedule: Schedule, budget_bytes: int) -> bool:
+        """Whether a schedule is predicted to stay within a budget, and within what the host has for it."""
+        return self.predicted_bytes(schedule) <= budget_bytes and self.timeline(schedule).host_bytes <= self.host_bytes
 
     def compiled_bytes(self, schedule: Schedule) -> int:
         """XLA's peak for a schedule on the target."""

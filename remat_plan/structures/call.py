@@ -58,7 +58,7 @@ class Call:
         arriving = reached(region, rules.arriving(op))
         return RegionUnit(rules.inside(region), choice.parts[0].schedule, arriving, stored=False)
 
-    def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
+    def choices(self, rules: Rules, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterator[Choice]:
         """Every schedule of what is called."""
         (region,) = self.regions(rules.graph, op)
         return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))

@@ -6,7 +6,7 @@ with the tangents and cotangents that reach it after any number of steps; whethe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
@@ -74,6 +74,7 @@ def _make_loop(graph: Graph, op: Op) -> Loop:
         if not pushed and not pulled:
             carried = tuple((value, body.outputs[i]) for i, _, value in carries)
             size = sum(body.values[value].size_bytes for value, _ in carried)
+            body = replace(body, carried=tuple([value for value, _ in carried]))
             return Loop(params["length"], size, body, carried, n_consts, params["reverse"], params["unroll"])
         for place in pushed:
             moving[place] = True

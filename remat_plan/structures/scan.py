@@ -30,7 +30,7 @@ from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.emit import RegionRunner, Runner
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of, needs_barriers
-from remat_plan.structures.regions import ways_of, worth_having
+from remat_plan.structures.regions import Way, ways_of, worth_having
 from remat_plan.structures.scan_choices import scan_choices
 from remat_plan.structures.scan_units import ScanUnits
 
@@ -65,13 +65,21 @@ class Scan:
         """The scan as the evaluator runs it."""
         return ScanUnits(rules, op).scan(choice)
 
-    def choices(self, rules: Rules, op: Op, solve: Callable[[Rules], Sequence[Schedule]]) -> Iterator[Choice]:
+    def choices(self, rules: Rules, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
-        lowering, schedules = ScanUnits(rules, op), solve(rules.inside(loop.body))
-        steps = ways_of(schedules, [lowering.step(Part(loop.count, s)).passes for s in schedules], rules.hardware)
+        lowering, inside = ScanUnits(rules, op), rules.inside(loop.body)
+
+        def worth(schedules: Sequence[Schedule]) -> list[Way]:
+            passes = [lowering.step(Part(loop.count, s)).passes for s in schedules]
+            return worth_having(ways_of(schedules, passes, rules.hardware))
+
+        schedules = solve(inside)
+        steps = worth(schedules)
+        if further := solve(inside, [step.schedule for step in steps]):
+            steps = worth([schedules[0], *[step.schedule for step in steps], *further])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.body.inputs[loop.first_row :])
-        return scan_choices(loop.count, loop.carry_bytes, row_bytes, worth_having(steps))
+        return scan_choices(loop.count, loop.carry_bytes, row_bytes, steps)
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
