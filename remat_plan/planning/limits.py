@@ -17,6 +17,7 @@ seen. What depends on literals only is made again wherever it is read.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -73,6 +74,16 @@ class Constraints:
         """Whether nothing was asked for about what is kept and what runs again."""
         return not (self.must_save or self.must_recompute or self.never_recompute)
 
+    @property
+    def allowed(self) -> dict[str, Any]:
+        """What limits of all regions are the same in."""
+        return {"actions": self.actions, "host_bytes": math.inf if self.host_bytes is None else self.host_bytes}
+
+    def on_device(self) -> Constraints:
+        """The same with nothing on the host."""
+        actions = tuple([name for name in self.actions if not action_of(name).on_host])
+        return replace(self, may_offload=(), host_bytes=None, actions=actions)
+
     def by_name(self) -> Constraints:
         """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
         return replace(self, never_recompute=self.never_recompute or (), actions=())
@@ -96,6 +107,7 @@ class Limits:
         movable: the values that may be kept on the host; None for all.
         actions: those that a value may be kept by, beside saving it as it is. They forbid nothing, so they do not
             count where limits are compared, and are the same in all regions.
+        host_bytes: so much may be kept on the host.
     """
 
     fixed: frozenset[int] = frozenset()
@@ -107,6 +119,7 @@ class Limits:
     movable: frozenset[int] | None = None
     regions: Mapping[int, Limits] = field(default_factory=dict, hash=False)
     actions: tuple[str, ...] = field(default=(), compare=False)
+    host_bytes: float = field(default=math.inf, compare=False)
 
     @property
     def priced(self) -> tuple[str, ...]:
@@ -119,7 +132,7 @@ class Limits:
 
     def inside(self, region: Graph) -> Limits:
         """The limits of a region inside a structure."""
-        return replace(self.regions.get(id(region), NO_LIMITS), actions=self.actions)
+        return replace(self.regions.get(id(region), NO_LIMITS), actions=self.actions, host_bytes=self.host_bytes)
 
     def lets_split(self, ops: Collection[int], values: Collection[int]) -> bool:
         """Whether equations may run slice by slice, all of them again and with what they make kept or not."""
@@ -188,7 +201,7 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
         constraints = replace(constraints, never_recompute=collectives(graph))
     by_name = constraints.may_offload not in ((), True)
     if constraints.is_free and not constraints.never_split and not by_name:
-        return replace(NO_LIMITS, actions=constraints.actions)
+        return replace(NO_LIMITS, **constraints.allowed)
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
     moved = constraints.may_offload or ()
@@ -204,7 +217,7 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
     saved, again, unsplit = (values_meant(graph, set(names), {}) for names in named)
     movable = values_meant(graph, set(moved), {}) if by_name and moved is not True else None
     limits = _resolve(graph, never, saved, again, (set(named[2]), unsplit), movable)
-    return replace(limits, actions=constraints.actions)
+    return replace(limits, **constraints.allowed)
 
 
 def _unsplit_names(graph: Graph, constraints: Constraints, primitives: set[str]) -> set[str]:

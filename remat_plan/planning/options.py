@@ -181,18 +181,21 @@ class _Profiler:
             return
         for choice in structure.choices(self.rules, op, self.solve_region):
             if honours_choice(self.graph, run.limits, op, choice):
-                yield self.outside(run, Plain(((0, choice),)), plain, is_loop(op))
+                yield from self.outside(run, Plain(((0, choice),)), plain, is_loop(op))
 
-    def outside(self, run: Run, way: Way, plain: PlainRun, repeats: bool) -> SegmentOption:
-        """A run outside any segment in a way of its own; ``plain`` is the same run as it is."""
+    def outside(self, run: Run, way: Way, plain: PlainRun, repeats: bool) -> Iterator[SegmentOption]:
+        """A run outside any segment in a way of its own; ``plain`` is the same run as it is. None that the host has no
+        room for."""
         found = plain_run(self.rules, run, way)
+        if found.timeline.host_bytes > run.limits.host_bytes:
+            return
         made, own = found.timeline, (plain.timeline.seconds, plain.timeline.flops)
         seconds, bounded = [
             rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
         ]
         kept = max(found.kept_bytes, sum(self.graph.values[v].size_bytes for v in run.leaves))
         bounded = bounded if way.choices else 0.0
-        return SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, bounded, repeats=repeats)
+        yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, bounded, repeats=repeats)
 
     def with_splits(self, run: Run, single: bool) -> Profile:
         """The profile of a run that may run in slices too."""
@@ -206,7 +209,7 @@ class _Profiler:
         """The ways to run a run in slices."""
         plain = plain_run(self.rules, run)
         for way in split_ways(self.rules, run, LEAST_SLICE_BYTES):
-            yield self.outside(run, way, plain, repeats=True)
+            yield from self.outside(run, way, plain, repeats=True)
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:

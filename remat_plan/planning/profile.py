@@ -122,7 +122,7 @@ class SegmentProgram(ProgramBuilder):
         if state.backend.runs_early:
             loose = [k.step for k in kernels if not k.reads and k.step.primitive == "iota"]
             early = sum(state.sizes[w] for step in loose for w in step.writes)
-        return SegmentTimeline(peak, timeline.seconds, timeline.flops, early)
+        return SegmentTimeline(peak, timeline.seconds, timeline.flops, early, timeline.host_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ class SegmentTimeline:
     seconds: float
     flops: float
     early_bytes: int
+    host_bytes: int
 
 
 def backward_timeline(

@@ -210,8 +210,9 @@ class Candidates:
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
     def chains(self, request: Request) -> list[SearchedChain]:
-        """The planner's chains, which nobody taught yet."""
-        return chains_of(self.planner(request.constraints))
+        """The planner's chains, which nobody taught yet; with nothing on the host too, where something may be."""
+        allowed = dict.fromkeys([request.constraints, request.constraints.on_device()])
+        return [chain for constraints in allowed for chain in chains_of(self.planner(constraints))]
 
     def allows(self, request: Request, schedule: Schedule) -> bool:
         """Whether a schedule respects the constraints of a request."""
