@@ -29,7 +29,10 @@ _CALLED = "({[^}]*}|%?[\\w.\\-]+)"
 
 
 class Array(NamedTuple):
-    """An array as a compiled module has it, on the device or its host, of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``."""
+    """An array as a compiled module has it, on the device or its host.
+
+    It is of the kind ``"f"``, ``"bf"``, ``"s"``, ``"u"``, ``"c"`` or ``"pred"``.
+    """
 
     kind: str
     item_bytes: float

@@ -1,7 +1,8 @@
 """Transfers between the memory of a device and its host's in a compiled module.
 
-In: an instruction. Out: ``Transfer``, or None. XLA puts what is on the host into memory space 5, and moves it by a copy,
-or by an update or a slice of what a loop stacks there; started and awaited apart (``-start``, ``-done``) or at once.
+In: an instruction. Out: ``Transfer``, or None. XLA puts what is on the host into memory space 5, and moves it by a
+copy, or by an update or a slice of what a loop stacks there; started and awaited apart (``-start``, ``-done``) or at
+once.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Hardware:
         rate = self.rates.get(work) or self.rates.get(work.rpartition(" ")[0])
         return flops / (rate or (self.matrix_flops if is_product(work) else self.vector_flops))
 
-    def link_seconds(self, size_bytes: int) -> float:
+    def link_seconds(self, size_bytes: float) -> float:
         """Return the seconds of moving bytes to the host's memory, or back.
 
         >>> hardware_for("gpu:h100", "gpu").link_seconds(int(5.5125e10)), hardware_for("cpu", "cpu").link_seconds(1)

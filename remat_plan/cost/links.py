@@ -2,9 +2,9 @@
 
 In: the kernels of a program in order, each with its seconds, transfers among them. Out: seconds of the whole.
 
-What is stored leaves while the kernels before the first fetch run, and those of a loop's step while that step does; what
-is fetched arrives while the kernels from there on run. Each way there is one transfer at a time. What the kernels do not
-hide comes on top. The device's own memory is read and written by a transfer as by any kernel (``cost.launches``).
+What is stored leaves while the kernels before the first fetch run, and those of a loop's step while that step does;
+what is fetched arrives while the kernels from there on run. Each way there is one transfer at a time. What the kernels
+do not hide comes on top. The device's own memory is read and written by a transfer as by any kernel.
 
 Limits: how early XLA starts a transfer is not known; the first fetch is taken to be hidden as well as the others, as in
 a loop whose steps fetch for the next one.

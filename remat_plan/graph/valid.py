@@ -36,7 +36,9 @@ def _check_segment(borders: Borders, segment: Segment) -> None:
     place = f"segment {segment.start}..{segment.end}"
     if segment.checkpointed and (again := graph.apart.intersection(range(segment.start, segment.end))):
         raise ValueError(f"{place} runs equation {min(again)} again, which has an effect that must happen once")
-    moved = {v for v, action in segment.actions if action_of(action).on_host}.intersection(borders.interface(segment)[0])
+    moved = {v for v, action in segment.actions if action_of(action).on_host}.intersection(
+        borders.interface(segment)[0]
+    )
     for v in segment.saved:
         producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
         if v in moved:

@@ -142,7 +142,9 @@ class Limits:
     @property
     def lets_stay_written(self) -> bool:
         """Whether the function as written will do: nobody has looked what it keeps, but it splits nothing."""
-        return replace(self, unsplit=frozenset(), movable=None, regions={}) == NO_LIMITS  # what regions keep shows around them
+        return (
+            replace(self, unsplit=frozenset(), movable=None, regions={}) == NO_LIMITS
+        )  # what regions keep shows around them
 
 
 NO_LIMITS = Limits()
@@ -174,7 +176,9 @@ def make_constraints(
     apart = never_split or () if isinstance(never_split, bool | None) else name_list("never_split", never_split)
     moved = name_list("may_offload", may_offload) or (True if offload else ())
     if host_budget is not None and not moved:
-        raise ValueError(f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there.")
+        raise ValueError(
+            f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there."
+        )
     host_bytes = None if host_budget is None else _parse_host_budget(host_budget)
     actions = (*offered_actions(), OFFLOAD) if moved else offered_actions()
     return Constraints(saved, again, never, apart, moved, host_bytes, actions)

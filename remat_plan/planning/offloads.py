@@ -1,8 +1,8 @@
 """What of the values that the steps of a loop keep goes to the host.
 
-In: schedules of a loop's step that are worth having, ``Limits``, ``Hardware``. Out: the same with some of what they keep
-moved: what a step is given by the last one, then its own values, in the order in which they are made, the first of them
-or the last.
+In: schedules of a loop's step that are worth having, ``Limits``, ``Hardware``. Out: the same with some of what they
+keep moved: what a step is given by the last one, then its own values, in the order in which they are made, the first of
+them or the last.
 
 Which values are kept does not depend on where, as long as a byte costs the same wherever it comes from: those that are
 worth keeping on the device are worth moving. How many of them the link carries while the kernels work is the

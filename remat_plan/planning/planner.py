@@ -156,7 +156,15 @@ class Planner:
 
         if self.rules.identity is None or limits.regions:  # regions are told by their addresses
             return find()
-        key = self.rules.identity, _compat.trace_context(), self.cuts.positions, limits, limits.actions, limits.host_bytes, merge
+        key = (
+            self.rules.identity,
+            _compat.trace_context(),
+            self.cuts.positions,
+            limits,
+            limits.actions,
+            limits.host_bytes,
+            merge,
+        )
         if (known := _options.use(key)) is None:
             _options.keep(key, known := find())
         return known

@@ -209,10 +209,11 @@ class Candidates:
         first = (joined(curve[point]) for curve in curves for point in FURTHER if point < len(curve))
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
-    def chains(self, request: Request) -> list[SearchedChain]:
-        """The planner's chains, which nobody taught yet; with nothing on the host too, where something may be."""
-        allowed = dict.fromkeys([request.constraints, request.constraints.on_device()])
-        return [chain for constraints in allowed for chain in chains_of(self.planner(constraints))]
+    def chains(self, request: Request) -> list[list[SearchedChain]]:
+        """The planner's chains, which nobody taught yet; where something may go to the host, those with nothing there
+        first: no plan is to be slower for what it may do."""
+        allowed = dict.fromkeys([request.constraints.on_device(), request.constraints])
+        return [chains_of(self.planner(constraints)) for constraints in allowed]
 
     def allows(self, request: Request, schedule: Schedule) -> bool:
         """Whether a schedule respects the constraints of a request."""

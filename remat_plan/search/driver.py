@@ -106,7 +106,7 @@ class Driver:
                 break
             self.measure(choice)
         choice = self.best(budget_bytes) or self.least()
-        return Fitted(choice, self.tried[choice], self.total(choice) <= budget_bytes)
+        return Fitted(choice, self.tried[choice], self.fits(choice, budget_bytes))
 
     def measure(self, choice: Choice) -> CompiledMemory:
         """Compile a choice."""
@@ -134,6 +134,14 @@ class Driver:
         """The compiled peak of a choice that was tried."""
         return self.tried[choice].total_bytes
 
+    def fits(self, choice: Choice, budget_bytes: int) -> bool:
+        """Whether a choice that was tried is within a budget, and what it is to keep on the host is there.
+
+        Of what JAX is told to move XLA may move nothing, without a word; no more of it may be missing than ``CLOSE``.
+        """
+        moved = sum(mark.host_bytes(s) for mark, s in zip(self.marks, choice, strict=True))
+        return self.total(choice) <= budget_bytes and self.tried[choice].host_temp_bytes >= (1 - CLOSE) * moved
+
     def is_new(self, choice: Choice) -> bool:
         """Whether nothing is known of a choice, nor of one of its level and much the same price: mostly the same
         program but for a border."""
@@ -151,7 +159,7 @@ class Driver:
             budget_bytes: of the step.
             known: whether it may be known from another search.
         """
-        fitting = [c for c in self.tried if self.total(c) <= budget_bytes and (known or c in self.sure)]
+        fitting = [c for c in self.tried if self.fits(c, budget_bytes) and (known or c in self.sure)]
         best = min(fitting, key=self.price, default=None)
         if best is None:
             return None

@@ -21,6 +21,7 @@ from functools import partial
 
 from remat_plan.graph.schedule import Schedule, emptied
 from remat_plan.planning.blend import paths
+from remat_plan.planning.taught import SearchedChain
 from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
@@ -37,6 +38,10 @@ segments, 34.5 for three, where both are predicted at 33.7."""
 _WORTH = 0.003
 """A schedule that is next to another is gone towards for so much less seconds or FLOPs, as a share of them; what a
 chain believes to take so much more than the best that it proposed is not judged."""
+
+_GAIN = 0.01
+"""A schedule that keeps values on the host has to be faster by this share than one that does not: rates of links are
+those of data sheets, and a link may be shared."""
 
 _STARTS = 4
 """Of so many of those with the least peak it is seen what they need without what they save, where nothing fits; and
@@ -80,6 +85,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     if named is None:
         found.go_ways(budget_bytes)
     fitting = found.fitting(budget_bytes)
+    fitting = _worth_moving(judge, fitting)
     alike = [s for s in fitting if judge.price(s) <= (1 + SAME_PRICE) * judge.price(fitting[0])]
     return min(alike, key=lambda s: (judge.timeline(s).host_bytes, _segments(s)))
 
@@ -113,7 +119,7 @@ class _Front:
         self.judge, self._is_allowed = judge, partial(candidates.allows, request)
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
-        self._chains = [] if named is not None else candidates.chains(request)
+        self._families = [] if named is not None else candidates.chains(request)
         self._low = partial(candidates.low, request)
         self._sliced = partial(candidates.sliced, request) if named is None else lambda: None
         beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
@@ -131,8 +137,11 @@ class _Front:
 
     def propose(self, budget_bytes: int, most: int = _PROPOSED) -> None:
         """Have the chains propose schedules for a budget, in turn, each while it has new ones."""
+        for family in self._families:
+            self._propose(list(family), budget_bytes, most)
+
+    def _propose(self, chains: list[SearchedChain], budget_bytes: int, left: int) -> None:
         plain = self.judge.timeline(self.judge.program.plain)
-        chains, left = list(self._chains), most
         while chains and left:
             chain = chains.pop(0)
             best = next(iter(self.fitting(budget_bytes)), None)
@@ -196,6 +205,13 @@ class _Front:
         for low, high in itertools.islice(ways, max(_WAYS_STEPS // max(self._steps, 1), 1)):
             for way in paths(self.judge.program.graph, low, high):
                 self.known |= dict.fromkeys(_last_fitting(self.judge, way, budget_bytes))
+
+
+def _worth_moving(judge: Judge, fitting: Sequence[Schedule]) -> Sequence[Schedule]:
+    """Of schedules, the fastest first, those with nothing on the host where another one is hardly faster."""
+    most = (1 + _GAIN) * judge.price(fitting[0])
+    here = [s for s in fitting if not judge.timeline(s).host_bytes and judge.price(s) <= most]
+    return here or fitting
 
 
 def _segments(schedule: Schedule) -> int:

@@ -42,6 +42,10 @@ class Mark:
         """FLOPs of its gradient step."""
         return self.judge.timeline(self.known(schedule)).flops
 
+    def host_bytes(self, schedule: Schedule) -> int:
+        """What it keeps on the host."""
+        return self.judge.timeline(self.known(schedule)).host_bytes
+
     def price(self, schedule: Schedule) -> float:
         """What its schedules are compared by; see ``Judge.price``."""
         return self.judge.price(self.known(schedule))

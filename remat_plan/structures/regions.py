@@ -43,12 +43,13 @@ def reached(region: Graph, arriving: Sequence[bool]) -> tuple[bool, ...]:
 @dataclass(frozen=True, slots=True)
 class Way:
     """One way to run a region: what one run keeps (a loop's carry included where it is kept), what its backward pass
-    needs meanwhile, and the price of both passes (see ``cost.price``)."""
+    needs meanwhile, the price of both passes (see ``cost.price``), what is kept on the host."""
 
     schedule: Schedule
     kept_bytes: int
     inside_bytes: int
     price: float
+    host_bytes: int = 0
 
 
 def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes], hardware: Hardware) -> list[Way]:
@@ -56,12 +57,20 @@ def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes], hardware: H
     seconds = [p.forward.region.seconds + p.backward.region.seconds for p in passes]
     flops = [p.forward.flops + p.backward.flops for p in passes]
     price = pricing(hardware)
+    made = zip(schedules, passes, seconds, flops, strict=True)
     return [
-        Way(schedule, sum(p.residual_bytes), p.backward.region.transient_bytes, price(s, f, seconds[0], flops[0]))
-        for schedule, p, s, f in zip(schedules, passes, seconds, flops, strict=True)
+        Way(
+            schedule,
+            kept_bytes=sum(p.residual_bytes),
+            inside_bytes=p.backward.region.transient_bytes,
+            price=price(s, f, seconds[0], flops[0]),
+            host_bytes=p.forward.region.host_bytes,
+        )
+        for schedule, p, s, f in made
     ]
 
 
 def worth_having(ways: Sequence[Way]) -> list[Way]:
-    """Keep the ways that no other one beats in bytes (kept, needed) and price, from fewest kept bytes to most."""
-    return undominated(ways, lambda w: (w.kept_bytes, w.price, w.inside_bytes))
+    """Keep the ways that no other one beats in bytes (kept here and on the host, needed) and price, from fewest kept
+    bytes to most."""
+    return undominated(ways, lambda w: (w.kept_bytes, w.price, w.inside_bytes, w.host_bytes))

@@ -1,0 +1,145 @@
+"""What a search moves to the host: which values, when, and when it declines."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import remat_plan as rp
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.graph.schedule import actions_in, saving
+from remat_plan.planning.limits import make_constraints, resolve
+from remat_plan.planning.offloads import may_offload, offloaded
+from remat_plan.search.judge import Judge
+from remat_plan.small.budget import parse_budget
+from remat_plan.small.progress import Progress
+from remat_plan.structures.loop import loop_of
+from remat_plan.verify.targets import resolve as place
+from tests.helpers import few, traced
+
+pytestmark = pytest.mark.usefixtures("quick_search")
+
+H100 = hardware_for("gpu:h100", "gpu")
+W = jax.ShapeDtypeStruct((8, 4096, 8192), jnp.bfloat16)
+X = jax.ShapeDtypeStruct((131072, 4096), jnp.bfloat16)
+
+
+def step(x, w):
+    h = checkpoint_name(x @ w, "hidden")
+    return x + checkpoint_name(jax.nn.gelu(h) @ w.T, "out"), None
+
+
+def loss(w, x):
+    return jnp.sum(lax.scan(step, x, w)[0].astype(jnp.float32) ** 2)
+
+
+def unrolled(w, x):
+    for layer in range(8):
+        x, _ = step(x, w[layer])
+    return jnp.sum(x.astype(jnp.float32) ** 2)
+
+
+def planned(fn=loss, budget="60%", target="gpu:h100", **asked):
+    return rp.plan(fn, W, X, budget=budget, target=target, verify=False, never_split=True, **asked)
+
+
+def judged(plan, fn=loss, target="gpu:h100"):
+    """Seconds over the plain ones, the peak and the bytes on the host, by prediction."""
+    program = traced(fn, W, X)
+    judge = Judge(program, place(target), Progress("test", False))
+    found, plain = judge.timeline(plan.schedule), judge.timeline(program.plain)
+    return found.seconds / plain.seconds, found.peak_bytes, found.host_bytes
+
+
+def names_moved(plan, fn=loss):
+    """The names of the values that the steps of the loop keep on the host; "carry" for what comes in."""
+    graph = traced(fn, W, X).graph
+    body = loop_of(graph, next(op for op in graph.ops if op.primitive == "scan")).body
+    chosen = [s for segment in plan.schedule for _, c in segment.choices for part in c.parts for s in part.schedule]
+    moved = {v for s in chosen for v, action in s.actions if action == "offload"}
+    return {
+        "carry" if v in body.carried else body.values[v].name or body.ops[body.values[v].producer].primitive
+        for v in moved
+    }
+
+
+def body_of(fn=loss, **asked):
+    graph = traced(fn, W, X).graph
+    limits = resolve(graph, make_constraints((), (), None, **asked))
+    body = loop_of(graph, next(op for op in graph.ops if op.primitive == "scan")).body
+    return body, limits.inside(body)
+
+
+def test_values_move_in_the_order_in_which_they_are_made_from_either_end():
+    body, limits = body_of(offload=True)
+    hidden, out = (v.producer for v in body.values if v.name in ("hidden", "out"))
+    made = [body.ops[i].operands[0] for i in (hidden, out)]
+    step_of = (saving(0, len(body.ops), made),)
+    moved = [{v for v, action in s.actions if action == "offload"} for (s,) in offloaded(body, limits, [step_of])]
+    first, second, third = body.carried[0], *made
+    assert moved == [{first}, {third}, {first, second}, {second, third}, {first, second, third}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "hardware", "allowed"),
+    [
+        ({"offload": True}, "gpu:h100", True),
+        ({"may_offload": ["hidden"]}, "gpu:h100", True),
+        ({"offload": True}, "cpu", False),
+        ({}, "gpu:h100", False),
+    ],
+)
+def test_something_may_move_where_it_is_asked_for_and_there_is_another_memory(asked, hardware, allowed):
+    assert may_offload(body_of(**asked)[1], hardware_for(hardware, hardware[:3])) is allowed
+
+
+def test_it_is_chosen_where_it_pays():
+    without, with_host = planned(budget="30%"), planned(budget="30%", offload=True)
+    assert actions_in(without.schedule) <= {"save"}
+    assert "offload" in actions_in(with_host.schedule)
+    (slow, _, nothing), (fast, peak, moved) = judged(without), judged(with_host)
+    assert nothing == 0 < moved
+    assert fast < slow - 0.05
+    assert peak <= with_host.budget_bytes
+
+
+def test_only_named_values_move():
+    assert names_moved(planned(budget="30%", may_offload=["hidden"])) <= {"hidden", "dot_general"}
+    with pytest.raises(
+        ValueError, match=r"may_offload: no value is named 'hiden'. Names in this program: 'hidden', 'out'"
+    ):
+        planned(may_offload=["hiden"])
+
+
+@pytest.mark.parametrize("limit", few(["2200MB", "3GB", "9GB"], ["3GB"]))
+def test_a_budget_for_the_host_is_kept_and_no_plan_is_slower_for_it(limit):
+    without, free = judged(planned(budget="30%")), judged(planned(budget="30%", offload=True))
+    bounded = judged(planned(budget="30%", offload=True, host_budget=limit))
+    assert 0 < bounded[2] <= parse_budget(limit).size_bytes < free[2]
+    assert free[0] <= bounded[0] < without[0]
+
+
+@pytest.mark.parametrize("budget", few(["20%", "25%", "40%", "60%", "80%"], ["40%"]))
+def test_the_curve_lies_on_or_below_the_one_without(budget):
+    assert judged(planned(budget=budget, offload=True))[0] <= judged(planned(budget=budget))[0] * 1.01
+
+
+@pytest.mark.parametrize(
+    ("fn", "budget", "target"),
+    [(loss, "100%", "gpu:h100"), (loss, "60%", "cpu"), (unrolled, "60%", "gpu:h100")],
+    ids=["what is there is enough", "no other memory", "no loop"],
+)
+def test_nothing_is_moved(fn, budget, target):
+    plan = planned(fn, budget=budget, target=target, offload=True)
+    assert "offload" not in actions_in(plan.schedule)
+    assert judged(plan, fn, target)[2] == 0
+
+
+def test_a_budget_for_the_host_needs_something_that_may_go_there():
+    with pytest.raises(ValueError, match=r"host_budget='1GB' is for offload=True, or may_offload"):
+        planned(host_budget="1GB")
+    with pytest.raises(ValueError, match=r"host_budget='60%': give bytes of the host's memory, such as '64GB'"):
+        planned(offload=True, host_budget="60%")
+    with pytest.raises(ValueError, match=r"host_budget='much' is not understood"):
+        planned(offload=True, host_budget="much")
