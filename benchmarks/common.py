@@ -18,7 +18,7 @@ import jax
 
 from benchmarks.models import MODELS, Model, small
 from remat_plan.cost.memory import Timeline, evaluate
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.plans.one_program import make_plan
 from remat_plan.results.plan import Plan

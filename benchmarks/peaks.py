@@ -17,7 +17,7 @@ from benchmarks.kept import Kept
 from benchmarks.models import MODELS, Model, small
 from benchmarks.predictions import stored
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import lookup

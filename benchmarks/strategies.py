@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from benchmarks.common import Options, Report, Session, mb, percent
 from benchmarks.models import Model
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import make_task
 from remat_plan.planning.strategies.records import NEEDED, Settings, Strategy
 from remat_plan.report.strategies import Strategies

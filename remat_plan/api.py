@@ -15,7 +15,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
-from remat_plan.planning.limits import make_constraints
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy

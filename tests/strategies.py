@@ -11,7 +11,7 @@ from remat_plan.cost.backend import GENERIC
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.program import lower
 from remat_plan.cost.steps import NO_REGION
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.planning.strategies.registry import lookup

@@ -28,8 +28,8 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.ways import Keep, Plain, Way
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.chains import make_problems
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.cuts import find_cuts
-from remat_plan.planning.limits import NO_CONSTRAINTS
 from remat_plan.planning.options import Options
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task

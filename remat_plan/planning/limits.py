@@ -20,76 +20,26 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, communicates, kind_of
-from remat_plan.graph.action import OFFLOAD, action_of, offered_actions
+from remat_plan.graph.action import action_of
 from remat_plan.graph.flatten import live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
 from remat_plan.graph.uses import free_ops
+from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.names import (
     Meant,
     all_regions,
     check_names,
     made_in,
-    name_list,
     names_inside,
     structures_in,
     values_meant,
 )
-from remat_plan.small.budget import parse_budget
 from remat_plan.small.wording import did_you_mean
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """What a user asked for, by name; arguments of ``api.plan``.
-
-    Attributes:
-        must_save: ``checkpoint_name`` names of values that are never computed again.
-        must_recompute: ``checkpoint_name`` names of values that are not kept for the backward pass.
-        never_recompute: names of primitives that never run again; None for the collectives of the program, which keep
-            all devices waiting for each other.
-        never_split: ``checkpoint_name`` names of values, and names of primitives, that are never run in slices; True
-            for all.
-        may_offload: ``checkpoint_name`` names of values that may be kept in the host's memory; True for all.
-        host_bytes: so much may be kept there; None for any number.
-        actions: names of actions that a search may choose for a value, beside saving it as it is; those that are
-            offered, where nothing is said.
-    """
-
-    must_save: tuple[str, ...] = ()
-    must_recompute: tuple[str, ...] = ()
-    never_recompute: tuple[str, ...] | None = None
-    never_split: tuple[str, ...] | Literal[True] = ()
-    may_offload: tuple[str, ...] | Literal[True] = ()
-    host_bytes: int | None = None
-    actions: tuple[str, ...] = field(default_factory=offered_actions)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nothing was asked for about what is kept and what runs again."""
-        return not (self.must_save or self.must_recompute or self.never_recompute)
-
-    @property
-    def allowed(self) -> dict[str, Any]:
-        """What limits of all regions are the same in."""
-        return {"actions": self.actions, "host_bytes": math.inf if self.host_bytes is None else self.host_bytes}
-
-    def on_device(self) -> Constraints:
-        """The same with nothing on the host."""
-        actions = tuple([name for name in self.actions if not action_of(name).on_host])
-        return replace(self, may_offload=(), host_bytes=None, actions=actions)
-
-    def by_name(self) -> Constraints:
-        """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
-        return replace(self, never_recompute=self.never_recompute or (), actions=())
-
-
-NO_CONSTRAINTS = Constraints(actions=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,51 +98,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-def make_constraints(
-    must_save: Any,
-    must_recompute: Any,
-    never_recompute: Any,
-    never_split: Any = (),
-    offload: bool = False,
-    may_offload: Any = (),
-    host_budget: int | str | None = None,
-) -> Constraints:
-    """Check what a user gave and return it as one value.
-
-    Raises:
-        TypeError: not a list of strings (of ``never_split``, nor True).
-        ValueError: a name is to be kept and recomputed; a number of bytes for the host where nothing may go there.
-
-    >>> make_constraints(["attention"], (), ("psum",), offload=True).actions
-    ('offload',)
-    """
-    saved = name_list("must_save", must_save)
-    again = name_list("must_recompute", must_recompute)
-    never = None if never_recompute is None else name_list("never_recompute", never_recompute)
-    if both := sorted(set(saved) & set(again)):
-        raise ValueError(f"{both[0]!r} is in both must_save and must_recompute: remove it from one of them.")
-    apart = never_split or () if isinstance(never_split, bool | None) else name_list("never_split", never_split)
-    moved = name_list("may_offload", may_offload) or (True if offload else ())
-    if host_budget is not None and not moved:
-        raise ValueError(
-            f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there."
-        )
-    host_bytes = None if host_budget is None else _parse_host_budget(host_budget)
-    actions = (*offered_actions(), OFFLOAD) if moved else offered_actions()
-    return Constraints(saved, again, never, apart, moved, host_bytes, actions)
-
-
-def _parse_host_budget(host_budget: int | str) -> int:
-    """Return the bytes of a budget for the host's memory."""
-    try:
-        parsed = parse_budget(host_budget, few=True)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"host_{error}") from None
-    if parsed.size_bytes is None:
-        raise ValueError(f"host_budget={host_budget!r}: give bytes of the host's memory, such as '64GB'.")
-    return parsed.size_bytes
 
 
 def resolve(graph: Graph, constraints: Constraints) -> Limits:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.graph.argnums import positions
-from remat_plan.planning.limits import make_constraints
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.strategies.registry import check_budget
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.plans.book import PlanOptions

@@ -17,10 +17,11 @@ from remat_plan.graph.schedule import Schedule, as_is
 from remat_plan.graph.structure import holds_structure
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.blend import joined
+from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
-from remat_plan.planning.limits import Constraints, collectives, resolve
+from remat_plan.planning.limits import collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment

@@ -113,7 +113,8 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
         raise no_mark(step.fn, trace)
     pairs = []
     for site in sites:
-        judge = Judge(site.program(), target, progress, cost, spread=step.spans_devices)
+        host_bytes = site.request.constraints.host_bytes
+        judge = Judge(site.program(), target, progress, cost, spread=step.spans_devices, host_bytes=host_bytes)
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))

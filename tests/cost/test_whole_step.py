@@ -10,7 +10,7 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import saving
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import NO_SETTINGS

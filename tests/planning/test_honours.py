@@ -15,8 +15,9 @@ from remat_plan._compat import live_jaxpr, open_jaxpr, sub_jaxprs
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import WRITTEN, Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
+from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import NO_LIMITS, Constraints, resolve
+from remat_plan.planning.limits import NO_LIMITS, resolve
 from remat_plan.planning.planner import Planner
 from remat_plan.report.strategies import Strategies
 from remat_plan.search.judge import Judge

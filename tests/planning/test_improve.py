@@ -12,10 +12,11 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment, around, as_is, saving
 from remat_plan.graph.valid import check_schedule
+from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import improved
-from remat_plan.planning.limits import NO_LIMITS, Constraints, resolve
+from remat_plan.planning.limits import NO_LIMITS, resolve
 from remat_plan.planning.moves import Moves, can_move
 from tests.helpers import CPU, assert_trees_close, traced, under
 

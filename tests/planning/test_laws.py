@@ -11,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.graph.schedule import check_cover
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings
 from remat_plan.report.strategies import Strategies

@@ -11,8 +11,9 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import WRITTEN, as_is
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.ways import Split
+from remat_plan.planning.constraints import Constraints, make_constraints
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import Constraints, make_constraints, resolve
+from remat_plan.planning.limits import resolve
 from remat_plan.planning.planner import Planner
 from tests.helpers import CPU, assert_trees_close, traced
 from tests.splitting import largest, split

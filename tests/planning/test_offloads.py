@@ -9,7 +9,8 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import actions_in, saving
-from remat_plan.planning.limits import make_constraints, resolve
+from remat_plan.planning.constraints import make_constraints
+from remat_plan.planning.limits import resolve
 from remat_plan.planning.offloads import may_offload, offloaded
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import parse_budget

@@ -16,8 +16,9 @@ from jax.sharding import PartitionSpec as P
 import remat_plan as rp
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
+from remat_plan.planning.constraints import NO_CONSTRAINTS, Constraints, make_constraints
 from remat_plan.planning.cuts import find_cuts
-from remat_plan.planning.limits import NO_CONSTRAINTS, Constraints, make_constraints, resolve
+from remat_plan.planning.limits import resolve
 from remat_plan.planning.names import known_names, named_values
 from remat_plan.planning.planner import Planner
 from remat_plan.report.strategies import Strategies

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from remat_plan.graph.schedule import check_cover
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.names import known_names
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import Settings

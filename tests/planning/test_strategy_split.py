@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.graph.schedule import as_is
 from remat_plan.graph.ways import Plain, Split, SplitGradient
-from remat_plan.planning.limits import NO_CONSTRAINTS, make_constraints
+from remat_plan.planning.constraints import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.splits import SLICES
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import NO_SETTINGS

@@ -10,7 +10,8 @@ from benchmarks.models import MODELS, small
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.whole_step import StepProgram
-from remat_plan.planning.limits import make_constraints, resolve
+from remat_plan.planning.constraints import make_constraints
+from remat_plan.planning.limits import resolve
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.taught import SearchedChain, TaughtChain
 from remat_plan.solve.chain import IMPOSSIBLE

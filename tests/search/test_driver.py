@@ -1,6 +1,9 @@
 """What a search for a whole step compiles, and which of it is taken."""
 
+import dataclasses
 from types import SimpleNamespace
+
+import pytest
 
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.search.driver import CLOSE, DOUBT, MOST_COMPILES, Driver, most_compiles
@@ -20,6 +23,9 @@ class Indifferent:
 
     def flops(self, schedule):
         return 2.0 if schedule == "more work" else 1.0
+
+    def host_bytes(self, schedule):
+        return 0
 
 
 def best(seconds, budget_bytes):
@@ -68,6 +74,9 @@ class Stepped:
     def above_arguments(self, schedule):
         return schedule
 
+    def host_bytes(self, schedule):
+        return 0
+
     def seconds(self, schedule):
         return 1 + 1 / schedule
 
@@ -85,6 +94,18 @@ def search(mark, budget_bytes, total, held_bytes=0, known=(), left=MOST_COMPILES
     mark.judge.hardware = hardware_for("cpu", "cpu")
     driver = Driver((mark,), compile_step, held_bytes, tried=dict(known), left=left)
     return driver.search(budget_bytes), compiled
+
+
+@pytest.mark.parametrize(("there_bytes", "fits"), [(100, True), (98, True), (50, False), (0, False)])
+def test_what_is_to_be_on_the_host_has_to_be_there(there_bytes, fits):
+    class Moving(Stepped):
+        def host_bytes(self, schedule):
+            return 100
+
+    driver = Driver((Moving(1, 2),), lambda choice: None, 0)
+    driver.tried = {(1,): dataclasses.replace(memory(10, None), host_temp_bytes=there_bytes)}
+    assert driver.fits((1,), 10) is fits
+    assert not driver.fits((1,), 9)
 
 
 def test_a_part_that_is_the_same_at_every_level_is_found_by_two_choices():

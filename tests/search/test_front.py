@@ -10,7 +10,7 @@ import pytest
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Around
 from remat_plan.planning.blend import paths
-from remat_plan.planning.limits import make_constraints
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.strategies.records import Found
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Candidates, Request
@@ -39,6 +39,9 @@ class Table:
         self.asked.add(schedule)
         return self.rows[schedule][0]
 
+    def fits(self, schedule, budget_bytes):
+        return self.predicted_bytes(schedule) <= budget_bytes
+
     def price(self, schedule):
         return self.rows[schedule][1]
 
@@ -47,7 +50,9 @@ class Table:
 
     def timeline(self, schedule):
         seconds = self.price(schedule) if schedule in self.rows else 1.0
-        return SimpleNamespace(live_bytes=[], flops=1.0, seconds=seconds, argument_bytes=0, output_bytes=0)
+        return SimpleNamespace(
+            live_bytes=[], host_bytes=0, flops=1.0, seconds=seconds, argument_bytes=0, output_bytes=0
+        )
 
 
 class Chain:
@@ -72,7 +77,7 @@ class Offers:
         self._low = low
 
     def chains(self, request):
-        return self.proposing
+        return [self.proposing]
 
     def low(self, request):
         return self._low

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from remat_plan.cost.hardware import hardware_for
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.front import find

@@ -10,7 +10,7 @@ from remat_plan._compat import open_jaxpr, sub_jaxprs
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import Choice, Part, around, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.limits import NO_CONSTRAINTS
+from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.strategies.find import find_schedules, make_task
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup

@@ -13,9 +13,10 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import as_is, closed
 from remat_plan.graph.structure import holds_structure
+from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import Constraints, resolve
+from remat_plan.planning.limits import resolve
 from remat_plan.planning.strategies.laws import apply_law
 from remat_plan.planning.strategies.records import Found, Schedule, Settings, Strategy, Task
 from remat_plan.planning.strategies.registry import lookup
