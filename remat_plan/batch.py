@@ -7,10 +7,12 @@ In: a training step with marked functions in it, a function from batch sizes to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.graph.frameworks import check_function
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.results.steps import BatchSizes
 from remat_plan.small import garbage
 from remat_plan.small.budget import parse_budget
@@ -38,6 +40,9 @@ def max_batch(
     in_shardings: Any = None,
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
+    offload: bool = False,
+    may_offload: Sequence[str] = (),
+    host_budget: int | str | None = None,
     target: str | None = None,
     cost: Cost = "table",
     progress: bool | None = None,
@@ -52,8 +57,9 @@ def max_batch(
         multiple_of: the smallest batch; all others are multiples of it.
         overheads: limits on predicted overhead (0.1 is 10%); each gets a row, in addition to the step as written and
             to the largest batch without a limit.
-        donate_argnums, static_argnums, in_shardings, out_shardings, compiler_options, target, cost, progress: as in
-            ``fit``. With ``cost="measured"``, overheads are predicted with rates of the attached device.
+        donate_argnums, static_argnums, in_shardings, out_shardings, compiler_options, offload, may_offload,
+            host_budget, target, cost, progress: as in ``fit``. With ``cost="measured"``, overheads are predicted with
+            rates of the attached device.
 
     Returns:
         One row per limit; ``print`` it. ``.plain`` is the largest batch of the step as written, ``.largest`` that with
@@ -85,6 +91,7 @@ def max_batch(
     if parsed.fraction is not None:
         raise ValueError(f"budget={budget!r}: each batch size has its own peak, so a share has no meaning; give bytes.")
     budget_bytes = parsed.resolve(0, device.device_memory_bytes)
+    host = make_constraints((), (), None, (), offload, may_offload, host_budget)
 
     with Progress("remat_plan", progress) as shown:
 
@@ -93,6 +100,7 @@ def max_batch(
             args = tuple(make_args(batch))
             shardings = in_shardings, out_shardings
             told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *shardings, compiler_options)
+            told = replace(told, host=host)
             return find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)[0]
 
         batches = Batches(step_at, multiple_of, budget_bytes)

@@ -18,6 +18,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 from remat_plan.clock.store import Cost, check_cost
 from remat_plan.functions import Planned, remat
 from remat_plan.graph.frameworks import check_function
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.plans.arguments import RematOptions
 from remat_plan.report.plans import best_overhead, status_line
 from remat_plan.results.measurement import ROUNDS, Measurement
@@ -209,6 +210,9 @@ def fit(
     in_shardings: Any = None,
     out_shardings: Any = None,
     compiler_options: Mapping[str, Any] | None = None,
+    offload: bool = False,
+    may_offload: Sequence[str] = (),
+    host_budget: int | str | None = None,
     target: str | None = None,
     cost: Cost = "table",
     progress: bool | None = None,
@@ -227,6 +231,8 @@ def fit(
         donate_argnums: as in ``jax.jit``: arguments whose memory the results may reuse (usually the state).
         static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. The options
             that plans need (``rp.compiler_options``) are added.
+        offload, may_offload, host_budget: as in ``plan``, for all marks that say nothing else; so much of the host's
+            memory they share equally.
         target: the device to plan for, attached or not, such as ``"gpu:h100"``.
         cost, progress: as in ``plan``.
 
@@ -268,6 +274,7 @@ def fit(
     told = Settings.of(
         train_step, placed, static_argnums, static_argnames, donate_argnums, *shardings, compiler_options
     )
+    told = replace(told, host=make_constraints((), (), None, (), offload, may_offload, host_budget))
     step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
     step.fit(args, named)
     return step

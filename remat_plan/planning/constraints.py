@@ -54,6 +54,13 @@ class Constraints:
         actions = tuple([name for name in self.actions if not action_of(name).on_host])
         return replace(self, may_offload=(), host_bytes=None, actions=actions)
 
+    def with_host_of(self, step: Constraints, marks: int) -> Constraints:
+        """The same with what a whole step may keep on the host, where nothing was said of this one of its marks."""
+        if self.may_offload or not step.may_offload:
+            return self
+        share = None if step.host_bytes is None else step.host_bytes // marks
+        return replace(self, may_offload=step.may_offload, host_bytes=share, actions=(*self.actions, OFFLOAD))
+
     def by_name(self) -> Constraints:
         """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
         return replace(self, never_recompute=self.never_recompute or (), actions=())

@@ -113,9 +113,10 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
         raise no_mark(step.fn, trace)
     pairs = []
     for site in sites:
-        host_bytes = site.request.constraints.host_bytes
-        judge = Judge(site.program(), target, progress, cost, spread=step.spans_devices, host_bytes=host_bytes)
-        request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS)
+        constraints = site.request.constraints.with_host_of(step.settings.host, len(sites))
+        spread, host_bytes = step.spans_devices, constraints.host_bytes
+        judge = Judge(site.program(), target, progress, cost, spread=spread, host_bytes=host_bytes)
+        request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS, constraints=constraints)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))
     pairs.sort(key=lambda pair: -pair[0].above_arguments(pair[0].judge.program.plain))
     marks, sites = zip(*pairs, strict=True)

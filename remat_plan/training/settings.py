@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_plan.graph.argnums import normalize_argnums, positions
+from remat_plan.planning.constraints import NO_CONSTRAINTS, Constraints
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``jax.jit`` is told of a step; ``static_argnames`` are of those that have no position.
+    """What ``jax.jit`` is told of a step, and what its marks may keep on the ``host``; ``static_argnames`` are of those
+    that have no position.
 
     Options of XLA win over those of ``compiler_options(target)``.
     """
@@ -30,6 +32,7 @@ class Settings:
     in_shardings: Any = None
     out_shardings: Any = None
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    host: Constraints = NO_CONSTRAINTS
 
     @staticmethod
     def of(
