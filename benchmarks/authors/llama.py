@@ -11,8 +11,10 @@ full size (Llama 3 8B, one sequence), in float32 at the others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -171,8 +173,8 @@ def make(size: str) -> Made:
     return make_of(pick(CONFIGS, size))
 
 
-def make_of(c: Config) -> Made:
-    """The model of a configuration."""
+def make_of(c: Config, further: Mapping[str, Wrap] = MappingProxyType({})) -> Made:
+    """The model of a configuration, under the policies above and ``further`` ones."""
     layer = {
         "before_attention": f32(c.width),
         "attention": attention_params(c),
@@ -198,4 +200,4 @@ def make_of(c: Config) -> Made:
 
         return loss
 
-    return made(loss_with, policies(), (params, batch_shapes(c)))
+    return made(loss_with, {**policies(), **further}, (params, batch_shapes(c)))

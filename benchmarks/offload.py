@@ -1,0 +1,208 @@
+"""What the host's memory gains: scanned models, by hand and planned, with it and without.
+
+In: models whose layers are scanned, hands that keep named values on the host. Out: ``results/offload.md``, and what is
+in it as ``offload.json``: a row that is kept there is not made again. For devices that are not here; nothing is run.
+Needs the extras ``cuda12`` and ``tpu``.
+
+By hand is what people write: ``jax.checkpoint`` around each layer, or with a policy that moves named values. Ours are
+planned in the bytes that the compiler says a hand needs, with no more on the host than the hand has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from benchmarks.authors import llama
+from benchmarks.authors.record import Wrap
+from benchmarks.common import Options, Report, Session, mb, percent, raw_step, versions
+from benchmarks.kept import Kept
+from benchmarks.models import Model, gpt2_scan
+from remat_plan.cost.memory import evaluate
+from remat_plan.planning.constraints import make_constraints
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.search.candidates import Request
+from remat_plan.small.budget import BudgetError
+from remat_plan.verify.compile import compile_memory
+
+TARGETS = ("gpu:h100", "tpu:v5e:1x1")
+PLAIN, EACH, SLOWER = "as written", "each layer", "each layer's bytes, device alone"
+ROOMY = "the bytes as written"
+_COLUMNS = ("model", "target", "step", "device MB", "temporaries MB", "host MB", "FLOPs %", "overhead %")
+_INTRO = """Compiled bytes on the device and on the host; FLOPs of the jaxpr over those of the step as written.
+Overhead: seconds of the compiled module over those of the step as written, by the rates of data sheets, transfers
+beside kernels as far as the kernels of the same pass hide them. *By hand*: each layer in `jax.checkpoint`, or with a policy that moves
+the named values to the host. *Ours*: `rp.plan(..., offload=True)` in the device bytes of a hand, with its bytes on the
+host as `host_budget` where it has any; *device alone*: without `offload`."""
+
+_MOVED = {
+    "inputs": ("decoder_layer_input",),
+    "qkv": ("decoder_layer_input", *llama.QKV),
+    "products": ("decoder_layer_input", *llama.MINIMAL),
+}
+"""Names of MaxText that hands move."""
+
+
+def moving(*names: str) -> Wrap:
+    """``jax.checkpoint`` that keeps named values on the host, and nothing else."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=list(names),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return partial(jax.checkpoint, prevent_cse=False, policy=policy)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model with the losses that people write by hand, by name."""
+
+    model: Model
+    hands: Mapping[str, Callable[..., jax.Array]]
+
+
+def decoder(config: llama.Config) -> Place:
+    """A Llama with hands that move named values."""
+    made = llama.make_of(config, {name: moving(*names) for name, names in _MOVED.items()})
+    hands = {EACH: made.policies["full"], **{f"{name} moved": made.policies[name] for name in _MOVED}}
+    params, batch = made.arguments
+    return Place(Model("llama", made.plain, params, batch, lambda wrap: made.plain, config.vocab), hands)
+
+
+def gpt2() -> Place:
+    """GPT-2 in bfloat16, 16 x 1024 tokens."""
+    model = gpt2_scan(layers=12, batch=16, sequence=1024, dtype="bfloat16")
+    return Place(model, {EACH: model.loss_with(partial(jax.checkpoint, prevent_cse=False))})
+
+
+def pairs_of_products(rows: int = 65536, width: int = 1024, hidden: int = 4096, layers: int = 10) -> Place:
+    """The scanned pairs of products of JAX's page on host offloading, in float32, with what goes in named."""
+
+    def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+        first, second = w
+        return (checkpoint_name(x, "x") @ first) @ second, None
+
+    def loss_with(wrap: Wrap) -> Callable[..., jax.Array]:
+        step = wrap(layer)
+        return lambda w, x: jnp.sum(lax.scan(step, x, w)[0])
+
+    shapes = ((layers, width, hidden), (layers, hidden, width), (rows, width))
+    *weights, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    loss = loss_with(lambda f: f)
+    each = partial(jax.checkpoint, prevent_cse=False)
+    hands = {EACH: loss_with(each), "inputs moved": loss_with(moving("x"))}
+    return Place(Model("pairs", loss, tuple(weights), x, loss_with, 1), hands)
+
+
+_LLAMA = llama.Config(24, 2048, 16, 16, 128, 5504, 32000, 4, 2048, jnp.bfloat16, scan_axis=0)
+PLACES: dict[str, Callable[[], Place]] = {
+    "llama": lambda: decoder(_LLAMA),
+    "gpt2": gpt2,
+    "pairs": pairs_of_products,
+    "llama2_13b": lambda: decoder(replace(_LLAMA, layers=4, width=5120, heads=40, kv_heads=40, mlp=13824, batch=6)),
+}
+"""A Llama of 1.3 B parameters; GPT-2; JAX's example; four layers of Llama 2 13B as MaxText trains it on a v5e."""
+
+QUICK: dict[str, Callable[[], Place]] = {"pairs": lambda: pairs_of_products(512, 64, 256, 4)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One compiled step."""
+
+    target: str
+    model: str
+    step: str
+    peak_bytes: int = 0
+    temp_bytes: int = 0
+    host_bytes: int = 0
+    flops: float = 0.0
+    seconds: float | None = None
+    problem: str = ""
+    made: str = ""
+
+    def cells(self, plain: Row) -> tuple[str, ...]:
+        """As text, beside the step as written."""
+        start = self.model, self.target, self.step
+        if self.problem:
+            return *start, self.problem, *[""] * (len(_COLUMNS) - 4)
+        over = self.seconds / plain.seconds - 1 if self.seconds and plain.seconds else None
+        flops = percent(self.flops / plain.flops, 1) if plain.flops else ""
+        sizes = mb(self.peak_bytes), mb(self.temp_bytes), mb(self.host_bytes)
+        return *start, *sizes, flops, "" if over is None else percent(over, 1)
+
+
+def rows_of(name: str, target: str, place: Place, known: Mapping[str, Row]) -> Iterator[Row]:
+    """Make the steps of a model that are not known, the one as written first."""
+    session = Session(place.model, target)
+    found = dict(known)
+
+    def planned(step: str, budget_bytes: int, **asked: Any) -> Row:
+        constraints = make_constraints((), (), None, (), **asked)
+        session.judge.host_bytes = float("inf") if constraints.host_bytes is None else constraints.host_bytes
+        request = Request(lookup("auto"), True, (0,), False, (), "replan", constraints)
+        row = Row(target, name, step, made=versions())
+        try:
+            plan = session.make_plan(budget_bytes, request)
+        except BudgetError as error:
+            return replace(row, problem=f"least {mb(error.minimum_bytes)}")
+        compiled, timeline = session.judge.compiled(plan.schedule), session.judge.timeline(plan.schedule)
+        sizes = compiled.total_bytes, compiled.temp_bytes, compiled.host_temp_bytes
+        return replace(
+            row,
+            **dict(zip(("peak_bytes", "temp_bytes", "host_bytes"), sizes, strict=True)),
+            flops=timeline.flops,
+            seconds=compiled.seconds,
+        )
+
+    def by_hand(step: str, loss: Callable[..., jax.Array]) -> Row:
+        raw, structs = raw_step(place.model, loss)
+        hardware = session.judge.hardware
+        made = compile_memory(raw, structs, session.judge.target, hardware=hardware)
+        flops = evaluate(jax.make_jaxpr(raw)(*structs), hardware).flops
+        sizes = made.total_bytes, made.temp_bytes, made.host_temp_bytes
+        return Row(target, name, step, *sizes, flops, made.seconds, made=versions())
+
+    def steps() -> Iterator[tuple[str, Callable[[], Row]]]:
+        yield PLAIN, lambda: by_hand(PLAIN, place.model.loss)
+        for hand, loss in place.hands.items():
+            yield f"by hand, {hand}", lambda hand=hand, loss=loss: by_hand(f"by hand, {hand}", loss)
+        for hand in place.hands:
+            his, step = found[f"by hand, {hand}"], f"ours, in the bytes of {hand}"
+            host = {"host_budget": his.host_bytes} if his.host_bytes else {}
+            yield step, partial(planned, step, his.peak_bytes, offload=True, **host)
+        bytes_of_each = found[f"by hand, {EACH}"].peak_bytes
+        yield SLOWER, partial(planned, SLOWER, bytes_of_each)
+        yield ROOMY, partial(planned, ROOMY, found[PLAIN].peak_bytes, offload=True)
+
+    for step, make in steps():
+        if step not in found:
+            found[step] = make()
+            yield found[step]
+
+
+def run(options: Options) -> Report:
+    """Make the table."""
+    report = Report("offload", _INTRO, _COLUMNS, options.results)
+    kept = Kept(options.results / "offload.json", Row, lambda row: (row.target, row.model, row.step))
+    places = QUICK if options.quick else PLACES
+    for target in options.targets or TARGETS:
+        for name in options.choose(tuple(places)):
+            known = {row.step: row for row in kept.read() if (row.target, row.model) == (target, name)}
+            for row in rows_of(name, target, places[name](), known):
+                kept.put(row)
+                print(*row.cells(known.setdefault(PLAIN, row)), sep=" | ", flush=True)
+    rows = kept.read()
+    plain = {(row.target, row.model): row for row in rows if row.step == PLAIN}
+    for row in sorted(rows, key=lambda row: (row.model, row.target)):
+        report.add(*row.cells(plain[row.target, row.model]))
+    report.finish([])
+    return report
