@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("quick_search")
 
 STRUCT = jax.ShapeDtypeStruct
 ARGS = (
-    (STRUCT((8, 2048, 8192), "bfloat16"), STRUCT((8, 8192, 2048), "bfloat16")),
-    STRUCT((8192, 2048), "bfloat16"),
+    (STRUCT((8, 4096, 16384), "bfloat16"), STRUCT((8, 16384, 4096), "bfloat16")),
+    STRUCT((8192, 4096), "bfloat16"),
 )
 H100 = {"target": "gpu:h100", "verify": False}
 MOVING = ("offload", "may_offload", "host_budget")

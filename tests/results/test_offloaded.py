@@ -263,7 +263,7 @@ def outside(ws, x):
         (
             loss,
             {"budget": "60%", "host_budget": "1kB"},
-            "no schedule that moves values there within host_budget is predicted to be faster",
+            "no schedule that moves values there within host_budget is predicted to be clearly faster",
         ),
     ],
 )
