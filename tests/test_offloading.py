@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
 from remat_plan.small.budget import format_bytes
+from tests.helpers import CUDA, has_module
 
 matplotlib.use("Agg")
 
@@ -22,6 +23,7 @@ ARGS = (
     STRUCT((8192, 4096), "bfloat16"),
 )
 H100 = {"target": "gpu:h100", "verify": False}
+searches = pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
 MOVING = ("offload", "may_offload", "host_budget")
 
 
@@ -39,6 +41,7 @@ def comparison():
     return rp.compare(loss, *ARGS, **asked, **H100)
 
 
+@searches
 def test_compared_plans_tell_bytes_on_the_device_and_on_the_host(comparison):
     auto, each = comparison.rows
     assert comparison.offloads
@@ -57,6 +60,7 @@ def test_compared_plans_tell_bytes_on_the_device_and_on_the_host(comparison):
     assert [row["host_bytes"] for row in json.loads(comparison.to_json())["rows"]] == [auto.host_bytes, 0]
 
 
+@searches
 def test_nothing_is_said_of_the_host_where_nothing_is_moved():
     found = rp.compare(loss, *ARGS, budgets=["45%", "0.1%"], **H100)
     assert not found.offloads
@@ -64,6 +68,7 @@ def test_nothing_is_said_of_the_host_where_nothing_is_moved():
     assert "host" not in str(found) + found._repr_html_()
 
 
+@searches
 def test_a_budget_that_is_not_met_has_its_line_beside_plans_that_move_values():
     found = rp.compare(loss, *ARGS, budgets=["45%", "0.1%"], offload=True, **H100)
     assert found.rows[1].plan is None
@@ -71,6 +76,7 @@ def test_a_budget_that_is_not_met_has_its_line_beside_plans_that_move_values():
     assert "least reached" in found._repr_html_()
 
 
+@searches
 def test_a_curve_tells_bytes_on_the_host():
     curve = rp.tradeoff(loss, *ARGS, target="gpu:h100", offload=True, points=4)
     moved = [p for p in curve.points if p.host_bytes]
@@ -84,6 +90,7 @@ def test_a_curve_tells_bytes_on_the_host():
     assert "host" not in str(plain) + plain._repr_html_()
 
 
+@searches
 def test_a_budget_for_the_host_is_kept():
     free = rp.plan(loss, *ARGS, budget="45%", offload=True, **H100)
     assert free.host_bytes > 10**6
@@ -96,6 +103,7 @@ def test_a_budget_for_the_host_is_kept():
             assert all(p.host_bytes <= 10**6 for p in door(loss, *ARGS, points=4, **kept).points)
 
 
+@searches
 def test_a_decorated_function_says_what_it_keeps_on_the_host():
     planned = rp.remat(loss, budget="45%", offload=True, **H100)
     jax.eval_shape(jax.grad(planned), *ARGS)
@@ -119,6 +127,7 @@ def test_what_is_asked_wrongly_is_named(door, asked, error, told):
         door(loss, *ARGS, target="gpu:h100", **needed, **asked)
 
 
+@searches
 def test_a_name_that_nothing_has_is_told():
     for door, needed in ((rp.plan, {"budget": "45%", "verify": False}), (rp.tradeoff, {})):
         with pytest.raises(ValueError, match=r"may_offload: no value is named 'nobody'\. .* 'hidden', 'stream'"):

@@ -14,6 +14,7 @@ import pytest
 import remat_plan as rp
 from remat_plan.cli import main as module
 from remat_plan.small.doors import WHILE_NOTE
+from tests.helpers import CUDA, has_module
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -346,6 +347,7 @@ SCANNED = """
     """
 
 
+@pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
 def test_what_may_go_to_the_host_can_be_said(run, folder):
     (folder / "scanned.py").write_text(textwrap.dedent(SCANNED))
     h100 = "scanned.py:problem", "--target", "gpu:h100"

@@ -19,11 +19,12 @@ from remat_plan.report.entries import plan_entries
 from remat_plan.results.decisions import decide
 from remat_plan.results.stored import digest_of
 from remat_plan.small.budget import format_bytes
-from tests.helpers import searching_quickly, traced
+from tests.helpers import CUDA, has_module, searching_quickly, traced
 
 matplotlib.use("Agg")
 
-STEPS, H100 = 8, {"target": "gpu:h100", "verify": False}
+STEPS = 8
+H100 = pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
 WS, X = jnp.ones((STEPS, 16, 16)) / 16, jnp.linspace(-1.0, 1.0, 32 * 16).reshape(32, 16)
 
 
@@ -124,7 +125,7 @@ def test_rows_add_up_to_what_is_predicted(name):
 
 
 def planned(name, **asked):
-    return rp.plan(loss, WS, X, strategy=SCHEDULES[name], **{**H100, **asked})
+    return rp.plan(loss, WS, X, strategy=SCHEDULES[name], **{"verify": False, **asked})
 
 
 @pytest.fixture(scope="module", params=SCHEDULES)
@@ -135,7 +136,7 @@ def plan(request):
 @pytest.fixture(scope="module")
 def unmoved():
     with searching_quickly():
-        return rp.plan(loss, WS, X, budget="80%", **H100)
+        return rp.plan(loss, WS, X, budget="80%", verify=False)
 
 
 def line_of(shown, label):
@@ -179,7 +180,7 @@ def test_a_single_value_is_named_with_what_is_done_with_it():
 
 
 def test_what_was_compiled_is_in_the_plan():
-    found = planned("carry", target="cpu", verify=True)
+    found = planned("carry", verify=True)
     assert found.compiled_host_bytes is not None
     assert rp.Plan.from_json(found.to_json()) == found
 
@@ -252,24 +253,31 @@ def outside(ws, x):
     ("fn", "asked", "why"),
     [
         (loss, {"budget": "200%"}, "the budget is met without"),
-        (loss, {"budget": "60%", "target": "cpu"}, "the memory of cpu is its host's"),
+        (loss, {"budget": "60%"}, "the memory of cpu is its host's"),
         (loss, {"strategy": "each_block"}, "only a search moves values there, and strategy 'each_block' is none"),
-        (unrolled, {"budget": "60%"}, "only what steps of loops keep is moved, and there is no loop"),
-        (
-            outside,
-            {"budget": "60%", "offload": False, "may_offload": ["sine"]},
-            "only what steps of loops keep is moved, and may_offload names none of that",
+        pytest.param(
+            unrolled,
+            {"budget": "60%", "target": "gpu:h100"},
+            "only what steps of loops keep is moved, and there is no loop",
+            marks=H100,
         ),
-        (
+        pytest.param(
+            outside,
+            {"budget": "60%", "target": "gpu:h100", "offload": False, "may_offload": ["sine"]},
+            "only what steps of loops keep is moved, and may_offload names none of that",
+            marks=H100,
+        ),
+        pytest.param(
             loss,
-            {"budget": "60%", "host_budget": "1kB"},
+            {"budget": "60%", "target": "gpu:h100", "host_budget": "1kB"},
             "no schedule that moves values there within host_budget is predicted to be clearly faster",
+            marks=H100,
         ),
     ],
 )
 def test_a_note_says_why_nothing_is_moved(fn, asked, why):
     with searching_quickly():
-        plan = rp.plan(fn, *BIG, **{**H100, "offload": True, **asked})
+        plan = rp.plan(fn, *BIG, **{"target": "cpu", "verify": False, "offload": True, **asked})
     assert plan.host_bytes == 0
     assert plan.notes[-1] == f"nothing is kept in the host's memory: {why}"
     assert "note: nothing is kept in the host's memory" in str(plan)
