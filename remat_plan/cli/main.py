@@ -178,11 +178,12 @@ def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
 
 
 def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
-    return rp.fit(problem.fn, *problem.args, **_asked(options, "budget", "target", "cost"), **problem.options).report
+    asked = _asked(options, "budget", "target", "cost", *_MOVES)
+    return rp.fit(problem.fn, *problem.args, **asked, **problem.options).report
 
 
 def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
-    asked = _asked(options, "budget", "multiple_of", "target", "cost")
+    asked = _asked(options, "budget", "multiple_of", "target", "cost", *_MOVES)
     return rp.max_batch(problem.fn, lambda batch: make(batch).args, **asked, **problem.options)
 
 

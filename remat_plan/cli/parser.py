@@ -144,7 +144,6 @@ def _count(least: int) -> Callable[[str], int]:
 _NAMES = {"metavar": "NAME,...", "type": _texts, "action": "extend"}
 _BUDGET = 'bytes (800MB, 8GiB), "device"'
 _PLANS = "plan measure"
-_MOVE = f"{_PLANS} tradeoff compare"
 _PREDICT = "plan measure fit max-batch tradeoff compare"
 _REPORTS = f"analyze {_PREDICT}"
 
@@ -167,13 +166,13 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (_PLANS, "--never-split", {
         **_NAMES, "default": [], "help": "checkpoint_name names or primitives that never run in slices, or `all`",
     }),
-    (_MOVE, "--offload", {
+    (_PREDICT, "--offload", {
         "action": "store_true", "help": "let steps of loops keep values in the host's memory, where that pays",
     }),
-    (_MOVE, "--may-offload", {
+    (_PREDICT, "--may-offload", {
         **_NAMES, "default": [], "help": "checkpoint_name names of the values that may be kept there, instead of all",
     }),
-    (_MOVE, "--host-budget", {
+    (_PREDICT, "--host-budget", {
         "metavar": "B", "help": "bytes of the host's memory (64GB) that may be used (default: any number)",
     }),
     (_PLANS, "--search", {"action": "store_true", "help": "also show the schedules that were compiled"}),

@@ -374,6 +374,25 @@ def test_what_may_go_to_the_host_can_be_said(run, folder):
     assert "on host" in run("tradeoff", *h100, "--points", "4", "--offload")[1]
 
 
+def test_what_may_go_to_the_host_of_a_step_is_handed_on(run, folder, monkeypatch):
+    (folder / "steps.py").write_text(STEP)
+    asked = []
+
+    def stop(*args, **options):
+        asked.append(options)
+        raise module.InputError("far enough")
+
+    monkeypatch.setattr(module.rp, "fit", stop)
+    monkeypatch.setattr(module.rp, "max_batch", stop)
+    given = "--budget", "24GB", "--may-offload", "hidden,stream", "--host-budget", "64GB"
+    run("fit", "steps.py:step", *given)
+    run("max-batch", "steps.py:step", *given)
+    for options in asked:
+        found = options["offload"], options["may_offload"], options["host_budget"]
+        assert found == (False, ["hidden", "stream"], "64GB")
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -383,7 +402,7 @@ def test_what_may_go_to_the_host_can_be_said(run, folder):
     ],
 )
 def test_bytes_of_the_host_are_checked_before_the_file_is_read(run, asked, told):
-    for command in ("plan", "measure", "compare", "tradeoff"):
+    for command in ("plan", "measure", "fit", "max-batch", "compare", "tradeoff"):
         budget = [] if command == "tradeoff" else ["--budget", "60%"]
         code, out, err = run(command, "absent.py:problem", *budget, *asked)
         assert (code, out) == (2, "")
