@@ -209,6 +209,9 @@ def tradeoff(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
+    offload: bool = False,
+    may_offload: Sequence[str] = (),
+    host_budget: int | str | None = None,
     points: int = _POINTS,
     progress: bool | None = None,
 ) -> Tradeoff:
@@ -219,14 +222,15 @@ def tradeoff(
     Returns:
         The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
     """
+    constraints = make_constraints((), (), None, (), offload, may_offload, host_budget)
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)
     static = positions(static_argnums, "static_argnums")
     with shown:
-        judge = Judge(program, device, shown, cost)
+        judge = Judge(program, device, shown, cost, host_bytes=constraints.host_bytes)
         candidates = Candidates(judge.rules, shown)
-        request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing)
+        request = Request(lookup("auto"), False, positions(argnums), has_aux, static, existing, constraints)
         found = [_point(judge, schedule) for schedule in family(judge, candidates, request, max(points, 2))]
         plain = _point(judge, program.plain)
         found.append(plain)
@@ -256,7 +260,8 @@ def _distinct(points: Sequence[TradeoffPoint], plain: TradeoffPoint) -> tuple[Tr
 
 
 def _point(judge: Judge, schedule: Schedule) -> TradeoffPoint:
-    return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule))
+    host_bytes = judge.timeline(schedule).host_bytes
+    return TradeoffPoint(judge.predicted_bytes(schedule), judge.overhead(schedule), host_bytes)
 
 
 def compiler_options(target: str | None = None) -> dict[str, str]:

@@ -19,6 +19,7 @@ from remat_plan.clock.store import Cost
 from remat_plan.clock.turns import time_in_turns
 from remat_plan.graph.argnums import positions
 from remat_plan.graph.schedule import Segment
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.strategies.records import CHECKED
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
 from remat_plan.plans.one_program import make_plan
@@ -50,6 +51,9 @@ def compare(
     target: str | None = None,
     cost: Cost = "table",
     existing: Existing = "replan",
+    offload: bool = False,
+    may_offload: Sequence[str] = (),
+    host_budget: int | str | None = None,
     progress: bool | None = None,
 ) -> Comparison:
     """Plan one function by several strategies for several budgets, and show the plans side by side.
@@ -61,6 +65,8 @@ def compare(
         measure: run the gradient steps of all plans and the plain one in turns on the attached device; the arguments
             must be arrays. Results are in ``row.measurement``.
         fn, args, verify, argnums, has_aux, static_argnums, kwargs, target, cost, existing, progress: as in ``plan``.
+        offload, may_offload, host_budget: as in ``plan``; strategies other than ``"auto"`` and ``"chain"`` keep values
+            where they kept them.
 
     Returns:
         One row per strategy and budget, with the plan, or the lowest peak found if none fits, or the reason why the
@@ -83,8 +89,9 @@ def compare(
     parsed = [parse_budget(budget) for budget in _several(budgets)]
     static = positions(static_argnums, "static_argnums")
     found = [resolve_strategy(strategy) for strategy in _several(strategies)]
+    constraints = make_constraints((), (), None, (), offload, may_offload, host_budget)
     requests = [
-        Request(row, verify, positions(argnums), has_aux, static, existing, settings=settings)
+        Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
         for row, settings in found
     ]
     if measure:
@@ -92,7 +99,7 @@ def compare(
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     values = step_values(program) if measure else []
     with Progress("remat_plan", progress) as shown:
-        judge = Judge(program, resolve(target), shown, cost)
+        judge = Judge(program, resolve(target), shown, cost, host_bytes=constraints.host_bytes)
         candidates = Candidates(judge.rules, shown)
         rows = tuple(
             _row(judge, candidates, row, budget)

@@ -173,7 +173,8 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
     Args:
         fn: the function that the step differentiates, or a layer of it.
         **options: as in ``rp.remat``, without budget and strategy: ``argnums``, ``has_aux``, ``static_argnums``,
-            ``static_argnames``, ``existing``, ``must_save``, ``must_recompute``, ``never_recompute``, ``never_split``.
+            ``static_argnames``, ``existing``, ``must_save``, ``must_recompute``, ``never_recompute``, ``never_split``,
+            ``offload``, ``may_offload``, ``host_budget``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

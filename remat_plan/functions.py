@@ -130,7 +130,7 @@ def remat(
         policy: a policy of ``jax.checkpoint``. Nothing is planned then; this is ``jax.checkpoint``.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.
         **planning: ``verify``, ``target``, ``cost``, ``existing``, ``progress``, ``must_save``, ``must_recompute``,
-            ``never_recompute``, ``never_split``, as in ``plan``.
+            ``never_recompute``, ``never_split``, ``offload``, ``may_offload``, ``host_budget``, as in ``plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.
@@ -192,8 +192,8 @@ def checkpoint(
             outputs, outputs, gradients with respect to every floating-point array, temporaries.
         strategy: the name of a strategy; ``"auto"`` if there is a budget.
         **others: with a budget or a strategy, ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
-            ``must_recompute``, ``never_recompute``, ``never_split``, ``progress``, as in ``plan``; without,
-            ``concrete`` if the installed ``jax.checkpoint`` takes it.
+            ``must_recompute``, ``never_recompute``, ``never_split``, ``offload``, ``may_offload``, ``host_budget``,
+            ``progress``, as in ``plan``; without, ``concrete`` if the installed ``jax.checkpoint`` takes it.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

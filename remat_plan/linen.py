@@ -80,7 +80,8 @@ def remat(
             strategy, booleans, strings and None are never traced.)
         methods: the methods of a class; by default ``__call__``.
         **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
-            ``must_recompute``, ``never_recompute``, ``never_split``, as in ``rp.plan``.
+            ``must_recompute``, ``never_recompute``, ``never_split``, ``offload``, ``may_offload``, ``host_budget``,
+            as in ``rp.plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

@@ -56,7 +56,8 @@ def remat(
         static_argnums: positions of arguments that are not traced. (With a budget or a strategy, booleans, strings and
             None are never traced.)
         **planning: ``verify``, ``target``, ``cost``, ``existing``, ``must_save``,
-            ``must_recompute``, ``never_recompute``, ``never_split``, as in ``rp.plan``.
+            ``must_recompute``, ``never_recompute``, ``never_split``, ``offload``, ``may_offload``, ``host_budget``,
+            as in ``rp.plan``.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message names it.

@@ -28,6 +28,7 @@ from remat_plan.cli.output import Outputs
 from remat_plan.cli.parser import make_parser
 from remat_plan.clock.steps import with_values
 from remat_plan.graph.call import NoLoss
+from remat_plan.planning.constraints import make_constraints
 from remat_plan.report.plans import summary_line
 from remat_plan.report.text import show
 from remat_plan.results.curves import Comparison
@@ -35,6 +36,9 @@ from remat_plan.results.shown import Shown
 from remat_plan.small.budget import BudgetError, parse_budget
 
 COMPARED_BUDGETS = ("75%", "50%", "25%")
+_MOVES = "offload", "may_offload", "host_budget"
+_MOVES_TYPED = {"host_budget": "--host-budget", "offload=True": "--offload", "may_offload=[...]": "--may-offload"}
+"""How errors name these arguments, and what the user typed."""
 
 Make = Callable[..., Problem]
 """Calls the user's FUNCTION, of ``max-batch`` with a number of examples."""
@@ -112,6 +116,14 @@ def _check_budgets(options: argparse.Namespace) -> None:
                 parse_budget(text)
         except ValueError as error:
             raise InputError(f"--{error}") from None
+    if getattr(options, "host_budget", None) is not None:
+        try:
+            make_constraints((), (), None, (), *_asked(options, *_MOVES).values())
+        except ValueError as error:
+            text = str(error)
+            for name, typed in _MOVES_TYPED.items():
+                text = text.replace(name, typed)
+            raise InputError(text) from None
 
 
 def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
@@ -144,7 +156,7 @@ def _analyze(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
 
 def _plan(problem: Problem, options: argparse.Namespace, _: Make) -> rp.Plan:
     names = "budget strategy must_save must_recompute never_recompute verify target cost existing goal"
-    asked = _asked(options, *names.split())
+    asked = _asked(options, *names.split(), *_MOVES)
     asked["never_split"] = options.never_split == ["all"] or options.never_split
     plan = rp.plan(problem.fn, *problem.args, **asked, **problem.options)
     if options.search:
@@ -161,23 +173,24 @@ def _measure(problem: Problem, options: argparse.Namespace, make: Make) -> Shown
 
 
 def _tradeoff(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
-    asked = _asked(options, "target", "cost", "existing", "points")
+    asked = _asked(options, "target", "cost", "existing", "points", *_MOVES)
     return rp.tradeoff(problem.fn, *problem.args, **asked, **problem.options)
 
 
 def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
-    return rp.fit(problem.fn, *problem.args, **_asked(options, "budget", "target", "cost"), **problem.options).report
+    asked = _asked(options, "budget", "target", "cost", *_MOVES)
+    return rp.fit(problem.fn, *problem.args, **asked, **problem.options).report
 
 
 def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
-    asked = _asked(options, "budget", "multiple_of", "target", "cost")
+    asked = _asked(options, "budget", "multiple_of", "target", "cost", *_MOVES)
     return rp.max_batch(problem.fn, lambda batch: make(batch).args, **asked, **problem.options)
 
 
 def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
     names = [row.name for row in rp.strategies()] if options.strategy == ["all"] else options.strategy
     several = {"budgets": options.budget or COMPARED_BUDGETS, "strategies": names or ["auto"]}
-    asked = _asked(options, "verify", "target", "cost", "existing")
+    asked = _asked(options, "verify", "target", "cost", "existing", *_MOVES)
     return rp.compare(problem.fn, *problem.args, **several, **asked, **problem.options)
 
 

@@ -70,6 +70,7 @@ examples:
     remat-plan plan train.py:problem --budget device --target gpu:a100  the memory of an A100
     remat-plan plan train.py:problem --goal time                        the fastest step, whatever memory it needs
     remat-plan plan train.py:problem --budget 60% --must-save attention --never-recompute dot_general
+    remat-plan plan train.py:problem --budget 40% --target gpu:h100 --offload --host-budget 64GB
 
 Exit code 1 means that the budget cannot be met; the message names the smallest budget that can."""
 
@@ -164,6 +165,15 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     }),
     (_PLANS, "--never-split", {
         **_NAMES, "default": [], "help": "checkpoint_name names or primitives that never run in slices, or `all`",
+    }),
+    (_PREDICT, "--offload", {
+        "action": "store_true", "help": "let steps of loops keep values in the host's memory, where that pays",
+    }),
+    (_PREDICT, "--may-offload", {
+        **_NAMES, "default": [], "help": "checkpoint_name names of the values that may be kept there, instead of all",
+    }),
+    (_PREDICT, "--host-budget", {
+        "metavar": "B", "help": "bytes of the host's memory (64GB) that may be used (default: any number)",
     }),
     (_PLANS, "--search", {"action": "store_true", "help": "also show the schedules that were compiled"}),
     ("measure", "--rounds", {

@@ -139,6 +139,12 @@ class Checkpointed(Way):
         emitter.run(self.schedule, env, again=True)
 
 
+def _counted(actions: tuple[tuple[int, str], ...]) -> list[str]:
+    """How many values are kept by which action, in words."""
+    counts = Counter(action for _, action in actions).items()
+    return [f"{action} {n} {'value' if n == 1 else 'values'}" for action, n in counts]
+
+
 @dataclass(frozen=True, slots=True)
 class Keep(Checkpointed):
     """Values without an action are recomputed."""
@@ -159,8 +165,7 @@ class Keep(Checkpointed):
         emitter.equations(segment, env, names, again=True)
 
     def describe(self) -> str:
-        counts = Counter(action for _, action in self.actions).items()
-        kept = [f"{action} {n} {'value' if n == 1 else 'values'}" for action, n in counts]
+        kept = _counted(self.actions)
         return f"{', '.join(kept)}, recompute the rest" if kept else "recompute all"
 
 
@@ -177,7 +182,7 @@ class Around(Checkpointed):
             builder.store(segment)
 
     def describe(self) -> str:
-        return "checkpoint around"
+        return ", ".join(["checkpoint around", *_counted(self.actions)])
 
 
 @dataclass(frozen=True, slots=True)

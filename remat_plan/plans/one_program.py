@@ -19,6 +19,7 @@ from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
+from remat_plan.plans.unmoved import unmoved_notes
 from remat_plan.report.plans import plan_status
 from remat_plan.results.decisions import decide
 from remat_plan.results.evidence import Search, Tried, reduce_timeline
@@ -99,7 +100,8 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     else:
         chosen = _choose(judge, candidates, budget_bytes, request, verify, most)
     schedule = chosen.schedule
-    predicted, compiled = judge.predicted_bytes(schedule), peak(schedule) if verify else None
+    predicted, memory = judge.predicted_bytes(schedule), judge.compiled(schedule) if verify else None
+    compiled = None if memory is None else memory.total_bytes
     unverified = [_NOT_VERIFIED] if request.verify and not verify else []
     promised = predicted < judge.predicted_bytes(judge.program.plain)
     unborne = _unborne_notes(compiled, plain, predicted) if promised else []
@@ -118,6 +120,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
         predicted_peak_bytes=predicted,
         compiled_peak_bytes=compiled,
         compiled_overhead=judge.compiled_overhead(schedule) if verify else None,
+        compiled_host_bytes=None if memory is None else memory.host_temp_bytes,
         search=chosen.log(judge, budget_bytes),
     )
     _LOG.info("planned program %s in %.2f s: %r", plan.fingerprint, plan.planning_seconds, plan)
@@ -186,6 +189,7 @@ class Figures(TypedDict, total=False):
     predicted_peak_bytes: Required[int]
     compiled_peak_bytes: Required[int | None]
     compiled_overhead: Required[float | None]
+    compiled_host_bytes: int | None
     search: Search
 
 
@@ -207,6 +211,9 @@ def describe(
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
     overhead = judge.overhead(schedule)
     own = program.has_own_remat
+    told = [*notes, *unmoved_notes(judge, task, request, schedule)]
+    if judge.hardware.measured and overhead > 0:
+        told.append(_NO_CERTIFICATE)
     return Plan(
         strategy=request.strategy.name,
         target=judge.device,
@@ -225,7 +232,8 @@ def describe(
         has_aux=request.has_aux,
         static_argnums=request.static_argnums,
         existing=request.existing,
-        notes=(*notes, _NO_CERTIFICATE) if judge.hardware.measured and overhead > 0 else tuple(notes),
+        notes=tuple(told),
+        host_bytes=after.host_bytes,
         planning_seconds=time.perf_counter() - started,
         **figures,
     )

@@ -29,11 +29,17 @@ def _of_what(has_own_remat: bool) -> str:
 
 
 def _points(
-    label: str, look: Look, points: Sequence[tuple[int, float]], told: str = "", stairs: bool = False
+    label: str, look: Look, points: Sequence[tuple[int, float, int]], told: str = "", stairs: bool = False
 ) -> Series:
-    """Peaks and overheads as a series; each point tells what it is, after what all of them tell."""
-    hints = [f"{told}peak {format_bytes(peak)}, overhead {overhead:.1%}" for peak, overhead in points]
-    return Series(label, look, [peak for peak, _ in points], [overhead for _, overhead in points], hints, stairs)
+    """Peaks, overheads and bytes on the host as a series; each point tells what it is, after what all of them tell."""
+    peaks, overheads = [peak for peak, _, _ in points], [overhead for _, overhead, _ in points]
+    hints = [f"{told}peak {format_bytes(p)}{_on_host(host)}, overhead {o:.1%}" for p, o, host in points]
+    return Series(label, look, peaks, overheads, hints, stairs)
+
+
+def _on_host(size_bytes: int) -> str:
+    """What goes behind a peak on the device."""
+    return f", {format_bytes(size_bytes)} on the host" if size_bytes else ""
 
 
 def _chart(
@@ -59,12 +65,14 @@ def tradeoff_table(curve: Tradeoff) -> Table:
         title += f"; as written {format_bytes(curve.written.peak_bytes)}, overhead {curve.written.overhead:.1%}"
     written = curve.written_peak_bytes
     longest = max([written, *(p.peak_bytes for p in curve.points)])
-    lines = []
+    moves, lines = any(p.host_bytes for p in curve.points), []
     for p in curve.points:
         share = f"{p.peak_bytes / written:.1%}"
         bar = Cell(hint=f"{share} {_of_what(curve.written is not None)}", share=p.peak_bytes / longest)
-        lines.append(Line((format_bytes(p.peak_bytes), share, f"{p.overhead:.1%}", bar)))
-    columns = (*figures("peak", _of_what(curve.written is not None), "overhead"), Column("peak", "bar", flexible=True))
+        host = [format_bytes(p.host_bytes or None)] * moves
+        lines.append(Line((format_bytes(p.peak_bytes), share, *host, f"{p.overhead:.1%}", bar)))
+    headers = "peak", _of_what(curve.written is not None), *["on host"] * moves, "overhead"
+    columns = (*figures(*headers), Column("peak", "bar", flexible=True))
     return Table(title, columns, tuple(lines), footnotes=_free_note(curve))
 
 
@@ -84,7 +92,7 @@ def tradeoff_chart(curve: Tradeoff) -> Chart:
         ("plain step", plain, Look(charts.BEFORE, 0.0, "D")),
         ("as written", curve.written, Look(charts.GREY, 0.0, "s")),
     )
-    points = [(p.peak_bytes, p.overhead) for p in curve.points]
+    points = [(p.peak_bytes, p.overhead, p.host_bytes) for p in curve.points]
     series = [_points("least overhead within a budget", Look(charts.AFTER, 1.6, size=5.0), points, stairs=True)]
     for word, step, look in steps:
         if step is not None:
@@ -114,19 +122,21 @@ def comparison_table(comparison: Comparison) -> Table:
             Column("budget", "figure", most=16),
             Column("peak", "figure"),
             Column("", "bar", optional=True),
-            *figures(_of_what(comparison.has_own_remat), "overhead", "compiled", "FLOPs"),
+            *figures(_of_what(comparison.has_own_remat), *["on host"] * comparison.offloads),
+            *figures("overhead", "compiled", "FLOPs"),
             Column("", flexible=True),
         ),
-        tuple(_comparison_line(row, comparison.written_peak_bytes, longest) for row in comparison.rows),
+        tuple(_comparison_line(row, comparison, longest) for row in comparison.rows),
         footnotes=comparison.footnotes,
     )
 
 
-def _comparison_line(row: ComparisonRow, written: int, longest: int) -> Line:
+def _comparison_line(row: ComparisonRow, comparison: Comparison, longest: int) -> Line:
     budget, plan, peak = row.budget or "-", row.plan, row.peak_bytes
+    host = [format_bytes(row.host_bytes or None)] * comparison.offloads
     if plan is None or peak is None:
         least = f"least reached: {format_bytes(row.minimum_bytes)}" if row.minimum_bytes else row.problem
-        return Line((row.strategy, budget, "-", Cell(), "-", "-", "-", "-", Cell(least, row.problem)))
+        return Line((row.strategy, budget, "-", Cell(), "-", *host, "-", "-", "-", Cell(least, row.problem)))
     flops = plan.step_flops / plan.plain_flops if plan.plain_flops else None
     remarks = [] if row.measurement is None else [f"measured {overhead_text(row.measurement)}"]
     if plan.is_identity:
@@ -134,17 +144,17 @@ def _comparison_line(row: ComparisonRow, written: int, longest: int) -> Line:
     elif plan.is_written:
         remarks.append("left as written")
     bar = Cell(hint=f"{peak} bytes", share=peak / longest)
-    shares = (peak / max(written, 1), plan.overhead, plan.compiled_overhead, flops)
-    cells = (row.strategy, budget, format_bytes(peak), bar, *map(optional_share, shares))
+    share, *others = peak / max(comparison.written_peak_bytes, 1), plan.overhead, plan.compiled_overhead, flops
+    cells = (row.strategy, budget, format_bytes(peak), bar, optional_share(share), *host, *map(optional_share, others))
     return Line((*cells, "; ".join(remarks)))
 
 
 def comparison_chart(comparison: Comparison) -> Chart:
     """Peak and overhead of all plans, points for each strategy, which are not joined."""
-    points: dict[str, list[tuple[int, float]]] = {}
+    points: dict[str, list[tuple[int, float, int]]] = {}
     for row in comparison.rows:
         if row.plan is not None and row.peak_bytes is not None:
-            points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead))
+            points.setdefault(row.strategy, []).append((row.peak_bytes, row.plan.overhead, row.host_bytes or 0))
     series = [
         _points(name, charts.point_look(number, len(points)), sorted(found), f"{name}: ")
         for number, (name, found) in enumerate(points.items())
@@ -190,7 +200,8 @@ def search_chart(search: Search) -> Chart:
     )
     series = []
     for label, look, overheads in kinds:
-        points = [(row.compiled_peak_bytes, o) for row, o in zip(search.rows, overheads, strict=True) if o is not None]
+        rows = zip(search.rows, overheads, strict=True)
+        points = [(row.compiled_peak_bytes, o, 0) for row, o in rows if o is not None]
         if points:
             series.append(_points(label, look, points, f"{label}: "))
     chosen = [row.compiled_peak_bytes for row in search.rows if row.chosen]

@@ -120,12 +120,12 @@ class Entry:
         """What is done, in words; a single saved value is named where there is room."""
         if self.decision is None:
             return f"{self.count} times:"
-        return self.names_value(room) or self.decision.action + (":" if self.opens else "")
+        return (self.names_value(room) or self.decision.action) + (":" if self.opens else "")
 
     def names_value(self, room: int) -> str:
         """What is done where only one value is saved, with its name; nothing where that needs more room."""
         d, value = self.decision, self.saved_values()
-        text = f"save {value}, recompute the rest"
+        text = d.action.replace("1 value", value, 1) if d else ""
         return text if d and d.values == 1 and not d.structured and value and len(text) <= room else ""
 
     def slicing(self, room: int | None = None) -> str:

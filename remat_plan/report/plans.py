@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.charts import PLAIN, PLANNED, Axis, Chart, Look, Rule, Series, bytes_axis
 from remat_plan.report.entries import Entry, plan_entries
-from remat_plan.report.tables import Cell, Column, Fact, Line, Table, format_flops, number_of, peak_fact, times
+from remat_plan.report.tables import (
+    Cell,
+    Column,
+    Fact,
+    Line,
+    Table,
+    figures,
+    format_flops,
+    number_of,
+    peak_fact,
+    times,
+)
 from remat_plan.results.plan import Plan
 from remat_plan.small.budget import format_bytes
 
@@ -54,6 +65,11 @@ def _known_peak(plan: Plan) -> tuple[int, str]:
     return plan.compiled_peak_bytes, "compiled"
 
 
+def _host_bytes(plan: Plan) -> int:
+    """What is kept on the host, known best."""
+    return plan.host_bytes if plan.compiled_host_bytes is None else plan.compiled_host_bytes
+
+
 def _budget(plan: Plan) -> str:
     return "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
 
@@ -64,7 +80,14 @@ def summary_line(plan: Plan) -> str:
     before = format_bytes(plan.written_peak_bytes)
     if plan.has_own_remat:
         before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
-    return f"{before} -> {format_bytes(peak)} {word}, budget {_budget(plan)}, overhead {overhead:.1%} {source}"
+    after = f"{format_bytes(peak)} {word}{_on_host(plan)}"
+    return f"{before} -> {after}, budget {_budget(plan)}, overhead {overhead:.1%} {source}"
+
+
+def _on_host(plan: Plan) -> str:
+    """What goes behind a peak on the device: the bytes on the host, if there are any."""
+    size = _host_bytes(plan)
+    return f", {format_bytes(size)} on the host" if size else ""
 
 
 def status_line(
@@ -96,6 +119,7 @@ def plan_table(plan: Plan) -> Table:
     """The whole plan: figures, notes and decisions."""
     entries = plan_entries(plan)
     longest = max((e.decision.saved_bytes or 0 for e in entries if e.decision), default=0)
+    moves = any(d.host_bytes for d in plan.decisions)
     seconds = f", planned in {plan.planning_seconds:.1f} s" if plan.planning_seconds else ""
     footnotes = []
     if not (plan.is_identity or plan.is_written):
@@ -112,10 +136,11 @@ def plan_table(plan: Plan) -> Table:
             Column("what is done", flexible=True),
             Column("saves", "figure"),
             Column("", "bar", optional=True),
+            *figures(*["on host"] * moves),
             Column("recomputes", "figure"),
             Column("source", most=26, keep_end=True),
         ),
-        tuple(_entry_line(e, longest or 1) for e in entries),
+        tuple(_entry_line(e, longest or 1, moves) for e in entries),
         tuple(_facts(plan)),
         tuple(f"note: {note}" for note in plan.notes),
         tuple(footnotes),
@@ -123,17 +148,18 @@ def plan_table(plan: Plan) -> Table:
     )
 
 
-def _entry_line(entry: Entry, longest: int) -> Line:
-    room = _ROOM - 2 * entry.indent
-    count, saves, bar, recomputes = "", "", Cell(), ""
+def _entry_line(entry: Entry, longest: int, moves: bool) -> Line:
+    """A line of the table; ``moves``: there is a column for what is on the host."""
+    room = _ROOM - 2 * entry.indent - len("  on host") * moves
+    count, saves, bar, on_host, recomputes = "", "", Cell(), "", ""
     if (d := entry.decision) is not None:
         count, size = times(entry.count), d.saved_bytes
         recomputes = format_flops(d.recomputed_flops) if d.recomputed_flops else "-"
-        saves = format_bytes(size)
+        saves, on_host = format_bytes(size), format_bytes(d.host_bytes or None)
         bar = bar if size is None else Cell(hint=f"{size} bytes saved by one", share=size / longest)
     told = Entry.saved_values if d is None or d.slicing is None else Entry.slicing
     below = None if entry.names_value(room) else functools.partial(told, entry)
-    cells = (count, entry.equations, entry.action(room), saves, bar, recomputes, entry.source)
+    cells = (count, entry.equations, entry.action(room), saves, bar, *[on_host] * moves, recomputes, entry.source)
     return Line(cells, entry.indent, below)
 
 
@@ -158,7 +184,7 @@ def _facts(plan: Plan) -> list[Fact]:
     if plan.compiled_peak_bytes is not None:
         compiled = peak("compiled peak", plan.compiled_peak_bytes, remark=_spare(plan))
     overhead = overhead_fact(*best_overhead(plan), plan.step_flops > plain_flops)
-    facts += [asked, peak("predicted peak", plan.predicted_peak_bytes), compiled, overhead]
+    facts += [asked, peak("predicted peak", plan.predicted_peak_bytes), compiled, *_host_facts(plan), overhead]
     if plan.written_overhead is not None and plan.written_flops is not None:
         words = "predicted, for the function as written"
         facts += [
@@ -169,6 +195,17 @@ def _facts(plan: Plan) -> list[Fact]:
         within = "within budget" if has_budget else "at this peak"
         facts.append(Fact("gap", "", plan.gap, f"predicted: no unsliced schedule {within} is faster by more"))
     return [*facts, flops("plain", plain_flops), flops("planned", plan.step_flops)]
+
+
+def _host_facts(plan: Plan) -> list[Fact]:
+    """What is kept on the host, where anything is."""
+    predicted, compiled = plan.host_bytes, plan.compiled_host_bytes
+    if not (predicted or compiled):
+        return []
+    words = "predicted" if compiled is None else "compiled"
+    if compiled not in (None, predicted):
+        words += f" (predicted: {format_bytes(predicted)})"
+    return [Fact("host memory", format_bytes(_host_bytes(plan)), None, f"{words}; in addition to the peak")]
 
 
 def _spare(plan: Plan) -> str:
@@ -203,7 +240,7 @@ def plan_chart(plan: Plan) -> Chart:
     owned = plan.planned_timeline.owned_bytes
     overhead, source = best_overhead(plan)
     return Chart(
-        f"Memory over a gradient step: {overhead:.1%} overhead ({source})",
+        f"Memory over a gradient step: {overhead:.1%} overhead ({source}){_on_host(plan)}",
         Axis("position in the gradient step (% of its instructions)", 0, 100, lambda value: f"{value:.0f}%"),
         bytes_axis("live memory (predicted)", [peak, *(rule.at for rule in rules)]),
         tuple(lines),

@@ -18,6 +18,8 @@ def step_line(report: StepReport) -> str:
     """A report for the debugger."""
     before, after = format_bytes(report.plain.peak_bytes), format_bytes(report.planned.peak_bytes)
     overhead, source = best_overhead(report)
+    host = report.planned.host_bytes
+    after += f", {format_bytes(host)} on the host" if host else ""
     told = f"{before} -> {after}, budget {format_bytes(report.budget_bytes)}, overhead {overhead:.1%} {source}"
     return f"<StepReport of {report.name} for {report.target}: {told}>"
 
@@ -25,6 +27,8 @@ def step_line(report: StepReport) -> str:
 def step_table(report: StepReport) -> Table:
     """What a step needs, plain and planned, by what it is for."""
     plain, planned = report.plain, report.planned
+
+    moves = plain.host_bytes or planned.host_bytes
 
     def line(label: str, before: int, after: int, remark: str = "", indent: int = 0) -> Line:
         return Line((label, format_bytes(before), format_bytes(after), remark), indent)
@@ -43,6 +47,7 @@ def step_table(report: StepReport) -> Table:
         line("results in donated memory", plain.donated_bytes, planned.donated_bytes, "counted once in the peak"),
         line("gradients", report.gradient_bytes, report.gradient_bytes, "as large as the parameters"),
         line("activations and gradients", plain.activation_bytes, planned.activation_bytes, "predicted"),
+        *([line("host memory", plain.host_bytes, planned.host_bytes, "in addition to the peak")] if moves else []),
     )
     return Table(
         f"Step {report.name} for {report.target}: {number_of(report.marks, 'mark')}, bytes on one device",

@@ -19,10 +19,14 @@ from remat_plan.results.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One schedule: predicted peak bytes of the step, and predicted overhead."""
+    """One schedule: predicted peak bytes of the step, and predicted overhead.
+
+    ``host_bytes`` are what it keeps in the host's memory, in addition to the peak.
+    """
 
     peak_bytes: int
     overhead: float
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,6 +111,14 @@ class ComparisonRow:
         compiled = self.plan.compiled_peak_bytes
         return self.plan.predicted_peak_bytes if compiled is None else compiled
 
+    @property
+    def host_bytes(self) -> int | None:
+        """What its step keeps in the host's memory, compiled or predicted as the peak is; None without a plan."""
+        if self.plan is None:
+            return None
+        compiled = self.plan.compiled_host_bytes
+        return self.plan.host_bytes if compiled is None else compiled
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
@@ -120,6 +132,7 @@ class Comparison(Shown):
         plain_peak_bytes: of the plain step, in which nothing is recomputed.
         has_own_remat: whether the function has ``jax.checkpoint`` regions of its own that were replanned; if not, the
             two peaks are equal.
+        offloads: whether a plan keeps values in the host's memory.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -138,12 +151,19 @@ class Comparison(Shown):
     has_own_remat: bool = False
 
     @property
+    def offloads(self) -> bool:
+        """Whether a plan keeps values in the host's memory."""
+        return any(row.host_bytes for row in self.rows)
+
+    @property
     def footnotes(self) -> tuple[str, ...]:
         """What to know about the figures."""
         word = "compiled" if self.verified else "predicted"
         told = [f"Peaks are {word}; overhead (of seconds) and FLOPs (planned over plain) are predicted."]
         if self.verified:
             told.append("Compiled overhead is read from the modules that XLA compiled.")
+        if self.offloads:
+            told.append(f"On host: bytes in the host's memory ({word}), in addition to the peak on the device.")
         measured = next((row.measurement for row in self.rows if row.measurement is not None), None)
         if measured is not None:
             told.append(
@@ -159,6 +179,7 @@ class Comparison(Shown):
             plan, measured = row.plan, row.measurement
             figures = {
                 "peak_bytes": row.peak_bytes,
+                "host_bytes": row.host_bytes,
                 "overhead": None if plan is None else plan.overhead,
                 "compiled_overhead": None if plan is None else plan.compiled_overhead,
                 "plan": None if plan is None else json.loads(plan.to_json()),

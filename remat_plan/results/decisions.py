@@ -5,10 +5,11 @@ In: ``Graph``, the tree of segments. Out: ``Decision`` rows; equal neighbours ar
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from remat_plan import _compat
 from remat_plan.cost.rules import Kind, eqn_flops, kind_of
@@ -38,9 +39,11 @@ class Decision:
         structured: whether it has loops or branches that are planned inside, or is a loop over slices: the rows below,
             one deeper, are of one run of a region.
         values: how many values one of them saves, those inside loops and branches not counted.
-        saved: texts of the largest of these values.
+        saved: texts of the largest of these values; what goes to the host comes first.
         saved_bytes: bytes on the device that one of them saves for the backward pass (values that leave it not
             counted); None where the plan does not say: it is left to JAX, or the rows below tell.
+        host_bytes: bytes in the host's memory that one of them keeps there; of a loop in groups of steps, what a group
+            does while it is recomputed.
         recomputed_flops: of one of them.
         slicing: how it runs slice by slice; None where it does not.
     """
@@ -56,6 +59,7 @@ class Decision:
     values: int = 0
     saved: tuple[str, ...] = ()
     saved_bytes: int | None = None
+    host_bytes: int = 0
     recomputed_flops: float = 0.0
     slicing: Slicing | None = None
 
@@ -132,11 +136,11 @@ def _collect(
 ) -> None:
     for s in schedule:
         inside: list[Decision] = []
-        saved_bytes, again, texts = _own(graph, needed, s)
+        figures, texts = _own(graph, needed, s)
         structures = []
         for index, choice in s.choices:
-            saved_inside, again_inside, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
-            saved_bytes, again = saved_bytes + saved_inside, again + again_inside
+            of_structure, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
+            figures = figures.plus(of_structure)
             structures.append(words)
         if s.way.sliced:
             rows += _split(graph, s, depth)
@@ -154,8 +158,9 @@ def _collect(
                 structured=bool(structures),
                 values=len(s.saved),
                 saved=texts,
-                saved_bytes=saved_bytes if told else None,
-                recomputed_flops=float(again),
+                saved_bytes=int(figures.saved_bytes) if told else None,
+                host_bytes=int(figures.host_bytes),
+                recomputed_flops=float(figures.recomputed_flops),
             )
         )
         rows.extend(inside)
@@ -177,51 +182,85 @@ def _split(graph: Graph, s: Segment, depth: int) -> list[Decision]:
         source=_source(graph, s.start, s.end),
         structured=any(row.structured for row in own),
         saved_bytes=sum(kept, slicing.gradient_bytes) if kept or slicing.gradient_bytes else None,
+        host_bytes=sum(row.host_bytes for row in own),
         recomputed_flops=sum(row.recomputed_flops for row in own),
         slicing=slicing,
     )
     return [row, *inside]
 
 
-def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[int, float, tuple[str, ...]]:
-    """Bytes saved, FLOPs recomputed and texts of the largest saved values of one segment, structures left out."""
-    saved = set(s.saved)
-    largest = sorted(saved, key=lambda v: (-graph.values[v].size_bytes, v))
+class _Figures(NamedTuple):
+    """What a segment, or all runs of a structure, come to."""
+
+    saved_bytes: float = 0
+    host_bytes: float = 0
+    recomputed_flops: float = 0
+
+    def plus(self, other: _Figures) -> _Figures:
+        """Both together."""
+        return _Figures._make(map(sum, zip(self, other, strict=True)))
+
+    def times(self, count: float) -> _Figures:
+        """So many of it."""
+        return _Figures._make([count * figure for figure in self])
+
+
+def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[_Figures, tuple[str, ...]]:
+    """The figures of one segment, structures left out, and texts of the largest values that it keeps."""
+    saved, moved = set(s.saved), _moved(s)
     flops = 0.0
     if s.children:
         flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
     elif s.checkpointed:
         flops = _recomputed(graph, needed, s, saved)
     size = sum(action_of(action).device_bytes(graph.values[v].size_bytes) for v, action in s.actions)
-    return size, flops, tuple(value_text(graph, v) for v in largest[:4])
+    apart = moved if moved < saved else set()  # where all of them are, the action says so
+    first = sorted(saved, key=lambda v: (v not in apart, -graph.values[v].size_bytes, v))
+    texts = [value_text(graph, v) + " on the host" * (v in apart) for v in first[:4]]
+    return _Figures(size, _bytes(graph, moved), flops), tuple(texts)
 
 
-def _collect_structure(
-    graph: Graph, op: Op, choice: Choice, depth: int, rows: list[Decision]
-) -> tuple[int, float, str]:
+def _moved(s: Segment) -> set[int]:
+    """What a segment keeps in the host's memory."""
+    return {v for v, action in s.actions if action_of(action).on_host}
+
+
+def _bytes(graph: Graph, values: Iterable[int]) -> int:
+    return sum(graph.values[v].size_bytes for v in values)
+
+
+def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int, rows: list[Decision]) -> tuple[_Figures, str]:
     """Add the rows of the regions of a structure, one deeper, of one run each.
 
-    Returned is what all runs come to: bytes saved, FLOPs recomputed, and how it is run in words.
+    Returned is what all runs come to, and how it is run in words.
     """
     structure = structure_of(op)
     assert structure is not None
     regions, counts = structure.regions(graph, op), structure.run_counts(op)
     loop = structure.loop(graph, op)
     carry_bytes = 0 if loop is None else loop.carry_bytes
-    saved, again = 0.0, 0.0
+    found = _Figures()
     for number, part in enumerate(choice.parts):
         region = regions[number if len(regions) > 1 else 0]
         before = len(rows)
         _collect(region, all_residuals(region), part.schedule, depth + 1, rows)
         own = [row for row in rows[before:] if row.depth == depth + 1]
-        again += part.count * sum(row.count * row.recomputed_flops for row in own)
+        each = _Figures(
+            sum(row.count * (row.saved_bytes or 0) for row in own),
+            sum(row.count * row.host_bytes for row in own),
+            sum(row.count * row.recomputed_flops for row in own),
+        )
         if part.groups:
-            saved += part.groups[0] * carry_bytes
-            again += len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
+            again = len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
+            at_a_time = functools.reduce(lambda count, groups: -(-count // groups), part.groups, part.count)
+            kept = part.groups[0] * carry_bytes
+            again += part.count * each.recomputed_flops
+            found = found.plus(_Figures(kept, at_a_time * each.host_bytes, again))
         else:
-            carry = carry_bytes if part.schedule[0].checkpointed else 0
-            saved += part.count * (carry + sum(row.count * (row.saved_bytes or 0) for row in own))
-    return int(saved), again, structure.describe(graph, op, choice)
+            first = part.schedule[0]
+            carry = carry_bytes - _bytes(region, _moved(first) & {*region.carried}) if first.checkpointed else 0
+            found = found.plus(each.plus(_Figures(carry)).times(part.count))
+    return found, structure.describe(graph, op, choice)
 
 
 def _merged(rows: Iterable[Decision]) -> list[Decision]:

@@ -56,7 +56,7 @@ def value_text(graph: Graph, v: int) -> str:
     """One value as text: name or primitive, type, source line."""
     value = graph.values[v]
     if value.producer < 0:
-        return f"argument {value.text}"
+        return f"{'carry' if v in graph.carried else 'argument'} {value.text}"
     eqn = graph.ops[value.producer].eqn
     label = f"{value.name!r}" if value.name else eqn.primitive.name
     return f"{label} {value.text} {line_text(eqn)}".strip()

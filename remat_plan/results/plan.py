@@ -51,6 +51,8 @@ class Plan(Shown):
             ``written_peak_bytes`` if it has none, or with ``existing="keep"``.
         predicted_peak_bytes: by remat_plan's model of the compiler.
         compiled_peak_bytes: by XLA for the target; None with ``verify=False``.
+        host_bytes, compiled_host_bytes: what the planned step keeps in the host's memory, in addition to its peak: by
+            the schedule, and by XLA; the latter None with ``verify=False``.
         overhead: predicted extra seconds as a share of the plain step's (0.1 is 10%); below 0 if the planned step is
             predicted to be faster.
         compiled_overhead: the same from the modules that XLA compiled for both steps: the compiler's own cycles on a
@@ -109,6 +111,8 @@ class Plan(Shown):
     planning_seconds: float = field(default=0.0, compare=False)
     function: Callable[..., Any] | None = field(default=None, compare=False)
     search: Search = NO_SEARCH
+    host_bytes: int = 0
+    compiled_host_bytes: int | Any = None
 
     @property
     def fingerprint(self) -> str:

@@ -23,6 +23,7 @@ class StepBytes:
         temporary_bytes: all else that is alive at the peak.
         activation_bytes: of these, what the marked functions need at their peak beside arguments and gradients;
             predicted by the evaluator, without sharding.
+        host_bytes: in the host's memory, in addition to the peak.
     """
 
     peak_bytes: int
@@ -31,6 +32,7 @@ class StepBytes:
     donated_bytes: int
     temporary_bytes: int
     activation_bytes: int
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

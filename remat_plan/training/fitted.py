@@ -237,6 +237,7 @@ def _bytes(memory: CompiledMemory, level: int) -> StepBytes:
         donated_bytes=memory.alias_bytes,
         temporary_bytes=memory.total_bytes - held_bytes(memory),
         activation_bytes=level,
+        host_bytes=memory.host_temp_bytes,
     )
 
 

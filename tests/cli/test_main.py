@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import remat_plan as rp
 from remat_plan.cli import main as module
 from remat_plan.small.doors import WHILE_NOTE
+from tests.helpers import CUDA, has_module
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -329,6 +331,83 @@ def test_what_is_not_split_can_be_said(run, folder):
     for never in ("all", "tanh,dot_general"):
         code, _, err = run("plan", "train.py:problem", *QUICK, "--never-split", never)
         assert code == 0, err
+
+
+SCANNED = """
+    import jax, jax.numpy as jnp
+    from jax.ad_checkpoint import checkpoint_name
+
+    def loss_fn(ws, x):
+        step = lambda x, w: (x + jnp.tanh(checkpoint_name(x @ w, "product")), None)
+        return jnp.mean(jax.lax.scan(step, x, ws)[0].astype("float32") ** 2)
+
+    def problem():
+        shapes = (8, 8192, 8192), (8192, 8192)
+        return loss_fn, tuple(jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes)
+    """
+
+
+@pytest.mark.skipif(not has_module(CUDA), reason="the CUDA plugin is not installed")
+def test_what_may_go_to_the_host_can_be_said(run, folder):
+    (folder / "scanned.py").write_text(textwrap.dedent(SCANNED))
+    h100 = "scanned.py:problem", "--target", "gpu:h100"
+    plan = "plan", *h100, "--budget", "90%", "--no-verify"
+    code, out, err = run(*plan, "--offload", "--json", "plan.json")
+    assert (code, err) == (0, "wrote plan.json\n")
+    moved = rp.Plan.from_json((folder / "plan.json").read_text()).host_bytes
+    assert moved > 10**6
+    assert "host memory" in out
+    for asked, moves in (
+        ([], False),
+        (["--offload", "--host-budget", "1MB"], False),
+        (["--may-offload", "product"], True),
+    ):
+        code, out, _ = run(*plan, *asked)
+        assert code == 0
+        assert ("host memory" in out) == moves
+    assert "offload 1 value" in out
+    assert "dot_general bfloat16[8192,8192]" in out
+    code, _, err = run(*plan, "--may-offload", "product,nobody")
+    assert code == 2
+    assert "may_offload: no value is named 'nobody'" in err
+    assert "on host" in run("compare", *h100, "--budget", "90%", "--no-verify", "--offload")[1]
+    assert "on host" in run("tradeoff", *h100, "--points", "4", "--offload")[1]
+
+
+def test_what_may_go_to_the_host_of_a_step_is_handed_on(run, folder, monkeypatch):
+    (folder / "steps.py").write_text(STEP)
+    asked = []
+
+    def stop(*args, **options):
+        asked.append(options)
+        raise module.InputError("far enough")
+
+    monkeypatch.setattr(module.rp, "fit", stop)
+    monkeypatch.setattr(module.rp, "max_batch", stop)
+    given = "--budget", "24GB", "--may-offload", "hidden,stream", "--host-budget", "64GB"
+    run("fit", "steps.py:step", *given)
+    run("max-batch", "steps.py:step", *given)
+    for options in asked:
+        found = options["offload"], options["may_offload"], options["host_budget"]
+        assert found == (False, ["hidden", "stream"], "64GB")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--host-budget", "1GB"], "--host-budget='1GB' is for --offload, or --may-offload"),
+        (["--offload", "--host-budget", "60%"], "--host-budget='60%': give bytes of the host's memory"),
+        (["--may-offload", "h", "--host-budget", "lots"], "--host-budget='lots' is not understood"),
+    ],
+)
+def test_bytes_of_the_host_are_checked_before_the_file_is_read(run, asked, told):
+    for command in ("plan", "measure", "fit", "max-batch", "compare", "tradeoff"):
+        budget = [] if command == "tradeoff" else ["--budget", "60%"]
+        code, out, err = run(command, "absent.py:problem", *budget, *asked)
+        assert (code, out) == (2, "")
+        assert told in err
+        assert "absent.py" not in err
 
 
 def test_the_fastest_step_needs_no_budget_and_tells_what_was_tried(run):

@@ -200,7 +200,7 @@ INSIDE = [
 ]  # fmt: skip
 SHARES = ("overhead", "compiled_overhead", "measured_overhead", "lower_bound", "written_overhead")
 """By which something grows: less than nothing where it is faster."""
-NULLABLE = ("budget_bytes", "compiled_peak_bytes", "compiled_overhead", "saved_bytes")
+NULLABLE = ("budget_bytes", "compiled_peak_bytes", "compiled_overhead", "compiled_host_bytes", "saved_bytes")
 EVERY = [*([name] for name in FIELDS), *INSIDE]
 
 
