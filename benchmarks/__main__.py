@@ -11,6 +11,7 @@ from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
 from benchmarks.models import MODELS
+from benchmarks.offload import PLACES as OFFLOADED
 from benchmarks.packages import PACKAGES
 from benchmarks.split import PLACES
 
@@ -24,7 +25,7 @@ _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
-_MODULES |= {"split": "benchmarks.split", "gpu": "benchmarks.gpu.table"}
+_MODULES |= {"split": "benchmarks.split", "offload": "benchmarks.offload", "gpu": "benchmarks.gpu.table"}
 _MODULES |= {"predict": "benchmarks.predict", "summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -64,6 +65,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  (--without RULE, --targets; 20 minutes)
   split          four published loss heads and five models with one large place: slices chosen, by hand, and none
                  (--models, --targets; an hour; needs the extra cuda12)
+  offload        scanned models by hand and planned, with the host's memory and without
+                 (--models, --targets; hours; needs the extras cuda12 and tpu)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
@@ -91,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
     known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES, "architectures": ARCHITECTURES}
-    known["split"] = PLACES
+    known |= {"split": PLACES, "offload": OFFLOADED}
     parser.add_argument("--models", nargs="+", default=(), metavar="model",
                         choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
                         help=f"only these: {', '.join(MODELS)}; "
