@@ -12,6 +12,7 @@ from typing import Any, Literal
 from remat_plan.graph.action import OFFLOAD, action_of, offered_actions
 from remat_plan.planning.names import name_list
 from remat_plan.small.budget import parse_budget
+from remat_plan.small.wording import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def make_constraints(
     """Check what a user gave and return it as one value.
 
     Raises:
-        TypeError: not a list of strings (of ``never_split``, nor True).
+        TypeError: not a list of strings (of ``never_split``, nor True); ``offload`` is neither True nor False.
         ValueError: a name is to be kept and recomputed; a number of bytes for the host where nothing may go there.
 
     >>> make_constraints(["attention"], (), ("psum",), offload=True).actions
@@ -93,6 +94,8 @@ def make_constraints(
     if both := sorted(set(saved) & set(again)):
         raise ValueError(f"{both[0]!r} is in both must_save and must_recompute: remove it from one of them.")
     apart = never_split or () if isinstance(never_split, bool | None) else name_list("never_split", never_split)
+    if not isinstance(offload, bool):
+        raise TypeError(f"offload={short(offload)}: give True or False; names of values go into may_offload=[...].")
     moved = name_list("may_offload", may_offload) or (True if offload else ())
     if host_budget is not None and not moved:
         raise ValueError(
@@ -106,9 +109,9 @@ def make_constraints(
 def _parse_host_budget(host_budget: int | str) -> int:
     """Return the bytes of a budget for the host's memory."""
     try:
-        parsed = parse_budget(host_budget, few=True)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"host_{error}") from None
-    if parsed.size_bytes is None:
-        raise ValueError(f"host_budget={host_budget!r}: give bytes of the host's memory, such as '64GB'.")
-    return parsed.size_bytes
+        size_bytes = parse_budget(host_budget, few=True).size_bytes
+    except (TypeError, ValueError):  # what is wrong with it is told below, with an example of the host's
+        size_bytes = None
+    if size_bytes is None:
+        raise ValueError(f"host_budget={short(host_budget)}: give bytes of the host's memory, such as '64GB'.")
+    return size_bytes

@@ -23,6 +23,7 @@ from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.limits import collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
+from remat_plan.planning.offloads import in_loops, may_offload
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.splits import SlicedProgram
@@ -192,6 +193,8 @@ class Candidates:
         tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
         known = [s for each in tasks for s in named_schedules(each, _BY_HAND)]
         known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
+        if may_offload(cuts.limits, self.rules.hardware):
+            known += [made for s in known for made in in_loops(self.rules.graph, cuts.limits, s)]
         return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
 
     def beside(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:

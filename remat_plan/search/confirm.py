@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.schedule import Schedule, actions_in
+from remat_plan.graph.structure import is_loop
 from remat_plan.planning.honours import honours
 from remat_plan.results.shortfall import UNSEEN_ADVICE, below_minimum, nothing_to_do
 from remat_plan.search.candidates import Candidates, Request, may_stay_written
@@ -27,6 +28,7 @@ T = TypeVar("T")
 _ADVICE = "another strategy ('auto' searches for one that fits), "
 _COLLECTIVES_ADVICE = "never_recompute=() (which allows repeating collectives), "
 _SLICES_ADVICE = "never_split=() (which allows slices), "
+_HOST_ADVICE = "offload=True (which allows the host's memory), "
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,16 @@ def find_confirmed(
     advice = advise(least) + (_ADVICE if checked else "")
     advice += _COLLECTIVES_ADVICE if candidates.keeps_collectives(request) else ""
     advice += _SLICES_ADVICE if request.constraints.never_split else ""
+    advice += _HOST_ADVICE if _could_offload(judge, request) else ""
     advice += UNSEEN_ADVICE if may_be_spread(program.call.leaves, judge.target) and not judge.mapped else ""
     present, verified = peak(judge.baseline), compiles is not None
     raise below_minimum(graph, timeline, peaks[least], budget_bytes, present, verified, judge.device, advice)
+
+
+def _could_offload(judge: Judge, request: Request) -> bool:
+    """Whether nobody allowed the host's memory, there is one, and there are loops whose steps could move something."""
+    asked = bool(request.constraints.may_offload) or not request.strategy.sources
+    return not asked and judge.hardware.link_bytes_per_second > 0 and any(map(is_loop, judge.program.graph.ops))
 
 
 def fastest(fitting: Sequence[T], price: Callable[[T], float], written: T) -> T:
@@ -149,4 +158,5 @@ def _is_candidate(schedule: Schedule, judge: Judge, candidates: Candidates, requ
     if (named := candidates.named(request)) is not None:
         return schedule in named.schedules
     limits = candidates.task(request).cuts.limits
-    return honours(judge.program.graph, limits, schedule) and actions_in(schedule) <= {SAVE, *limits.actions}
+    honoured = honours(judge.program.graph, limits, schedule) and judge.fits_host(schedule)
+    return honoured and actions_in(schedule) <= {SAVE, *limits.actions}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from remat_plan.graph.schedule import Schedule, emptied
@@ -254,16 +254,25 @@ def _is_faster(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
 
 
 def _faster_neighbours(judge: Judge, chosen: Schedule, family: Sequence[Schedule], budget_bytes: int) -> list[Schedule]:
-    """Of the schedules predicted to be above a budget and faster, the one with the least peak, the fastest, and the one
-    that gains most for its bytes: on the way to these there is more to have, where the way is long enough.
+    """Of the faster schedules that are predicted to be above a budget, and of those that the host has no room for, the
+    one with the least bytes, the fastest, and the one that gains most for its bytes: on the way to these there is more
+    to have, where the way is long enough.
     """
     above = [s for s in family if not judge.fits(s, budget_bytes) and _is_faster(judge, s, chosen)]
-    if not above:
-        return []
-    own_bytes, own_price = judge.cost(chosen)
+    here, there = [s for s in above if judge.fits_host(s)], [s for s in above if not judge.fits_host(s)]
+    near = _nearest(judge, chosen, here, judge.predicted_bytes)
+    return list(dict.fromkeys([*near, *_nearest(judge, chosen, there, lambda s: judge.timeline(s).host_bytes)]))
+
+
+def _nearest(
+    judge: Judge, chosen: Schedule, above: Sequence[Schedule], size_bytes: Callable[[Schedule], int]
+) -> list[Schedule]:
+    own_bytes, own_price = size_bytes(chosen), judge.price(chosen)
 
     def gain_per_byte(s: Schedule) -> float:
-        return (own_price - judge.price(s)) / max(judge.predicted_bytes(s) - own_bytes, 1)
+        return (own_price - judge.price(s)) / max(size_bytes(s) - own_bytes, 1)
 
-    fastest = min(above, key=judge.price)
-    return list(dict.fromkeys([min(above, key=judge.cost), fastest, max(above, key=gain_per_byte)]))
+    if not above:
+        return []
+    least = min(above, key=lambda s: (size_bytes(s), judge.price(s)))
+    return [least, min(above, key=judge.price), max(above, key=gain_per_byte)]

@@ -154,7 +154,11 @@ class Judge:
 
     def fits(self, schedule: Schedule, budget_bytes: int) -> bool:
         """Whether a schedule is predicted to stay within a budget, and within what the host has for it."""
-        return self.predicted_bytes(schedule) <= budget_bytes and self.timeline(schedule).host_bytes <= self.host_bytes
+        return self.predicted_bytes(schedule) <= budget_bytes and self.fits_host(schedule)
+
+    def fits_host(self, schedule: Schedule) -> bool:
+        """Whether a schedule keeps no more on the host than it may."""
+        return self.timeline(schedule).host_bytes <= self.host_bytes
 
     def compiled_bytes(self, schedule: Schedule) -> int:
         """XLA's peak for a schedule on the target."""

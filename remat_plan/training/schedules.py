@@ -68,7 +68,8 @@ class Measuring:
 
     def allows(self, choice: Choice) -> bool:
         """Whether a choice, which may have been compiled for others, respects the constraints of the marks."""
-        return all(mark.candidates.allows(mark.request, s) for mark, s in zip(self.marks, choice, strict=True))
+        pairs = list(zip(self.marks, choice, strict=True))
+        return all(mark.candidates.allows(mark.request, s) and mark.judge.fits_host(s) for mark, s in pairs)
 
     @property
     def compiles(self) -> int:

@@ -1,5 +1,7 @@
 """What a search moves to the host: which values, when, and when it declines."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,11 +9,14 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
+from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.graph.schedule import actions_in, saving
 from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.limits import resolve
 from remat_plan.planning.offloads import may_offload, offloaded
+from remat_plan.planning.strategies.registry import lookup
+from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import parse_budget
 from remat_plan.small.progress import Progress
@@ -105,6 +110,18 @@ def test_it_is_chosen_where_it_pays():
     assert peak <= with_host.budget_bytes
 
 
+def test_what_people_move_by_policies_is_tried():
+    program = traced(loss, W, X)
+    candidates = Candidates(Rules(program.graph, H100), Progress("test", False))
+    asked = make_constraints((), (), None, offload=True)
+    request = Request(lookup("auto"), True, (0,), False, (), "replan", asked)
+    beside = replace(request, constraints=asked.on_device())
+    further = set(candidates.uniform(request)) - set(candidates.uniform(beside))
+    judge = Judge(program, place("gpu:h100"), Progress("test", False))
+    carries = 8 * X.size * 2
+    assert {judge.timeline(s).host_bytes for s in further} >= {carries, 3 * carries}
+
+
 def test_only_named_values_move():
     assert names_moved(planned(budget="30%", may_offload=["hidden"])) <= {"hidden", "dot_general"}
     with pytest.raises(
@@ -142,5 +159,40 @@ def test_a_budget_for_the_host_needs_something_that_may_go_there():
         planned(host_budget="1GB")
     with pytest.raises(ValueError, match=r"host_budget='60%': give bytes of the host's memory, such as '64GB'"):
         planned(offload=True, host_budget="60%")
-    with pytest.raises(ValueError, match=r"host_budget='much' is not understood"):
+    with pytest.raises(ValueError, match=r"host_budget='much': give bytes of the host's memory, such as '64GB'"):
         planned(offload=True, host_budget="much")
+
+
+def test_names_are_no_answer_to_whether():
+    with pytest.raises(TypeError, match=r"offload='hidden': give True or False; names of values go into may_offload="):
+        planned(offload="hidden")
+
+
+def test_what_is_named_moves_though_others_would_be_kept():
+    """The product costs more to make again than the tanh of it, so a search that is free keeps the product."""
+
+    def step(x, w):
+        return x + checkpoint_name(jnp.tanh(x @ w), "tanh"), None
+
+    def fn(w, x):
+        return jnp.sum(lax.scan(step, x, w)[0].astype(jnp.float32) ** 2)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8, 16384, 16384), (32768, 16384))]
+    asked = {"target": "gpu:h100", "verify": False, "never_split": True, "budget": "75%"}
+    plan = rp.plan(fn, *shapes, may_offload=["tanh"], **asked)
+    assert "offload" in actions_in(plan.schedule)
+    assert plan.overhead < rp.plan(fn, *shapes, **asked).overhead
+
+
+def test_what_was_compiled_for_another_budget_of_the_host_is_not_taken():
+    """Nor is it a start for the search: the first plan keeps more on the host than the second one may."""
+    first = planned(budget="25%", offload=True)
+    second = planned(budget="25%", offload=True, host_budget="300MB")
+    assert judged(second)[2] <= 3e8 < judged(first)[2]
+
+
+def test_an_error_speaks_of_the_host_where_steps_could_move_something():
+    with pytest.raises(rp.BudgetError, match=r"offload=True \(which allows the host's memory\)"):
+        planned(budget="1%")
+    with pytest.raises(rp.BudgetError, match=r"^(?!.*offload=True)"):
+        planned(unrolled, budget="1%")

@@ -42,6 +42,9 @@ class Table:
     def fits(self, schedule, budget_bytes):
         return self.predicted_bytes(schedule) <= budget_bytes
 
+    def fits_host(self, schedule):
+        return True
+
     def price(self, schedule):
         return self.rows[schedule][1]
 
