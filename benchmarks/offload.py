@@ -10,7 +10,7 @@ planned in the bytes that the compiler says a hand needs, with no more on the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,9 @@ Overhead: seconds of the compiled module over those of the step as written, by t
 beside kernels as far as the kernels of the same pass hide them. *By hand*: each layer in `jax.checkpoint`, or with a
 policy that moves the named values to the host. *Ours*: `rp.plan(..., offload=True)` in the device bytes of a hand, with
 its bytes on the host as `host_budget` where it has any; *device alone*: without `offload`."""
+
+_SAME = 0.01
+"""Seconds of two modules that differ by no more than this share are the same."""
 
 _MOVED = {
     "inputs": ("decoder_layer_input",),
@@ -189,6 +192,34 @@ def rows_of(name: str, target: str, place: Place, known: Mapping[str, Row]) -> I
             yield found[step]
 
 
+def facts_of(rows: Sequence[Row]) -> list[str]:
+    """What the rows come to: gains over plans without the host, hands that are ahead, plans that moved what they need
+    not have."""
+    known = {(row.target, row.model, row.step): row for row in rows if not row.problem}
+    gains, behind, moved = [], [], []
+    for (target, model, step), row in known.items():
+        plain, where = known.get((target, model, PLAIN)), f"{model} on {target}"
+        if plain is None or not plain.seconds or not row.seconds:
+            continue
+        hand = known.get((target, model, step.replace("ours, in the bytes of ", "by hand, ")))
+        if step.startswith("ours") and hand is not None and hand.seconds:
+            is_over = row.peak_bytes > hand.peak_bytes or 0 < hand.host_bytes < row.host_bytes
+            if is_over or row.seconds > (1 + _SAME) * hand.seconds:
+                points = 100 * (row.seconds - hand.seconds) / plain.seconds
+                behind.append(f"{where}, {step.rpartition(' of ')[2]} ({points:+.1f} points)")
+        alone = known.get((target, model, SLOWER))
+        if step == f"ours, in the bytes of {EACH}" and alone is not None and alone.seconds:
+            points = 100 * (alone.seconds - row.seconds) / plain.seconds
+            gains.append(f"{where} {points:.1f} points with {mb(row.host_bytes)} MB there")
+        if step == ROOMY and row.host_bytes:
+            moved.append(where)
+    return [
+        f"in the bytes of each layer in jax.checkpoint, faster than without the host by: {', '.join(gains) or 'none'}",
+        f"slower than a hand by more than {percent(_SAME, 0)} %, or above its bytes: {', '.join(behind) or 'none'}",
+        f"something moved though the step as written fits: {', '.join(moved) or 'none'}",
+    ]
+
+
 def run(options: Options) -> Report:
     """Make the table."""
     report = Report("offload", _INTRO, _COLUMNS, options.results)
@@ -204,5 +235,5 @@ def run(options: Options) -> Report:
     plain = {(row.target, row.model): row for row in rows if row.step == PLAIN}
     for row in sorted(rows, key=lambda row: (row.model, row.target)):
         report.add(*row.cells(plain[row.target, row.model]))
-    report.finish([])
+    report.finish(facts_of(rows))
     return report

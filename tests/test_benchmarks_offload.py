@@ -1,0 +1,60 @@
+"""The table of what the host's memory gains: its hands are the model, and it says what is behind."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import offload
+from benchmarks.common import Options
+from benchmarks.offload import EACH, PLAIN, ROOMY, SLOWER, Row, facts_of
+from tests.helpers import assert_trees_close
+
+
+def test_hands_are_the_model():
+    place = offload.pairs_of_products(32, 8, 16, 3)
+    keys = iter(jax.random.split(jax.random.key(0), 3))
+    weights = tuple(jax.random.normal(next(keys), s.shape, s.dtype) for s in place.model.params)
+    x = jax.random.normal(next(keys), place.model.batch.shape, jnp.float32)
+    for loss in place.hands.values():
+        assert_trees_close(jax.value_and_grad(loss)(weights, x), jax.value_and_grad(place.model.loss)(weights, x))
+
+
+def row(step, peak_bytes, host_bytes, seconds):
+    return Row("gpu:h100", "a", step, peak_bytes, 0, host_bytes, 1.0, seconds)
+
+
+def facts(ours, alone=1.2, roomy_host=0):
+    rows = [row(PLAIN, 900, 0, 1.0), row("by hand, inputs", 100, 10, 1.1), row(f"by hand, {EACH}", 100, 0, 1.3)]
+    rows += [row("ours, in the bytes of inputs", *ours), row(f"ours, in the bytes of {EACH}", 100, 50, 1.1)]
+    return facts_of([*rows, row(SLOWER, 100, 0, alone), row(ROOMY, 900, roomy_host, 1.0)])
+
+
+def test_gains_are_over_plans_on_the_device_alone():
+    assert facts((100, 10, 1.1))[0].endswith("by: a on gpu:h100 10.0 points with 5e-05 MB there")
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        ((100, 10, 1.1), "none"),
+        ((100, 10, 1.15), "a on gpu:h100, inputs (+5.0 points)"),
+        ((101, 10, 1.1), "a on gpu:h100, inputs (+0.0 points)"),
+        ((100, 11, 1.1), "a on gpu:h100, inputs (+0.0 points)"),
+    ],
+)
+def test_what_is_behind_a_hand_is_told(ours, told):
+    assert facts(ours)[1].endswith(f": {told}")
+
+
+@pytest.mark.parametrize(("host_bytes", "told"), [(0, "none"), (7, "a on gpu:h100")])
+def test_what_is_moved_for_nothing_is_told(host_bytes, told):
+    assert facts((100, 10, 1.1), roomy_host=host_bytes)[2].endswith(f": {told}")
+
+
+@pytest.mark.slow
+def test_the_table_is_made_and_goes_on_where_it_stopped(tmp_path, capsys):
+    options = Options(quick=True, results=tmp_path, targets=("cpu",))
+    made = offload.run(options)
+    assert len(made.rows) == 7
+    capsys.readouterr()
+    assert offload.run(options).rows == made.rows
