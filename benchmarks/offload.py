@@ -35,10 +35,11 @@ from remat_plan.verify.compile import compile_memory
 TARGETS = ("gpu:h100", "tpu:v5e:1x1")
 PLAIN, EACH, SLOWER = "as written", "each layer", "each layer's bytes, device alone"
 ROOMY = "the bytes as written"
-_COLUMNS = ("model", "target", "step", "device MB", "temporaries MB", "host MB", "FLOPs %", "overhead %")
+_COLUMNS = ("model", "target", "step", "device MB", "temporaries MB", "host MB", "FLOPs %", "overhead %", "time %")
 _INTRO = """Compiled bytes on the device and on the host; FLOPs of the jaxpr over those of the step as written.
 Overhead: seconds of the compiled module over those of the step as written, by the rates of data sheets, transfers
-beside kernels as far as the kernels of the same pass hide them. *By hand*: each layer in `jax.checkpoint`, or with a
+beside kernels as far as the kernels of the same pass hide them; none where a TPU's compiler refuses the step as written.
+Time: the same over those of each layer in `jax.checkpoint`. *By hand*: each layer in `jax.checkpoint`, or with a
 policy that moves the named values to the host. *Ours*: `rp.plan(..., offload=True)` in the device bytes of a hand, with
 its bytes on the host as `host_budget` where it has any; *device alone*: without `offload`."""
 
@@ -132,15 +133,15 @@ class Row:
     problem: str = ""
     made: str = ""
 
-    def cells(self, plain: Row) -> tuple[str, ...]:
-        """As text, beside the step as written."""
+    def cells(self, plain: Row, each: Row) -> tuple[str, ...]:
+        """As text, beside the step as written, and the one with each layer in ``jax.checkpoint``."""
         start = self.model, self.target, self.step
         if self.problem:
             return *start, self.problem, *[""] * (len(_COLUMNS) - 4)
-        over = self.seconds / plain.seconds - 1 if self.seconds and plain.seconds else None
+        over = percent(self.seconds / plain.seconds - 1, 1) if self.seconds and plain.seconds else ""
+        share = percent(self.seconds / each.seconds, 1) if self.seconds and each.seconds else ""
         flops = percent(self.flops / plain.flops, 1) if plain.flops else ""
-        sizes = mb(self.peak_bytes), mb(self.temp_bytes), mb(self.host_bytes)
-        return *start, *sizes, flops, "" if over is None else percent(over, 1)
+        return *start, mb(self.peak_bytes), mb(self.temp_bytes), mb(self.host_bytes), flops, over, share
 
 
 def rows_of(name: str, target: str, place: Place, known: Mapping[str, Row]) -> Iterator[Row]:
@@ -198,18 +199,19 @@ def facts_of(rows: Sequence[Row]) -> list[str]:
     known = {(row.target, row.model, row.step): row for row in rows if not row.problem}
     gains, behind, moved = [], [], []
     for (target, model, step), row in known.items():
-        plain, where = known.get((target, model, PLAIN)), f"{model} on {target}"
-        if plain is None or not plain.seconds or not row.seconds:
+        where, bases = f"{model} on {target}", [known.get((target, model, s)) for s in (PLAIN, f"by hand, {EACH}")]
+        base = next((found.seconds for found in bases if found is not None and found.seconds), None)
+        if not base or not row.seconds:
             continue
         hand = known.get((target, model, step.replace("ours, in the bytes of ", "by hand, ")))
         if step.startswith("ours") and hand is not None and hand.seconds:
             is_over = row.peak_bytes > hand.peak_bytes or 0 < hand.host_bytes < row.host_bytes
             if is_over or row.seconds > (1 + _SAME) * hand.seconds:
-                points = 100 * (row.seconds - hand.seconds) / plain.seconds
+                points = 100 * (row.seconds - hand.seconds) / base
                 behind.append(f"{where}, {step.rpartition(' of ')[2]} ({points:+.1f} points)")
         alone = known.get((target, model, SLOWER))
         if step == f"ours, in the bytes of {EACH}" and alone is not None and alone.seconds:
-            points = 100 * (alone.seconds - row.seconds) / plain.seconds
+            points = 100 * (alone.seconds - row.seconds) / base
             gains.append(f"{where} {points:.1f} points with {mb(row.host_bytes)} MB there")
         if step == ROOMY and row.host_bytes:
             moved.append(where)
@@ -230,10 +232,12 @@ def run(options: Options) -> Report:
             known = {row.step: row for row in kept.read() if (row.target, row.model) == (target, name)}
             for row in rows_of(name, target, places[name](), known):
                 kept.put(row)
-                print(*row.cells(known.setdefault(PLAIN, row)), sep=" | ", flush=True)
+                known[row.step] = row
+                print(*row.cells(known[PLAIN], known.get(f"by hand, {EACH}", row)), sep=" | ", flush=True)
     rows = kept.read()
-    plain = {(row.target, row.model): row for row in rows if row.step == PLAIN}
+    known = {(row.target, row.model, row.step): row for row in rows}
     for row in sorted(rows, key=lambda row: (row.model, row.target)):
-        report.add(*row.cells(plain[row.target, row.model]))
+        beside = (known[row.target, row.model, step] for step in (PLAIN, f"by hand, {EACH}"))
+        report.add(*row.cells(*beside))
     report.finish(facts_of(rows))
     return report

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import SingleDeviceSharding
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import eqn_flops, jaxpr_flops
@@ -88,6 +89,7 @@ def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lamb
         turned_operand_bytes_per_second=(2 + _OPERANDS) * one / among,
         fresh_seconds_per_byte=max(fresh - over, 0.0) / (4 * large),
         fresh_least_bytes=FRESH_LEAST_BYTES,
+        link_bytes_per_second=link_rate(target) if table.link_bytes_per_second else 0.0,
         measured=True,
     )
     rates: dict[str, float] = {}
@@ -101,6 +103,23 @@ def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lamb
         vector_flops=rates[f"{ELEMENTWISE} float32"],
         matrix_flops=rates["product large float32"],
     )
+
+
+def link_rate(target: Target) -> float:
+    """Bytes a second between the memory of a device and its host's, the slower of the two ways."""
+    here = SingleDeviceSharding(target.device)
+    there = here.with_memory_kind("pinned_host")
+    x = jax.device_put(jnp.ones(LARGE_BYTES // 4), here)
+    out, back = [], []
+    until = time.perf_counter() + _PROBE_SECONDS
+    while len(out) < _LEAST_CALLS or time.perf_counter() < until:
+        begun = time.perf_counter()
+        moved = jax.block_until_ready(jax.device_put(x, there))
+        half = time.perf_counter()
+        x = jax.block_until_ready(jax.device_put(moved, here))
+        out.append(half - begun)
+        back.append(time.perf_counter() - half)
+    return LARGE_BYTES / max(min(out), min(back))
 
 
 def _fastest(

@@ -32,7 +32,7 @@ from remat_plan.verify.targets import Target, resolve
 
 _LOG = logging.getLogger("remat_plan")
 
-FORMAT = 3
+FORMAT = 4
 """Number of the form of the file and of the probes: one more with each change after which rates mean something else."""
 
 Cost = Literal["table", "measured"]

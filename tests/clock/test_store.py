@@ -8,7 +8,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.clock import store
-from remat_plan.clock.calibrate import calibrate, probes
+from remat_plan.clock.calibrate import calibrate, link_rate, probes
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify.targets import Target, resolve
 
@@ -211,3 +211,7 @@ def test_a_folder_that_cannot_be_written_is_logged(measured, tmp_path, caplog):
     assert store.hardware_of(resolve("cpu"), "measured") == MEASURED
     assert [r.levelname for r in caplog.records] == ["WARNING"] * len(caplog.records)
     assert any("cannot be stored" in r.message and "REMAT_PLAN_CACHE" in r.message for r in caplog.records)
+
+
+def test_a_link_is_measured_by_moving_an_array_there_and_back():
+    assert 1e7 < link_rate(resolve("cpu")) < 1e13
