@@ -39,9 +39,9 @@ _COLUMNS = ("model", "target", "step", "device MB", "temporaries MB", "host MB",
 _INTRO = """Compiled bytes on the device and on the host; FLOPs of the jaxpr over those of the step as written.
 Overhead: seconds of the compiled module over those of the step as written, by the rates of data sheets, transfers
 beside kernels as far as the kernels of the same pass hide them; none where a TPU's compiler refuses the step as
-written. Time: the same over those of each layer in `jax.checkpoint`. *By hand*: each layer in `jax.checkpoint`, or with a
-policy that moves the named values to the host. *Ours*: `rp.plan(..., offload=True)` in the device bytes of a hand, with
-its bytes on the host as `host_budget` where it has any; *device alone*: without `offload`."""
+written. Time: the same over those of each layer in `jax.checkpoint`. *By hand*: each layer in `jax.checkpoint`, or with
+a policy that moves the named values to the host. *Ours*: `rp.plan(..., offload=True)` in the device bytes of a hand,
+with its bytes on the host as `host_budget` where it has any; *device alone*: without `offload`."""
 
 _SAME = 0.01
 """Seconds of two modules that differ by no more than this share are the same."""
