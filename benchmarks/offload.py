@@ -111,9 +111,8 @@ PLACES: dict[str, Callable[[], Place]] = {
     "llama": lambda: decoder(_LLAMA),
     "gpt2": gpt2,
     "pairs": pairs_of_products,
-    "llama2_13b": lambda: decoder(replace(_LLAMA, layers=4, width=5120, heads=40, kv_heads=40, mlp=13824, batch=6)),
 }
-"""A Llama of 1.3 B parameters; GPT-2; JAX's example; four layers of Llama 2 13B as MaxText trains it on a v5e."""
+"""A Llama of 1.3 B parameters; GPT-2; JAX's example."""
 
 QUICK: dict[str, Callable[[], Place]] = {"pairs": lambda: pairs_of_products(512, 64, 256, 4)}
 
