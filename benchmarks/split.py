@@ -203,4 +203,4 @@ def _watch(kept: Kept[Row], name: str, target: str, options: Options, report: Re
 
 
 if __name__ == "__main__":
-    make_missing(*sys.argv[1:3], Path(sys.argv[3]), quick="quick" in sys.argv[4:])
+    make_missing(sys.argv[1], sys.argv[2], Path(sys.argv[3]), quick="quick" in sys.argv[4:])
