@@ -92,7 +92,10 @@ class Place:
             return self._planned(hand.peak_bytes, options)
         plain = self.found[PLAIN].peak_bytes
         assert plain is not None
-        return self._planned(int(float(words[0].rstrip("%")) / 100 * plain), options)
+        budget, least = int(float(words[0].rstrip("%")) / 100 * plain), self.found.get(", ".join(["least", *words[1:]]))
+        if least and least.peak_bytes and least.peak_bytes > budget:
+            return {"peak_bytes": least.peak_bytes, "refused": True}
+        return self._planned(budget, options)
 
     def _written(self, loss: Callable[..., Any]) -> dict[str, Any]:
         """Compile the gradient step of a loss as somebody wrote it."""

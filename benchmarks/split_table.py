@@ -41,7 +41,8 @@ that makes the gradients meanwhile (*with gradients*). FLOPs, over those of the 
 our plan in their bytes. Least: temporaries of 32 slices by hand, and of ours."""
 _STEPS_INTRO = """Compiled peaks and temporaries; FLOPs of the jaxpr over those of the plain step; overheads predicted
 and of the compiled modules; seconds that the row took to make, of one process that others share the machine with. Of a
-step that is refused, the peak is the least that the error names."""
+step that is refused, the peak is the least that the error names; shares below the least of their model are refused
+without a further search."""
 
 
 @dataclass(frozen=True)
