@@ -62,7 +62,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
   predict        what each rule of the evaluator gains, by the figures that peaks, architectures and overheads keep
                  (--without RULE, --targets; 20 minutes)
-  split          four published loss heads and seven models with one large place: slices chosen, by hand, and none
+  split          four published loss heads and eight models with one large place: slices chosen, by hand, and none
                  (--models, --targets, --timeout; hours; needs the extras cuda12 and tpu)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)

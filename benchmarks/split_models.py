@@ -184,15 +184,16 @@ def gemma(
 
 MODELS: dict[str, Callable[[], Model]] = {
     "unet_gn": lambda: unet(groups=32),
-    "vit": vit,
+    "vit_4": lambda: vit(layers=4),
     "swiglu": lambda: swiglu(32768, 2048, 4096),
     "gpt2_4": lambda: gpt2(layers=4, vocab=50257, sequence=1024, batch=4),
     "gemma": gemma,
     "gpt2_long": lambda: gpt2(layers=4, vocab=8192, sequence=16384, batch=1, dtype="bfloat16"),
+    "vit": vit,
     "unet": unet,
 }
-"""Whole models, and one layer: GroupNorm in 32 groups; 50257 classes; Gemma 2B; 16384 tokens without a kernel for
-attention; BatchNorm."""
+"""Whole models, and one layer: GroupNorm in 32 groups; 4 layers of ViT-S; a gated layer; 4 layers of GPT-2 with 50257
+classes; Gemma 2B; 16384 tokens without a kernel for attention; all of ViT-S; BatchNorm."""
 
 QUICK: dict[str, Callable[[], Model]] = {"marin": lambda: head(512, 32, 2048), "gpt2_4": lambda: small("gpt2")}
 """Tiny ones, to test the table."""
