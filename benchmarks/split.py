@@ -27,7 +27,7 @@ from benchmarks.common import Options, Report, raw_step, versions
 from benchmarks.kept import Kept
 from benchmarks.models import Model
 from benchmarks.split_models import HEADS, MODELS, QUICK, again, maker, with_gradients
-from benchmarks.split_table import KINDS, PLAIN, SLICES, Row, fill, make_report
+from benchmarks.split_table import PLAIN, SLICES, Row, fill, make_report, steps_of
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.small.budget import BudgetError
@@ -35,22 +35,11 @@ from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import Target, resolve
 
 TARGETS = ("gpu:h100", "cpu", "tpu:v5e:1x1")
-SHARES = (0.3, 0.2)
 PLACES = (*MODELS, *HEADS)
 """The names of all."""
 
 _PAUSE_SECONDS = 1.0
 """How often a child is asked whether it is done."""
-
-
-def steps_of(name: str) -> tuple[str, ...]:
-    """The steps of a head or a model, in the order they are made: later ones need figures of earlier ones."""
-    if name in HEADS:
-        by_hand = [f"by hand, {slices}, {kind}" for slices in SLICES for kind in KINDS]
-        ours = [f"ours, in the bytes of {SLICES[0]}, {kind}" for kind in KINDS]
-        return PLAIN, *by_hand, *ours, "ours, least"
-    shares = [f"{share:.0%}{word}" for share in SHARES for word in ("", ", no slices")]
-    return PLAIN, "least", "least, no slices", *shares
 
 
 @dataclass(frozen=True)

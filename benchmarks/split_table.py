@@ -17,6 +17,9 @@ KINDS = ("again", "with gradients")
 SLICES = (8, 32)
 """By hand: what is computed, and how often."""
 
+SHARES = ("30%", "20%")
+"""Budgets of models, of the peak as written."""
+
 _MORE_FLOPS = 1.01
 """Beyond so many times the FLOPs of a hand a head is behind."""
 _MORE_OVERHEAD = 1e-3
@@ -36,8 +39,9 @@ _INTRO = """Whole models, and one gated layer: temporaries of the step as writte
 byte names, with slices and with `never_split=True`; overheads in % at 30 and 20 % of the compiled peak as written,
 predicted (in brackets: of the compiled modules, where they tell). Temporaries are compiled peaks without arguments and
 results. Nothing was run."""
-_HEADS_INTRO = """Published loss heads. By hand: a scan over slices of the rows in `jax.checkpoint` (*again*), or one
-that makes the gradients meanwhile (*with gradients*). FLOPs, over those of the plain step: of 8 slices by hand, and of
+_HEADS_INTRO = """Published loss heads. By hand: a scan over slices of the rows in `jax.checkpoint` (*again*), which
+adds up the gradients of weights in bfloat16, or one that makes the gradients meanwhile (*with gradients*), in float32
+as ours. FLOPs, over those of the plain step: of 8 slices by hand, and of
 our plan in their bytes. Least: temporaries of 32 slices by hand, and of ours."""
 _STEPS_INTRO = """Compiled peaks and temporaries; FLOPs of the jaxpr over those of the plain step; overheads predicted
 and of the compiled modules; seconds that the row took to make, of one process that others share the machine with. Of a
@@ -93,6 +97,16 @@ class Row:
         )
 
 
+def steps_of(name: str) -> tuple[str, ...]:
+    """The steps of a head or a model, in the order they are made: later ones need figures of earlier ones."""
+    if name in HEADS:
+        by_hand = [f"by hand, {slices}, {kind}" for slices in SLICES for kind in KINDS]
+        ours = [f"ours, in the bytes of {SLICES[0]}, {kind}" for kind in KINDS]
+        return PLAIN, *by_hand, *ours, "ours, least"
+    shares = [f"{share}{word}" for share in SHARES for word in ("", ", no slices")]
+    return PLAIN, "least", "least, no slices", *shares
+
+
 Rows = Mapping[str, Row]
 """The rows of a model on a target, by step."""
 
@@ -123,8 +137,15 @@ def fill(report: Report, rows: Sequence[Row], models: Sequence[str], targets: Se
                 report.rows.append(model_cells(found))
             behind += head_behind(found) if name in HEADS else model_behind(found)
             steps.rows += [row.cells(found[PLAIN]) for row in found.values()]
+    untried = [
+        f"{name} {target} ({count} of {len(steps_of(name))} steps)"
+        for target in known
+        for name in models
+        if (count := len(set(steps_of(name)) - {row.step for row in rows if (row.target, row.model) == (target, name)}))
+    ]
     missing = [f"{row.model} {row.target} {row.step} ({row.problem})" for row in rows if row.problem]
     report.facts = [f"behind: {', '.join(behind) or 'none'}", f"given up: {', '.join(missing) or 'none'}"]
+    report.facts += [f"not tried: {', '.join(untried) or 'none'}"]
     report.facts += [f"made with {made}" for made in dict.fromkeys(row.made for row in rows if row.made)]
     report.write()
 
@@ -133,7 +154,7 @@ def model_cells(found: Rows) -> tuple[str, ...]:
     """The answers of one model."""
     plain = found[PLAIN]
     with_slices, without = _temporaries(found, "least"), _temporaries(found, "least, no slices")
-    steps = [step for share in ("30%", "20%") for step in (share, f"{share}, no slices")]
+    steps = [step for share in SHARES for step in (share, f"{share}, no slices")]
     return (
         *(plain.model, plain.target, _mb(plain.temporaries(plain)), _mb(with_slices), _mb(without)),
         _ratio(with_slices, without),
@@ -156,7 +177,7 @@ def model_behind(found: Rows) -> Iterator[str]:
     with_slices, without = _temporaries(found, "least"), _temporaries(found, "least, no slices")
     if with_slices is not None and without is not None and with_slices > without / 2:
         yield f"{title} temporaries at the least over half of those without slices"
-    for share in ("30%", "20%"):
+    for share in SHARES:
         ours, other = found.get(share), found.get(f"{share}, no slices")
         if other is None or other.overhead is None or ours is None or ours.problem:
             continue
