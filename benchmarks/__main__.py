@@ -63,8 +63,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   referee        the planner against exact optima of small graphs (Checkmate, a search)   (about 25 minutes)
   predict        what each rule of the evaluator gains, by the figures that peaks, architectures and overheads keep
                  (--without RULE, --targets; 20 minutes)
-  split          four published loss heads and five models with one large place: slices chosen, by hand, and none
-                 (--models, --targets; an hour; needs the extra cuda12)
+  split          four published loss heads and eight models with one large place: slices chosen, by hand, and none
+                 (--models, --targets, --timeout; hours; needs the extras cuda12 and tpu)
   offload        scanned models by hand and planned, with the host's memory and without
                  (--models, --targets; hours; needs the extras cuda12 and tpu)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
@@ -74,8 +74,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent` keep theirs in
-JSON beside the tables and make only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split`, `offload`
+keep theirs in JSON beside the tables and make only what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--without", nargs="+", default=(), metavar="rule", help="of predict: only these rules")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
-                        help="seconds for one child process of planning_time, targets (default 600)")  # fmt: skip
+                        help="seconds for a child of planning_time or targets, a step of split (600)")  # fmt: skip
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(_MODULES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(_MODULES)}")

@@ -149,6 +149,15 @@ def _instance_norm(p: Params, x: jax.Array) -> jax.Array:
     return _normalise(p, x, axes=(1, 2), eps=1e-5)
 
 
+def _group_norm(p: Params, x: jax.Array, groups: int) -> jax.Array:
+    """[B, h, w, n] -> [B, h, w, n], each group of channels of each image by its own statistics."""
+    h = x.astype(jnp.float32).reshape(*x.shape[:-1], groups, -1)
+    mean = jnp.mean(h, axis=(1, 2, 4), keepdims=True)
+    var = jnp.var(h, axis=(1, 2, 4), keepdims=True)
+    h = ((h - mean) * lax.rsqrt(var + 1e-5)).reshape(x.shape)
+    return (h * p["scale"] + p["bias"]).astype(x.dtype)
+
+
 def _attention(p: Params, x: jax.Array, heads: int, causal: bool) -> jax.Array:
     """Multi-head self-attention, [B, S, D] -> [B, S, D]."""
     b, s, d = x.shape
@@ -345,10 +354,14 @@ def _double_conv_params(n_in: int, n_out: int) -> Params:
     }
 
 
-def _double_conv(p: Params, x: jax.Array) -> jax.Array:
-    """Two 3x3 convolutions with BatchNorm and relu, [B, h, w, n_in] -> [B, h, w, n_out]."""
-    x = jax.nn.relu(_batch_norm(p["bn1"], _conv(p["conv1"], x)))
-    return jax.nn.relu(_batch_norm(p["bn2"], _conv(p["conv2"], x)))
+def _double_conv(p: Params, x: jax.Array, groups: int) -> jax.Array:
+    """Two 3x3 convolutions with normalisation and relu, [B, h, w, n_in] -> [B, h, w, n_out]; 0 groups for BatchNorm."""
+
+    def norm(p: Params, x: jax.Array) -> jax.Array:
+        return _group_norm(p, x, groups) if groups else _batch_norm(p, x)
+
+    x = jax.nn.relu(norm(p["bn1"], _conv(p["conv1"], x)))
+    return jax.nn.relu(norm(p["bn2"], _conv(p["conv2"], x)))
 
 
 def unet(
@@ -359,10 +372,12 @@ def unet(
     size: int = 128,
     channels: int = 3,
     classes: int = 10,
+    groups: int = 0,
     dtype: DTypeLike = jnp.float32,
 ) -> Model:
     """U-Net: `levels` levels down to a bottom of ``width * 2**levels`` channels and back up, with skips.
 
+    ``groups`` is the number of groups of GroupNorm; 0 is BatchNorm in training mode.
     The batch is images [B, size, size, channels] and labels int32 [B, size, size].  The blocks are the double
     convolution of each level on the way down, and on the way up the level's upsampling, joining with the skip
     and double convolution.
@@ -382,13 +397,13 @@ def unet(
     def loss_with(wrap: Wrap) -> Loss:
         @wrap
         def double_conv(p: Params, x: jax.Array) -> jax.Array:
-            return _double_conv(p, x)
+            return _double_conv(p, x, groups)
 
         @wrap
         def up_level(p: Params, x: jax.Array, skip: jax.Array) -> jax.Array:
             """x [B, h, w, 2n] and skip [B, 2h, 2w, n] -> [B, 2h, 2w, n]."""
             x = _upsample(p["conv_up"], x)
-            return _double_conv(p["double_conv"], jnp.concatenate([skip, x], axis=-1))
+            return _double_conv(p["double_conv"], jnp.concatenate([skip, x], axis=-1), groups)
 
         def loss(params: Params, batch: Batch) -> jax.Array:
             x = batch["images"].astype(dtype)

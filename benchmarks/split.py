@@ -1,254 +1,198 @@
 """What slices gain: published loss heads and models with one large place, against slices by hand and against no slices.
 
-In: four heads (inputs, one matrix, mean cross entropy), and models in which logits, attention scores or a first level
-set the peak. Out: ``results/split.md``. For an H100 that is not here, which needs the extra ``cuda12``; nothing is run.
+In: ``benchmarks.split_models``. Out: ``results/split.md``, and what is in it as ``split.json``: a step that is kept
+there is not made again, and the table has all that are kept. Nothing is run. Needs the extras ``cuda12`` and ``tpu``
+for devices that are not here.
 
-By hand is what people write: a ``lax.scan`` over slices of the rows, each of them in ``jax.checkpoint``; or one that
-makes the gradients meanwhile, summed in float32.
+``python -m benchmarks.split <model> <target> <file>`` is the child: it makes the steps of one model for one target that
+the file lacks. A step that takes longer than ``--timeout`` is given up, and the table says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 import remat_plan as rp
-from benchmarks.common import Options, Report, mb, percent, raw_step
-from benchmarks.models import Model, gpt2, small, unet, vit
+from benchmarks.common import Options, Report, raw_step, versions
+from benchmarks.kept import Kept
+from benchmarks.models import Model
+from benchmarks.split_models import HEADS, MODELS, QUICK, again, maker, with_gradients
+from benchmarks.split_table import PLAIN, SLICES, Row, fill, make_report, steps_of
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.small.budget import BudgetError
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import Target, resolve
 
-HEADS = {
-    "marin": (32768, 2560, 128256),
-    "inductor": (32768, 768, 50257),
-    "cce": (8192, 2304, 256000),
-    "trl": (16384, 2048, 248320),
-}
-"""Rows, width and classes of the heads: Marin's, of the test of PyTorch's Inductor, of Cut Cross-Entropy (Gemma 2 2B),
-of TRL."""
-
-TARGETS = ("gpu:h100",)
-SHARES = (0.3, 0.2)
-_SLICES = (8, 32)
-_COLUMNS = ("model", "target", "step", "peak MB", "temporaries MB", "of plain %", "FLOPs %", "overhead %")
-_INTRO = """Compiled peaks and temporaries; FLOPs of the jaxpr over those of the plain step; overheads predicted. *By
-hand*: a scan over slices of the rows in `jax.checkpoint` (*again*), or one that makes the gradients meanwhile (*with
-gradients*). *Least*: what a budget below it names. *No slices*: with `never_split=True`."""
-
-
-def head(rows: int, width: int, classes: int) -> Model:
-    """A loss head: inputs bfloat16[rows, width], a matrix bfloat16[width, classes], logits in float32."""
-    low = jnp.bfloat16
-    params = {
-        "x": jax.ShapeDtypeStruct((rows, width), low),
-        "w": jax.ShapeDtypeStruct((width, classes), low),
-    }
-
-    def loss(p: Any, labels: Any) -> jax.Array:
-        return _summed(p["w"], p["x"], labels) / rows
-
-    labels = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    return Model("head", loss, params, labels, lambda wrap: wrap(loss), classes)
-
-
-def _summed(w: jax.Array, x: jax.Array, labels: jax.Array) -> jax.Array:
-    """The sum of the cross entropies of some rows."""
-    logits = (x @ w).astype(jnp.float32)
-    picked = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return jnp.sum(jax.nn.logsumexp(logits, axis=1) - picked)
-
-
-def again(slices: int) -> Callable[..., jax.Array]:
-    """The loss of a head as a scan over checkpointed slices."""
-
-    def loss(p: Any, labels: jax.Array) -> jax.Array:
-        rows = labels.shape[0]
-
-        @jax.checkpoint
-        def step(total: jax.Array, xs: Any) -> tuple[jax.Array, None]:
-            return total + _summed(p["w"], *xs), None
-
-        sliced = p["x"].reshape(slices, rows // slices, -1), labels.reshape(slices, -1)
-        return lax.scan(step, jnp.float32(0), sliced)[0] / rows
-
-    return loss
-
-
-def with_gradients(slices: int) -> Callable[..., jax.Array]:
-    """The same with the gradients made in the forward pass, summed in float32."""
-
-    def both(p: Any, labels: jax.Array) -> tuple[jax.Array, Any]:
-        rows = labels.shape[0]
-
-        def step(carry: Any, xs: Any) -> tuple[Any, jax.Array]:
-            value, (by_w, by_x) = jax.value_and_grad(_summed, (0, 1))(p["w"], *xs)
-            return (carry[0] + value, carry[1] + by_w.astype(jnp.float32)), by_x
-
-        sliced = p["x"].reshape(slices, rows // slices, -1), labels.reshape(slices, -1)
-        begin = jnp.float32(0), jnp.zeros(p["w"].shape, jnp.float32)
-        (value, by_w), by_x = lax.scan(step, begin, sliced)
-        low = p["w"].dtype
-        return value / rows, {"w": (by_w / rows).astype(low), "x": (by_x.reshape(p["x"].shape) / rows).astype(low)}
-
-    @jax.custom_vjp
-    def loss(p: Any, labels: jax.Array) -> jax.Array:
-        return _summed(p["w"], p["x"], labels) / labels.shape[0]
-
-    def backward(kept: Any, cotangent: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(lambda g: (g * cotangent).astype(g.dtype), kept), None
-
-    loss.defvjp(both, backward)
-    return loss
-
-
-def swiglu(rows: int, width: int, hidden: int) -> Model:
-    """A gated layer in bfloat16, with the sum of squares of its outputs as its loss."""
-    low = jnp.bfloat16
-    shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width), "x": (rows, width)}
-    params = {name: jax.ShapeDtypeStruct(shape, low) for name, shape in shapes.items()}
-
-    def loss(p: Any, scale: Any) -> jax.Array:
-        y = (jax.nn.silu(p["x"] @ p["gate"]) * (p["x"] @ p["up"])) @ p["down"]
-        return jnp.sum(y.astype(jnp.float32) * scale)
-
-    scale = jax.ShapeDtypeStruct((), jnp.float32)
-    return Model("swiglu", loss, params, scale, lambda wrap: wrap(loss), 1)
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    "gpt2_4": lambda: gpt2(layers=4, vocab=50257, sequence=1024, batch=4),
-    "gpt2_long": lambda: gpt2(layers=4, vocab=8192, sequence=16384, batch=1, dtype="bfloat16"),
-    "unet": unet,
-    "vit": vit,
-    "swiglu": lambda: swiglu(32768, 2048, 4096),
-}
-
-
-PLACES = (*HEADS, *MODELS)
+TARGETS = ("gpu:h100", "cpu", "tpu:v5e:1x1")
+PLACES = (*MODELS, *HEADS)
 """The names of all."""
+
+_PAUSE_SECONDS = 1.0
+"""How often a child is asked whether it is done."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one model is measured by.
+    """A model on a target, whose steps are made one after another.
 
     Attributes:
-        plain_bytes, held_bytes: the peak of the step as written; its arguments and results.
-        plain_flops: of that step.
+        name: of the model.
+        found: the rows that are there, by step.
     """
 
-    report: Report
     name: str
     model: Model
     target: Target
-    plain_bytes: int
-    held_bytes: int
-    plain_flops: float
+    found: dict[str, Row]
 
-    def add(self, step: str, peak: int, flops: float | None = None, overhead: float | None = None) -> None:
-        """Add a row."""
-        self.report.add(
-            *(
-                self.name,
-                self.target.name,
-                step,
-                mb(peak),
-                mb(peak - self.held_bytes),
-                percent(peak / self.plain_bytes),
-            ),
-            "-" if flops is None else percent(flops / self.plain_flops),
-            "-" if overhead is None else percent(overhead),
+    def make(self, step: str) -> Row:
+        """Make a row, which is then found."""
+        started = time.perf_counter()
+        facts = self._facts(step)
+        self.found[step] = Row(
+            *(self.target.name, self.name, step), **facts, seconds=time.perf_counter() - started, made=versions()
         )
+        return self.found[step]
 
-    def written(self, step: str, loss: Callable[..., Any]) -> tuple[int, float]:
-        """Compile a loss as somebody wrote it; its peak and FLOPs."""
-        peak, _, flops = _compiled(self.model, loss, self.target)
-        self.add(step, peak, flops)
-        return peak, flops
+    def _facts(self, step: str) -> dict[str, Any]:
+        words = step.split(", ")
+        if step == PLAIN:
+            return self._written(self.model.loss)
+        if words[0] == "by hand":
+            return self._written({"again": again, "with gradients": with_gradients}[words[2]](int(words[1])))
+        options = {"never_split": True} if words[-1] == "no slices" else {}
+        if "least" in words:
+            return self._planned(1, options)
+        if words[0] == "ours":
+            hand = self.found.get(f"by hand, {SLICES[0]}, {words[-1]}")
+            if hand is None or hand.peak_bytes is None:
+                return {"problem": "what it is set against is missing"}
+            return self._planned(hand.peak_bytes, options)
+        plain = self.found[PLAIN].peak_bytes
+        assert plain is not None
+        budget, least = int(float(words[0].rstrip("%")) / 100 * plain), self.found.get(", ".join(["least", *words[1:]]))
+        if least and least.peak_bytes and least.peak_bytes > budget:
+            return {"peak_bytes": least.peak_bytes, "refused": True}
+        return self._planned(budget, options)
 
-    def planned(self, step: str, budget: int, **options: Any) -> rp.Plan | None:
-        """Plan for a number of bytes; None, and a row that says so, where it is refused."""
+    def _written(self, loss: Callable[..., Any]) -> dict[str, Any]:
+        """Compile the gradient step of a loss as somebody wrote it."""
+        step, structs = raw_step(self.model, loss)
+        memory = compile_memory(step, structs, self.target)
+        hardware = hardware_for(self.target.name, self.target.platform)
+        return {
+            "peak_bytes": memory.total_bytes,
+            "held_bytes": memory.argument_bytes + memory.output_bytes - memory.alias_bytes,
+            "flops": evaluate(jax.make_jaxpr(step)(*structs), hardware).flops,
+        }
+
+    def _planned(self, budget: int, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Plan for a number of bytes; where that is refused, the least."""
         model = self.model
         try:
             plan = rp.plan(model.loss, model.params, model.batch, budget=budget, target=self.target.name, **options)
         except BudgetError as error:
-            self.report.add(self.name, self.target.name, step, f"refused: least {mb(error.minimum_bytes)}", *"----")
-            return None
-        assert plan.compiled_peak_bytes is not None
-        self.add(step, plan.compiled_peak_bytes, plan.step_flops, plan.overhead)
-        return plan
-
-    def least(self, step: str, **options: Any) -> int:
-        """The least peak, which a budget of one byte names."""
-        model = self.model
-        try:
-            rp.plan(model.loss, model.params, model.batch, budget=1, target=self.target.name, **options)
-        except BudgetError as error:
-            self.add(step, error.minimum_bytes)
-            return error.minimum_bytes
-        raise AssertionError("a budget of one byte was met")
+            return {"peak_bytes": error.minimum_bytes, "refused": True}
+        compiled = plan.compiled_overhead
+        return {
+            "peak_bytes": plan.compiled_peak_bytes,
+            "flops": plan.step_flops,
+            "overhead": float(plan.overhead),
+            "compiled_overhead": None if compiled is None else float(compiled),
+        }
 
 
-def _compiled(model: Model, loss: Callable[..., Any], target: Target) -> tuple[int, int, float]:
-    """Peak, arguments and results, and FLOPs of the gradient step of a loss."""
-    step, structs = raw_step(model, loss)
-    memory = compile_memory(step, structs, target)
-    hardware = hardware_for(target.name, target.platform)
-    flops = evaluate(jax.make_jaxpr(step)(*structs), hardware).flops
-    return memory.total_bytes, memory.argument_bytes + memory.output_bytes - memory.alias_bytes, flops
+def _kept(path: Path) -> Kept[Row]:
+    return Kept(path, Row, lambda row: (row.target, row.model, row.step))
 
 
-def _head_rows(place: Place) -> Iterator[str]:
-    """Add the rows of a head; yield what is behind."""
-    by_hand = {}
-    for slices in _SLICES:
-        by_hand["again", slices] = place.written(f"by hand, {slices}, again", again(slices))
-        by_hand["with gradients", slices] = place.written(f"by hand, {slices}, with gradients", with_gradients(slices))
-    for kind in ("again", "with gradients"):
-        peak, flops = by_hand[kind, _SLICES[0]]
-        plan = place.planned(f"ours, in the bytes of {_SLICES[0]}, {kind}", peak)
-        if plan is None or plan.step_flops > 1.01 * flops:
-            yield f"{place.name} {place.target.name} {kind}"
-    hand = min(by_hand[kind, _SLICES[1]][0] for kind in ("again", "with gradients"))
-    if place.least("ours, least") > hand:
-        yield f"{place.name} {place.target.name} least"
+def _found(kept: Kept[Row], name: str, target: str) -> dict[str, Row]:
+    """The rows of a model on a target, by step."""
+    return {row.step: row for row in kept.read() if (row.model, row.target) == (name, target)}
 
 
-def _model_rows(place: Place) -> Iterator[str]:
-    """Add the rows of a whole model; yield what is behind."""
-    with_slices, without = place.least("least"), place.least("least, no slices", never_split=True)
-    if with_slices - place.held_bytes > (without - place.held_bytes) / 2:
-        yield f"{place.name} {place.target.name} temporaries at the least over half of those without slices"
-    for share in SHARES:
-        budget = int(share * place.plain_bytes)
-        plan = place.planned(f"{share:.0%}", budget)
-        other = place.planned(f"{share:.0%}, no slices", budget, never_split=True)
-        if other is not None and (plan is None or plan.overhead > other.overhead + 1e-3):
-            yield f"{place.name} {place.target.name} {share:.0%}"
+def make_missing(name: str, target: str, path: Path, quick: bool) -> None:
+    """Make the steps that a file lacks; print each as a line of JSON."""
+    place = Place(name, maker(name, quick)(), resolve(target), _found(_kept(path), name, target))
+    for step in steps_of(name):
+        if step not in place.found:
+            print(json.dumps(asdict(place.make(step))), flush=True)
 
 
 def run(options: Options) -> Report:
-    """Compile all; write and return the table."""
-    report = Report("split", _INTRO, _COLUMNS, options.results)
-    behind: list[str] = []
-    makers: dict[str, Callable[[], Model]] = {name: lambda s=sizes: head(*s) for name, sizes in HEADS.items()} | MODELS
-    if options.quick:
-        makers = {"marin": lambda: head(512, 32, 2048), "gpt2_4": lambda: small("gpt2")}
+    """Make what is missing; write and return the table of all that is kept."""
+    report = make_report(options.results)
+    kept = _kept(options.results / "split.json")
     for target in options.targets or TARGETS:
-        device = resolve(target)
-        for name in options.choose(tuple(makers)):
-            model = makers[name]()
-            peak, held, flops = _compiled(model, model.loss, device)
-            place = Place(report, name, model, device, peak, held, flops)
-            place.add("as written", peak, flops)
-            behind += _head_rows(place) if name in HEADS else _model_rows(place)
-    report.finish([f"behind: {', '.join(behind) or 'none'}"])
+        try:
+            resolve(target)
+        except (ImportError, RuntimeError) as error:
+            print(f"{target}: no compiler here: {type(error).__name__}", flush=True)
+            continue
+        for name in options.choose(tuple(QUICK) if options.quick else PLACES):
+            _make(kept, name, target, options, report)
+    report.done = True
+    fill(report, kept.read(), PLACES, TARGETS)
+    print("\n".join(report.facts), flush=True)
     return report
+
+
+def _make(kept: Kept[Row], name: str, target: str, options: Options, report: Report) -> None:
+    """Have children make the steps of a model, each as far as it comes; all are shares of the step as written."""
+    while True:
+        found = _found(kept, name, target)
+        missing = [step for step in steps_of(name) if step not in found]
+        if not missing or (PLAIN in found and found[PLAIN].problem):
+            return
+        problem = _watch(kept, name, target, options, report)
+        rest = [step for step in missing if step not in _found(kept, name, target)]
+        if rest:
+            kept.put(Row(target, name, rest[0], problem=problem, made=versions()))
+        fill(report, kept.read(), PLACES, TARGETS)
+
+
+def _watch(kept: Kept[Row], name: str, target: str, options: Options, report: Report) -> str:
+    """Keep what a child makes; end it where one step takes too long. Return why it stopped early, or nothing."""
+    command = [sys.executable, "-m", "benchmarks.split", name, target, str(kept.path)]
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "err").open("w+") as err:
+        out = Path(folder, "out")
+        with out.open("w") as file:
+            child = subprocess.Popen([*command, *(["quick"] if options.quick else [])], stdout=file, stderr=err)
+        count, since = 0, time.perf_counter()
+        try:
+            while True:
+                ended = child.poll() is not None
+                lines = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+                for line in lines[count:]:
+                    row = kept.put(Row(**json.loads(line)))
+                    print(*row.cells(_found(kept, name, target)[PLAIN]), sep=" | ", flush=True)
+                    fill(report, kept.read(), PLACES, TARGETS)
+                if len(lines) > count:
+                    count, since = len(lines), time.perf_counter()
+                if ended:
+                    break
+                if time.perf_counter() - since > options.timeout_seconds:
+                    return f"no result in {options.timeout_seconds:.0f} s"
+                time.sleep(_PAUSE_SECONDS)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            err.seek(0)
+            return (err.read().strip().splitlines() or ["failed"])[-1][:120]
+    return ""
+
+
+if __name__ == "__main__":
+    make_missing(sys.argv[1], sys.argv[2], Path(sys.argv[3]), quick="quick" in sys.argv[4:])
