@@ -74,8 +74,8 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split`, `offload`
-keep theirs in JSON beside the tables and make only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split` and
+`offload` keep theirs in JSON beside the tables and make only what is missing: delete a line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
