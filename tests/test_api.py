@@ -282,7 +282,7 @@ def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
     assert note in str(curve)
     assert note in curve._repr_html_()
     assert f"{curve.free.peak_bytes / plain:.1%}" in str(curve)
-    assert json.loads(curve.to_json())["plain"] == {"peak_bytes": plain, "overhead": 0.0}
+    assert json.loads(curve.to_json())["plain"] == {"peak_bytes": plain, "overhead": 0.0, "host_bytes": 0}
     assert pickle.loads(pickle.dumps(curve)) == curve
 
 
