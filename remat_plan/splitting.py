@@ -52,7 +52,12 @@ _NAME = "remat_plan_axis"
 
 @door
 def split(
-    fn: Callable[P, R], *, axis: Any = 0, slices: int | None = None, budget: int | str | float | None = None
+    fn: Callable[P, R],
+    *,
+    axis: Any = 0,
+    slices: int | None = None,
+    budget: int | str | float | None = None,
+    target: str | None = None,
 ) -> Callable[P, R]:
     """Return ``fn`` run in slices along one axis, one slice after the other.
 
@@ -72,8 +77,9 @@ def split(
         budget: instead of ``slices``, bytes on one device, as in ``plan``: the slices are found with which the compiled
             gradient step of ``fn`` alone fits and is fastest (mostly the fewest), if possible such that they divide the
             axis. The step is that of ``rp.checkpoint``: arguments, cotangents of the results, results, gradients,
-            temporaries. The number is found when ``fn`` is first traced, for the attached device, once for each set of
-            input shapes; where ``fn`` fits as it is, it is left so.
+            temporaries. The number is found when ``fn`` is first traced, once for each set of input shapes; where
+            ``fn`` fits as it is, it is left so.
+        target: the device that the budget is for, such as ``"gpu:h100"``; by default the attached one.
 
     Returns:
         A function of the same arguments, with the same results up to rounding: those along the axis put together, those
@@ -100,7 +106,7 @@ def split(
         True
     """
     check_function(fn, "rp.split needs")
-    emissions = Emissions(_asked(slices, budget), "keep")
+    emissions = Emissions(_asked(slices, budget, target), "keep")
 
     @functools.wraps(fn, updated=())
     def in_slices(*args: Any, **kwargs: Any) -> Any:
@@ -123,14 +129,18 @@ def split(
     return cast(Callable[P, R], in_slices)
 
 
-def _asked(slices: Any, budget: Any) -> Callable[[Program], Schedule]:
+def _asked(slices: Any, budget: Any, target: str | None) -> Callable[[Program], Schedule]:
     """What makes the schedule of a program; errors for what is no number of slices and no bytes."""
+    if target is not None and budget is None:
+        raise ValueError(f"target={short(target)} is what a budget is for: give a budget too, or leave it out.")
     if slices is not None and budget is not None:
         raise ValueError(
             f"slices={short(slices)} and budget={short(budget)}: give one of them; a budget finds the number of slices."
         )
     if budget is not None:
-        return _Fitting(parse_budget(budget))
+        if target is not None:
+            resolve(target)
+        return _Fitting(parse_budget(budget), target)
     if slices is None:
         raise ValueError("rp.split: give a number of slices, such as slices=8, or a budget, such as budget='2GB'.")
     if isinstance(slices, bool) or not isinstance(slices, int):
@@ -225,8 +235,8 @@ def _schedule(program: Program, slices: int) -> Schedule:
 class _Fitting:
     """Makes schedules in slices that fit a budget; what was found for a program is remembered."""
 
-    def __init__(self, budget: Budget):
-        self.budget = budget
+    def __init__(self, budget: Budget, target: str | None):
+        self.budget, self.target = budget, target
         self.known: Recent[str, int] = Recent(MOST_SHAPES)
         self.searching = threading.RLock()
 
@@ -240,7 +250,7 @@ class _Fitting:
         with self.searching:
             if (count := self.known.use(digest)) is None:
                 with Progress("remat_plan", None) as shown:
-                    judge, counts = Judge(program, resolve(None), shown), numbers_of_slices(axis.apart.units)
+                    judge, counts = Judge(program, resolve(self.target), shown), numbers_of_slices(axis.apart.units)
                     (segment, *_) = fitting_slices(judge, self.budget, counts, axis.in_slices)
                 way = segment.way
                 self.known.keep(digest, count := way.slices if isinstance(way, Split) else 1)

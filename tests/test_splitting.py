@@ -207,6 +207,8 @@ def test_wrong_arguments_of_the_call(options, args, error, told):
         (3, {"slices": 2}, TypeError, "rp.split needs a function"),
         (loss, {}, ValueError, "give a number of slices, such as slices=8, or a budget, such as budget='2GB'"),
         (loss, {"slices": 4, "budget": "2GB"}, ValueError, "slices=4 and budget='2GB': give one of them; a budget"),
+        (loss, {"slices": 4, "target": "cpu"}, ValueError, "target='cpu' is what a budget is for: give a budget too"),
+        (loss, {"budget": "50%", "target": "gpu:h1000"}, ValueError, "gpu:h1000"),
         (loss, {"budget": "2 loaves"}, ValueError, "budget='2 loaves' is not understood"),
         (loss, {"budget": True}, TypeError, "budget=True: a budget is bytes as an integer"),
         (loss, {"slices": 2, "axes": 0}, TypeError, "Did you mean 'axis'"),
@@ -248,6 +250,16 @@ def test_a_budget_finds_the_fitting_slices(fn, budget):
 def test_a_budget_that_is_met_leaves_the_function_as_it_is():
     split = rp.split(loss, budget="100%")
     assert scans_in(jax.make_jaxpr(jax.grad(split))(TOKENS, HEAD, MANY)) == []
+
+
+def test_a_budget_is_for_the_target_that_is_named(monkeypatch):
+    asked = []
+    search = splitting.fitting_slices
+    monkeypatch.setattr(
+        splitting, "fitting_slices", lambda judge, *rest: asked.append(judge.target.name) or search(judge, *rest)
+    )
+    jax.make_jaxpr(jax.grad(rp.split(loss, budget="50%", target="cpu")))(TOKENS, HEAD, MANY)
+    assert asked == ["cpu"]
 
 
 def test_a_budget_that_no_number_of_slices_meets():
