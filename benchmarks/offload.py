@@ -29,6 +29,7 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.planning.constraints import make_constraints
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.search.candidates import Request
+from remat_plan.search.known import forget
 from remat_plan.small.budget import BudgetError
 from remat_plan.verify.compile import compile_memory
 
@@ -153,6 +154,7 @@ def rows_of(name: str, target: str, place: Place, known: Mapping[str, Row]) -> I
         session.judge.host_bytes = float("inf") if constraints.host_bytes is None else constraints.host_bytes
         request = Request(lookup("auto"), True, (0,), False, (), "replan", constraints)
         row = Row(target, name, step, made=versions())
+        forget()  # a plan by itself, which does not know of others
         try:
             plan = session.make_plan(budget_bytes, request)
         except BudgetError as error:
