@@ -198,7 +198,7 @@ def facts_of(rows: Sequence[Row]) -> list[str]:
     """What the rows come to: gains over plans without the host, hands that are ahead, plans that moved what they need
     not have."""
     known = {(row.target, row.model, row.step): row for row in rows if not row.problem}
-    gains, behind, moved = [], [], []
+    gains, declined, behind, moved = [], [], [], []
     for (target, model, step), row in known.items():
         where, bases = f"{model} on {target}", [known.get((target, model, s)) for s in (PLAIN, f"by hand, {EACH}")]
         base = next((found.seconds for found in bases if found is not None and found.seconds), None)
@@ -213,11 +213,13 @@ def facts_of(rows: Sequence[Row]) -> list[str]:
         alone = known.get((target, model, SLOWER))
         if step == f"ours, in the bytes of {EACH}" and alone is not None and alone.seconds:
             points = 100 * (alone.seconds - row.seconds) / base
-            gains.append(f"{where} {points:.1f} points with {mb(row.host_bytes)} MB there")
+            told = f"{where} {points:.1f} points with {mb(row.host_bytes)} MB there"
+            (gains if row.host_bytes else declined).append(told if row.host_bytes else where)
         if step == ROOMY and row.host_bytes:
             moved.append(where)
     return [
         f"in the bytes of each layer in jax.checkpoint, faster than without the host by: {', '.join(gains) or 'none'}",
+        f"nothing is moved in these bytes, since nothing is gained: {', '.join(declined) or 'none'}",
         f"slower than a hand by more than {percent(_SAME, 0)} %, or above its bytes: {', '.join(behind) or 'none'}",
         f"something moved though the step as written fits: {', '.join(moved) or 'none'}",
     ]

@@ -87,6 +87,12 @@ NUMBERS = (
         r"^\* error of planned above .*?: (\w+)",
     ),
     Number(
+        "How much faster is a step with the host's memory, in the bytes of each layer in jax.checkpoint?",
+        "offload",
+        r"^\* in the bytes of each layer .*? by: (.*)$",
+    ),
+    Number("Is a hand that moves values faster, in its bytes?", "offload", r"^\* slower than a hand .*?: (.*)$"),
+    Number(
         "Does planning take longer than compiling the plain step?",
         "planning_time",
         r"^\* planning takes more .*?: (.*)$",

@@ -43,12 +43,12 @@ def test_gains_are_over_plans_on_the_device_alone():
     ],
 )
 def test_what_is_behind_a_hand_is_told(ours, told):
-    assert facts(ours)[1].endswith(f": {told}")
+    assert facts(ours)[2].endswith(f": {told}")
 
 
 @pytest.mark.parametrize(("host_bytes", "told"), [(0, "none"), (7, "a on gpu:h100")])
 def test_what_is_moved_for_nothing_is_told(host_bytes, told):
-    assert facts((100, 10, 1.1), roomy_host=host_bytes)[2].endswith(f": {told}")
+    assert facts((100, 10, 1.1), roomy_host=host_bytes)[3].endswith(f": {told}")
 
 
 @pytest.mark.slow
