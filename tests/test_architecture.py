@@ -74,7 +74,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 34_350, 21_030, 204
+LINES, CODE_LINES, CONSTANTS = 34_370, 21_040, 204
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
