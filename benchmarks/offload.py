@@ -150,7 +150,7 @@ def rows_of(name: str, target: str, place: Place, known: Mapping[str, Row]) -> I
     found = dict(known)
 
     def planned(step: str, budget_bytes: int, **asked: Any) -> Row:
-        constraints = make_constraints((), (), None, (), **asked)
+        constraints = make_constraints(**asked)
         session.judge.host_bytes = float("inf") if constraints.host_bytes is None else constraints.host_bytes
         request = Request(lookup("auto"), True, (0,), False, (), "replan", constraints)
         row = Row(target, name, step, made=versions())

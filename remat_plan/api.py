@@ -222,7 +222,7 @@ def tradeoff(
     Returns:
         The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
     """
-    constraints = make_constraints((), (), None, (), offload, may_offload, host_budget)
+    constraints = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     device = resolve(target)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)

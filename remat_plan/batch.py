@@ -91,7 +91,7 @@ def max_batch(
     if parsed.fraction is not None:
         raise ValueError(f"budget={budget!r}: each batch size has its own peak, so a share has no meaning; give bytes.")
     budget_bytes = parsed.resolve(0, device.device_memory_bytes)
-    host = make_constraints((), (), None, (), offload, may_offload, host_budget)
+    host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
 
     with Progress("remat_plan", progress) as shown:
 

@@ -89,7 +89,7 @@ def compare(
     parsed = [parse_budget(budget) for budget in _several(budgets)]
     static = positions(static_argnums, "static_argnums")
     found = [resolve_strategy(strategy) for strategy in _several(strategies)]
-    constraints = make_constraints((), (), None, (), offload, may_offload, host_budget)
+    constraints = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     requests = [
         Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
         for row, settings in found

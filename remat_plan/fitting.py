@@ -275,7 +275,7 @@ def fit(
     told = Settings.of(
         train_step, placed, static_argnums, static_argnames, donate_argnums, *shardings, compiler_options
     )
-    told = replace(told, host=make_constraints((), (), None, (), offload, may_offload, host_budget))
+    told = replace(told, host=make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget))
     step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
     step.fit(args, named)
     return step

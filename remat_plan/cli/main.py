@@ -118,7 +118,7 @@ def _check_budgets(options: argparse.Namespace) -> None:
             raise InputError(f"--{error}") from None
     if getattr(options, "host_budget", None) is not None:
         try:
-            make_constraints((), (), None, (), *_asked(options, *_MOVES).values())
+            make_constraints(**_asked(options, *_MOVES))
         except ValueError as error:
             text = str(error)
             for name, typed in _MOVES_TYPED.items():

@@ -34,7 +34,7 @@ class Emitter:
     convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
     program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
     loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that follow. ``ones``
-    are the values all of whose elements are known to be one.
+    are the values all of whose elements are known to be one, ``hosted`` stand for what is in the host's memory.
     """
 
     def __init__(self, facts: FactBook):

@@ -191,9 +191,8 @@ class _Apart:
         given = {c for c in self.arriving if c is not None} | set(self.sums.values())
         after = live_steps(self.after, wanted)
         read = {r for step in after for r in step.reads}.union(wanted) - {w for step in after for w in step.writes}
-        read = {
-            v for v in read - given if state.sizes[v] > 0 or v in state.hosted
-        }  # behind a barrier they are elsewhere
+        # Of no bytes here is what lies behind a barrier, which is where it came from, and what the host has.
+        read = {v for v in read - given if state.sizes[v] > 0 or v in state.hosted}
         going = {i for i, _ in roles.carried}  # other inputs are there for the backward pass anyway
         there = {number: i for i, number in enumerate(self.inputs) if i not in going}
         reads = tuple(sorted(there[v] for v in read if v in there))

@@ -33,6 +33,18 @@ class Trips:
     carried: tuple[tuple[int, int], ...]
 
 
+class RegionSolver(Protocol):
+    """What planning makes schedules of regions by; ``rules`` are those of a region (``cost.builder.Rules``)."""
+
+    def __call__(self, rules: Any) -> Sequence[Schedule]:
+        """Schedules of a region, the one that runs it as it is first."""
+        ...
+
+    def moved(self, rules: Any, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        """Of a loop's step, what is made of its schedules by moving what they keep to the host."""
+        ...
+
+
 class Structure(Protocol):
     """What is asked of a structure: its name in tables, the primitives that are this structure, eight methods."""
 
@@ -55,11 +67,10 @@ class Structure(Protocol):
         """An equation as a loop, whose steps can be put into groups; None where it is none."""
         ...
 
-    def choices(self, rules: Any, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterable[Choice]:
+    def choices(self, rules: Any, op: Op, solve: RegionSolver) -> Iterable[Choice]:
         """Planning: the ways to run an equation, but for leaving it as it is.
 
-        ``solve`` makes schedules of a region by its ``cost.builder.Rules``; of a loop's step, given those that are
-        worth having too, what more comes of them. ``rules`` are those around.
+        ``solve`` makes schedules of a region; ``rules`` are those around.
         """
         ...
 

@@ -8,7 +8,6 @@ which equations are structures, what regions they have and how often these run, 
 
 from __future__ import annotations
 
-from remat_plan.graph.action import action_of
 from remat_plan.graph.apart import find_apart
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, check_cover, is_written
@@ -36,13 +35,9 @@ def _check_segment(borders: Borders, segment: Segment) -> None:
     place = f"segment {segment.start}..{segment.end}"
     if segment.checkpointed and (again := graph.apart.intersection(range(segment.start, segment.end))):
         raise ValueError(f"{place} runs equation {min(again)} again, which has an effect that must happen once")
-    moved = {v for v, action in segment.actions if action_of(action).on_host}.intersection(
-        borders.interface(segment)[0]
-    )
-    for v in segment.saved:
+    given = segment.hosted.intersection(borders.interface(segment)[0])
+    for v in sorted({*segment.saved} - given):
         producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
-        if v in moved:
-            continue
         if segment.children or not segment.start <= producer < segment.end or producer in free:
             raise ValueError(f"{place} saves value {v}, which it does not compute")
     for index, choice in segment.choices:

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from remat_plan.graph.action import action_of
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -276,6 +278,11 @@ class Segment:
     def actions(self) -> tuple[tuple[int, str], ...]:
         """(value, action) for the values that are kept."""
         return self.way.actions
+
+    @property
+    def hosted(self) -> frozenset[int]:
+        """The values that are kept in the host's memory."""
+        return frozenset([v for v, action in self.actions if action_of(action).on_host])
 
     @property
     def children(self) -> Schedule:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from remat_plan.graph.action import OFFLOAD, action_of, offered_actions
+from remat_plan.graph.action import OFFLOAD, offered_actions
 from remat_plan.planning.names import name_list
 from remat_plan.small.budget import parse_budget
 from remat_plan.small.wording import short
@@ -28,7 +28,7 @@ class Constraints:
             for all.
         may_offload: ``checkpoint_name`` names of values that may be kept in the host's memory; True for all.
         host_bytes: so much may be kept there; None for any number.
-        actions: names of actions that a search may choose for a value, beside saving it as it is; those that are
+        actions: names of actions that a search may choose for a value, beside saving and offloading it; those that are
             offered, where nothing is said.
     """
 
@@ -46,34 +46,39 @@ class Constraints:
         return not (self.must_save or self.must_recompute or self.never_recompute)
 
     @property
+    def allowed_actions(self) -> tuple[str, ...]:
+        """The names of all actions that a search may choose, beside saving."""
+        return (*self.actions, OFFLOAD) if self.may_offload else self.actions
+
+    @property
     def allowed(self) -> dict[str, Any]:
         """What limits of all regions are the same in."""
-        return {"actions": self.actions, "host_bytes": math.inf if self.host_bytes is None else self.host_bytes}
+        host_bytes = math.inf if self.host_bytes is None else self.host_bytes
+        return {"actions": self.allowed_actions, "host_bytes": host_bytes}
 
     def on_device(self) -> Constraints:
         """The same with nothing on the host."""
-        actions = tuple([name for name in self.actions if not action_of(name).on_host])
-        return replace(self, may_offload=(), host_bytes=None, actions=actions)
+        return replace(self, may_offload=(), host_bytes=None)
 
     def with_host_of(self, step: Constraints, marks: int) -> Constraints:
         """The same with what a whole step may keep on the host, where nothing was said of this one of its marks."""
         if self.may_offload or not step.may_offload:
             return self
         share = None if step.host_bytes is None else step.host_bytes // marks
-        return replace(self, may_offload=step.may_offload, host_bytes=share, actions=(*self.actions, OFFLOAD))
+        return replace(self, may_offload=step.may_offload, host_bytes=share)
 
     def by_name(self) -> Constraints:
         """What holds for a strategy that was asked for by name, which does what it says: collectives run again too."""
-        return replace(self, never_recompute=self.never_recompute or (), actions=())
+        return replace(self.on_device(), never_recompute=self.never_recompute or (), actions=())
 
 
 NO_CONSTRAINTS = Constraints(actions=())
 
 
 def make_constraints(
-    must_save: Any,
-    must_recompute: Any,
-    never_recompute: Any,
+    must_save: Any = (),
+    must_recompute: Any = (),
+    never_recompute: Any = None,
     never_split: Any = (),
     offload: bool = False,
     may_offload: Any = (),
@@ -85,8 +90,8 @@ def make_constraints(
         TypeError: not a list of strings (of ``never_split``, nor True); ``offload`` is neither True nor False.
         ValueError: a name is to be kept and recomputed; a number of bytes for the host where nothing may go there.
 
-    >>> make_constraints(["attention"], (), ("psum",), offload=True).actions
-    ('offload',)
+    >>> make_constraints(["attention"], never_recompute=("psum",)).never_recompute
+    ('psum',)
     """
     saved = name_list("must_save", must_save)
     again = name_list("must_recompute", must_recompute)
@@ -102,8 +107,7 @@ def make_constraints(
             f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there."
         )
     host_bytes = None if host_budget is None else _parse_host_budget(host_budget)
-    actions = (*offered_actions(), OFFLOAD) if moved else offered_actions()
-    return Constraints(saved, again, never, apart, moved, host_bytes, actions)
+    return Constraints(saved, again, never, apart, moved, host_bytes)
 
 
 def _parse_host_budget(host_budget: int | str) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 
-from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, is_written
 from remat_plan.graph.structure import structure_of
@@ -35,7 +34,7 @@ def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, in
         return limits.lets_split([op.index for op in ops], hidden)
     if not segment.checkpointed:
         return not hidden and all(honours_choice(graph, limits, op, segment.choice(op.index)) for op in ops)
-    if not limits.lets_move([v for v, action in segment.actions if action_of(action).on_host]):
+    if not limits.lets_move(segment.hosted):
         return False
     again = {op.index for op in ops}
     if not segment.children:

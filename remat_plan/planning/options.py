@@ -11,15 +11,14 @@ JAX keeps by itself), the only choice for effects that are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price, unbounded_price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule
-from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.structure import RegionSolver, is_loop, structure_of
 from remat_plan.graph.uses import residuals
 from remat_plan.graph.ways import Keep, Plain, Way
 from remat_plan.planning.cuts import Cuts, is_small
@@ -109,14 +108,10 @@ class Options:
     profiles: dict[tuple[int, int], Profile]
 
 
-Solver = Callable[..., Sequence[Schedule]]
-"""From a region inside a structure to schedules of it (see ``graph.structure``)."""
-
-
 class _Profiler:
     """Solves and profiles runs, equal ones once."""
 
-    def __init__(self, graph: Graph, rules: Rules, solve: Solver):
+    def __init__(self, graph: Graph, rules: Rules, solve: RegionSolver):
         self.graph, self.rules, self.solve_region = graph, rules, solve
         self.seconds = op_seconds(graph, rules.hardware)
         self.known: dict[object, Profile] = {}
@@ -299,7 +294,7 @@ def _spread(points: list[Selection], most: int) -> list[Selection]:
     return [points[i] for i in sorted(chosen)]
 
 
-def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: Solver, merge: int = MERGE) -> Options:
+def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: RegionSolver, merge: int = MERGE) -> Options:
     """Solve and profile every run of up to ``merge`` blocks, or blocks between major cuts; see the module docstring.
 
     ``solve`` makes schedules of the regions inside structures.

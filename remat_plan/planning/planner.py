@@ -6,8 +6,8 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import overload
 
 from remat_plan import _compat
@@ -152,7 +152,7 @@ class Planner:
         """The options of all runs; those of a program that was planned before in this process are known."""
 
         def find() -> Options:
-            return find_options(self.graph, self.cuts, self.rules, partial(solve_region, around=limits), merge)
+            return find_options(self.graph, self.cuts, self.rules, RegionPlanner(limits), merge)
 
         if self.rules.identity is None or limits.regions:  # regions are told by their addresses
             return find()
@@ -200,12 +200,24 @@ _LONG_REGION = 400
 equations takes seconds, and what lies between the ends the chain of the region's blocks offers too."""
 
 
-def solve_region(
-    rules: Rules, worth_having: Sequence[Schedule] = (), around: Limits = NO_LIMITS
-) -> tuple[Schedule, ...]:
-    """Return schedules of the region inside a structure, from those that keep most to those that keep least.
+@dataclass(frozen=True, slots=True)
+class RegionPlanner:
+    """Makes schedules of the regions inside structures, within the limits of what is ``around`` them."""
 
-    Given those that are worth having, what is made of them by moving what they keep to the host, where that is allowed.
+    around: Limits = NO_LIMITS
+
+    def __call__(self, rules: Rules) -> tuple[Schedule, ...]:
+        """See ``solve_region``."""
+        return solve_region(rules, self.around)
+
+    def moved(self, rules: Rules, schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
+        """What is made of schedules of a loop's step by moving what they keep to the host; none where it may not go."""
+        limits = self.around.inside(rules.graph)
+        return offloaded(rules.graph, limits, schedules) if may_offload(limits, rules.hardware) else ()
+
+
+def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ...]:
+    """Return schedules of the region inside a structure, from those that keep most to those that keep least.
 
     As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
     its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
@@ -220,8 +232,6 @@ def solve_region(
     if not n:
         return ((as_is(0, 0),),)
     limits = around.inside(region)
-    if worth_having:
-        return offloaded(region, limits, worth_having) if may_offload(limits, rules.hardware) else ()
     found: dict[Schedule, None] = {(as_is(0, n),): None}
     if not region.apart:
         found.update(dict.fromkeys(_one_segment(region, rules, limits)))

@@ -65,11 +65,6 @@ def _known_peak(plan: Plan) -> tuple[int, str]:
     return plan.compiled_peak_bytes, "compiled"
 
 
-def _host_bytes(plan: Plan) -> int:
-    """What is kept on the host, known best."""
-    return plan.host_bytes if plan.compiled_host_bytes is None else plan.compiled_host_bytes
-
-
 def _budget(plan: Plan) -> str:
     return "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
 
@@ -86,7 +81,7 @@ def summary_line(plan: Plan) -> str:
 
 def _on_host(plan: Plan) -> str:
     """What goes behind a peak on the device: the bytes on the host, if there are any."""
-    size = _host_bytes(plan)
+    size = plan.kept_on_host_bytes
     return f", {format_bytes(size)} on the host" if size else ""
 
 
@@ -205,7 +200,7 @@ def _host_facts(plan: Plan) -> list[Fact]:
     words = "predicted" if compiled is None else "compiled"
     if compiled not in (None, predicted):
         words += f" (predicted: {format_bytes(predicted)})"
-    return [Fact("host memory", format_bytes(_host_bytes(plan)), None, f"{words}; in addition to the peak")]
+    return [Fact("host memory", format_bytes(plan.kept_on_host_bytes), None, f"{words}; in addition to the peak")]
 
 
 def _spare(plan: Plan) -> str:

@@ -114,10 +114,7 @@ class ComparisonRow:
     @property
     def host_bytes(self) -> int | None:
         """What its step keeps in the host's memory, compiled or predicted as the peak is; None without a plan."""
-        if self.plan is None:
-            return None
-        compiled = self.plan.compiled_host_bytes
-        return self.plan.host_bytes if compiled is None else compiled
+        return None if self.plan is None else self.plan.kept_on_host_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -207,7 +207,7 @@ class _Figures(NamedTuple):
 
 def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[_Figures, tuple[str, ...]]:
     """The figures of one segment, structures left out, and texts of the largest values that it keeps."""
-    saved, moved = set(s.saved), _moved(s)
+    saved, moved = set(s.saved), s.hosted
     flops = 0.0
     if s.children:
         flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
@@ -218,11 +218,6 @@ def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[_Figures, tu
     first = sorted(saved, key=lambda v: (v not in apart, -graph.values[v].size_bytes, v))
     texts = [value_text(graph, v) + " on the host" * (v in apart) for v in first[:4]]
     return _Figures(size, _bytes(graph, moved), flops), tuple(texts)
-
-
-def _moved(s: Segment) -> set[int]:
-    """What a segment keeps in the host's memory."""
-    return {v for v, action in s.actions if action_of(action).on_host}
 
 
 def _bytes(graph: Graph, values: Iterable[int]) -> int:
@@ -258,7 +253,7 @@ def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int, rows: l
             found = found.plus(_Figures(kept, at_a_time * each.host_bytes, again))
         else:
             first = part.schedule[0]
-            carry = carry_bytes - _bytes(region, _moved(first) & {*region.carried}) if first.checkpointed else 0
+            carry = carry_bytes - _bytes(region, first.hosted & {*region.carried}) if first.checkpointed else 0
             found = found.plus(each.plus(_Figures(carry)).times(part.count))
     return found, structure.describe(graph, op, choice)
 

@@ -115,6 +115,11 @@ class Plan(Shown):
     compiled_host_bytes: int | Any = None
 
     @property
+    def kept_on_host_bytes(self) -> int:
+        """What is kept in the host's memory: by XLA, or by the schedule where nothing was compiled."""
+        return self.host_bytes if self.compiled_host_bytes is None else self.compiled_host_bytes
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the program that this plan is for."""
         return self.program.digest

@@ -21,7 +21,8 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.graph.schedule import Choice, Part
+from remat_plan.graph.structure import RegionSolver
 from remat_plan.rewrite.emit import RegionRunner
 from remat_plan.structures.regions import kept, reached, region_of
 
@@ -58,7 +59,7 @@ class Call:
         arriving = reached(region, rules.arriving(op))
         return RegionUnit(rules.inside(region), choice.parts[0].schedule, arriving, stored=False)
 
-    def choices(self, rules: Rules, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterator[Choice]:
+    def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
         """Every schedule of what is called."""
         (region,) = self.regions(rules.graph, op)
         return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))

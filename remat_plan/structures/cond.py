@@ -20,7 +20,8 @@ from remat_plan.cost.program import Lowering
 from remat_plan.cost.units import BranchUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.graph.schedule import Choice, Part
+from remat_plan.graph.structure import RegionSolver
 from remat_plan.rewrite.emit import RegionRunner
 from remat_plan.structures.regions import Way, kept, reached, region_of, ways_of, worth_having
 
@@ -68,7 +69,7 @@ class Cond:
         ]
         return Chosen(BranchUnit(units, rules.facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
 
-    def choices(self, rules: Rules, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterator[Choice]:
+    def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
         table = [self.ways(rules, op, region, solve) for region in self.regions(rules.graph, op)]
         found: dict[Choice, None] = {}
@@ -81,7 +82,7 @@ class Cond:
                 found[Choice(tuple(Part(1, way.schedule) for way in best))] = None
         return iter(found)
 
-    def ways(self, rules: Rules, op: Op, region: Graph, solve: Callable[..., Sequence[Schedule]]) -> list[Way]:
+    def ways(self, rules: Rules, op: Op, region: Graph, solve: RegionSolver) -> list[Way]:
         """The ways to run one branch."""
         inside, moving = rules.inside(region), reached(region, rules.arriving(op))
         schedules = solve(inside)

@@ -25,6 +25,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.graph.structure import RegionSolver
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
 from remat_plan.rewrite.emit import RegionRunner, Runner
@@ -65,7 +66,7 @@ class Scan:
         """The scan as the evaluator runs it."""
         return ScanUnits(rules, op).scan(choice)
 
-    def choices(self, rules: Rules, op: Op, solve: Callable[..., Sequence[Schedule]]) -> Iterator[Choice]:
+    def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, inside = ScanUnits(rules, op), rules.inside(loop.body)
@@ -76,7 +77,7 @@ class Scan:
 
         schedules = solve(inside)
         steps = worth(schedules)
-        if further := solve(inside, [step.schedule for step in steps]):
+        if further := solve.moved(inside, [step.schedule for step in steps]):
             steps = worth([schedules[0], *[step.schedule for step in steps], *further])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.body.inputs[loop.first_row :])
         return scan_choices(loop.count, loop.carry_bytes, row_bytes, steps)

@@ -43,7 +43,7 @@ class Measuring:
         self.has_own_remat = any(mark.judge.program.has_own_remat for mark in marks)
         leaves, tree = jax.tree.flatten(step.structs)
         programs = tuple(mark.judge.identity for mark in marks)
-        actions = tuple(mark.request.constraints.actions for mark in marks)
+        actions = tuple(mark.request.constraints.allowed_actions for mark in marks)
         told = step.settings.donate_argnums, target.name, target.platform, actions
         self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
         self._known: dict[Choice, CompiledMemory] = {}

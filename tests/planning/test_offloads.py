@@ -79,7 +79,7 @@ def names_moved(plan, fn=loss):
 
 def body_of(fn=loss, **asked):
     graph = traced(fn, W, X).graph
-    limits = resolve(graph, make_constraints((), (), None, **asked))
+    limits = resolve(graph, make_constraints(**asked))
     body = loop_of(graph, next(op for op in graph.ops if op.primitive == "scan")).body
     return body, limits.inside(body)
 
@@ -120,7 +120,7 @@ def test_it_is_chosen_where_it_pays():
 def test_what_people_move_by_policies_is_tried():
     program = traced(loss, W, X)
     candidates = Candidates(Rules(program.graph, H100), Progress("test", False))
-    asked = make_constraints((), (), None, offload=True)
+    asked = make_constraints(offload=True)
     request = Request(lookup("auto"), True, (0,), False, (), "replan", asked)
     beside = replace(request, constraints=asked.on_device())
     further = set(candidates.uniform(request)) - set(candidates.uniform(beside))

@@ -9,7 +9,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.ways import Plain, Split
 from remat_plan.planning import options
 from remat_plan.planning.cuts import find_cuts
-from remat_plan.planning.planner import Planner, solve_region
+from remat_plan.planning.planner import Planner, RegionPlanner
 from tests.helpers import CPU, traced
 
 
@@ -22,7 +22,7 @@ def rules():
 
 @pytest.fixture(scope="module")
 def found(rules):
-    return options.find_options(rules.graph, find_cuts(rules.graph), rules, solve_region)
+    return options.find_options(rules.graph, find_cuts(rules.graph), rules, RegionPlanner())
 
 
 def test_equal_runs_share_one_profile(found):

@@ -13,7 +13,7 @@ from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.structure import structure_of
-from remat_plan.planning.planner import Planner, solve_region
+from remat_plan.planning.planner import Planner, RegionPlanner
 from remat_plan.rewrite.emit import Emitter
 from remat_plan.structures.loop import loop_of
 from remat_plan.structures.regions import Way
@@ -48,7 +48,7 @@ def choices(fn):
     program = traced(fn, W, X)
     (op,) = [op for op in program.graph.ops if structure_of(op)]
     rules = Rules(program.graph, CPU)
-    return op, rules, list(Scan().choices(rules, op, solve_region))
+    return op, rules, list(Scan().choices(rules, op, RegionPlanner()))
 
 
 def passes_of(op, rules, choice):
