@@ -108,14 +108,12 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
     """
     if constraints.never_recompute is None:
         constraints = replace(constraints, never_recompute=collectives(graph))
-    by_name = constraints.may_offload not in ((), True)
-    if constraints.is_free and not constraints.never_split and not by_name:
+    moved = () if constraints.may_offload is True else constraints.may_offload
+    if constraints.is_free and not constraints.never_split and not moved:
         return replace(NO_LIMITS, **constraints.allowed)
     check_names(graph, "must_save", constraints.must_save)
     check_names(graph, "must_recompute", constraints.must_recompute)
-    moved = constraints.may_offload or ()
-    if moved is not True:
-        check_names(graph, "may_offload", moved)
+    check_names(graph, "may_offload", moved)
     never = set(constraints.never_recompute or ())
     primitives = {op.primitive for region in all_regions(graph) for op in region.ops}
     if unknown := sorted(never - primitives):
@@ -124,7 +122,7 @@ def resolve(graph: Graph, constraints: Constraints) -> Limits:
         )
     named = constraints.must_save, constraints.must_recompute, _unsplit_names(graph, constraints, primitives)
     saved, again, unsplit = (values_meant(graph, set(names), {}) for names in named)
-    movable = values_meant(graph, set(moved), {}) if by_name and moved is not True else None
+    movable = values_meant(graph, set(moved), {}) if moved else None
     limits = _resolve(graph, never, saved, again, (set(named[2]), unsplit), movable)
     return replace(limits, **constraints.allowed)
 
