@@ -15,7 +15,7 @@ import remat_plan as rp
 from benchmarks.common import Options, Report, mb, mean, percent, versions
 from benchmarks.kept import Kept
 from benchmarks.steps import STEPS, Step
-from remat_plan.results.steps import BatchSize
+from remat_plan.results.steps import LargestSize
 from remat_plan.small.budget import parse_budget
 from remat_plan.verify.targets import resolve
 
@@ -120,7 +120,7 @@ class Batches:
     target: str
     budget: str
     budget_bytes: int
-    rows: tuple[BatchSize, ...]
+    rows: tuple[LargestSize, ...]
     compiles: int
     seconds: float
     made: str = ""
@@ -128,7 +128,7 @@ class Batches:
     @staticmethod
     def restore(rows: Sequence[dict[str, float]], **fields: object) -> Batches:
         """Make one of what was kept as JSON."""
-        return Batches(rows=tuple(BatchSize(**row) for row in rows), **fields)  # pyright: ignore[reportArgumentType]
+        return Batches(rows=tuple(LargestSize(**row) for row in rows), **fields)  # pyright: ignore[reportArgumentType]
 
     @property
     def title(self) -> str:
@@ -137,8 +137,8 @@ class Batches:
 
     def cells(self) -> tuple[str, ...]:
         """As text."""
-        plain = self.rows[0].batch
-        pairs = [(str(row.batch), f"{row.batch / plain:.2f}" if plain else "") for row in self.rows[1:]]
+        plain = self.rows[0].size
+        pairs = [(str(row.size), f"{row.size / plain:.2f}" if plain else "") for row in self.rows[1:]]
         return (
             *(self.step, self.target, self.budget, str(plain), *(cell for pair in pairs for cell in pair)),
             *(percent(self.rows[-1].overhead), str(self.compiles), f"{self.seconds:.0f}"),
@@ -246,7 +246,7 @@ def fit_facts(rows: Sequence[Row], missing: Sequence[str]) -> list[str]:
 def batch_facts(made: Sequence[Batches]) -> list[str]:
     """What must hold of the second table, checked."""
     over = [
-        f"{found.title} batch {row.batch}"
+        f"{found.title} batch {row.size}"
         for found in made
         for row in found.rows
         if (row.peak_bytes or 0) > found.budget_bytes or (row.limit is not None and row.overhead > row.limit)

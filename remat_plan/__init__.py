@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from remat_plan import nnx as nnx
     from remat_plan.accumulating import accumulate
     from remat_plan.api import analyze, compiler_options, plan, strategies, tradeoff
-    from remat_plan.batch import max_batch
     from remat_plan.comparing import compare
     from remat_plan.fitting import FittedStep, fit, mark
     from remat_plan.functions import Planned, checkpoint, remat
@@ -35,22 +34,22 @@ if TYPE_CHECKING:
     from remat_plan.results.curves import Comparison, Tradeoff
     from remat_plan.results.measurement import Measurement
     from remat_plan.results.plan import Plan
-    from remat_plan.results.steps import BatchSizes, StepReport
+    from remat_plan.results.steps import LargestSizes, StepReport
+    from remat_plan.sizing import largest, max_batch
     from remat_plan.small.budget import BudgetError
     from remat_plan.splitting import split
 
 __version__ = "0.1.0"
 __all__ = [
-    "Analysis", "BatchSizes", "Binomial", "BudgetError", "Collection", "Comparison", "FittedStep", "Measurement",
+    "Analysis", "Binomial", "BudgetError", "Collection", "Comparison", "FittedStep", "LargestSizes", "Measurement",
     "Mirror", "Plan", "Planned", "StepReport", "Tradeoff", "accumulate", "analyze", "checkpoint", "compare",
-    "compiler_options", "fit", "mark", "max_batch", "plan", "register_strategy", "remat", "scan", "split",
+    "compiler_options", "fit", "largest", "mark", "max_batch", "plan", "register_strategy", "remat", "scan", "split",
     "strategies", "tradeoff", "while_loop",
 ]  # fmt: skip
 
 _NAMES = {
     "accumulating": "accumulate",
     "api": "analyze compiler_options plan strategies tradeoff",
-    "batch": "max_batch",
     "comparing": "compare",
     "fitting": "FittedStep fit mark",
     "functions": "Planned checkpoint remat",
@@ -61,8 +60,9 @@ _NAMES = {
     "results.curves": "Comparison Tradeoff",
     "results.measurement": "Measurement",
     "results.plan": "Plan",
-    "results.steps": "BatchSizes StepReport",
+    "results.steps": "LargestSizes StepReport",
     "small.budget": "BudgetError",
+    "sizing": "largest max_batch",
     "splitting": "split",
 }
 _MODULE_OF = {name: f"remat_plan.{module}" for module, names in _NAMES.items() for name in names.split()}

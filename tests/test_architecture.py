@@ -18,8 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Modules that users come in by: they import what they need of the parts, and no part imports them.
 DOORS = {
-    *("__init__", "__main__", "accumulating", "api", "batch", "cli"),
-    *("comparing", "fitting", "functions", "linen", "nnx", "splitting"),
+    *("__init__", "__main__", "accumulating", "api", "cli"),
+    *("comparing", "fitting", "functions", "linen", "nnx", "sizing", "splitting"),
 }
 
 # What each part may import from the package, of those that stand above it here.
@@ -74,7 +74,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 34_370, 21_040, 204
+LINES, CODE_LINES, CONSTANTS = 34_480, 21_110, 204
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
@@ -277,7 +277,7 @@ def test_public_functions_and_classes_have_docs():
 
 
 EXAMPLES = [path for path in FILES if re.search(r"^ +>>> ", path.read_text(), re.M)]
-LONG = {"api.py", "batch.py", "comparing.py", "fitting.py", "functions.py", "plan.py", "splitting.py"}
+LONG = {"api.py", "comparing.py", "fitting.py", "functions.py", "plan.py", "sizing.py", "splitting.py"}
 
 
 @pytest.mark.parametrize(

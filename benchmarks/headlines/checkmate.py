@@ -105,9 +105,9 @@ def run(options: Options) -> Report:
         limit = forward_share(network.make(1))
         found = largest(network.make, budget, limit)
         plain, ours = found.rows[:2]
-        factor, peak_gb = ours.batch / max(plain.batch, 1), (ours.peak_bytes or 0) / 1e9
+        factor, peak_gb = ours.size / max(plain.size, 1), (ours.peak_bytes or 0) / 1e9
         report.add(
-            *(name, plain.batch, ours.batch, f"{factor:.2f}", f"{peak_gb:.4g}", f"{100 * ours.overhead:.1f}"),
+            *(name, plain.size, ours.size, f"{factor:.2f}", f"{peak_gb:.4g}", f"{100 * ours.overhead:.1f}"),
             *(f"{100 * limit:.1f}", "" if network.theirs is None else network.theirs),
         )
     most = max(float(row[_COLUMNS.index("factor")]) for row in report.rows)

@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
 def _check_budgets(options: argparse.Namespace) -> None:
     """Refuse a budget that is none before the user's file is imported, which may take long."""
     budget, command = getattr(options, "budget", None), options.command
-    examples = {"fit": "60% (of the step as written), 24GB", "max-batch": "24GB"}
+    examples = {"fit": "60% (of the step as written), 24GB", "largest": "24GB", "max-batch": "24GB"}
     if command in ("plan", "measure") and options.strategy == "auto" and options.goal != "time":
         examples[command] = "60% (of the current peak), 8GiB"
     if budget is None and command in examples:
@@ -182,9 +182,9 @@ def _fit(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
     return rp.fit(problem.fn, *problem.args, **asked, **problem.options).report
 
 
-def _max_batch(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
-    asked = _asked(options, "budget", "multiple_of", "target", "cost", *_MOVES)
-    return rp.max_batch(problem.fn, lambda batch: make(batch).args, **asked, **problem.options)
+def _largest(problem: Problem, options: argparse.Namespace, make: Make) -> Shown:
+    asked = _asked(options, "budget", "dimension", "multiple_of", "target", "cost", *_MOVES)
+    return rp.largest(problem.fn, lambda size: make(size).args, **asked, **problem.options)
 
 
 def _compare(problem: Problem, options: argparse.Namespace, _: Make) -> Shown:
@@ -199,7 +199,8 @@ _COMMANDS: dict[str, tuple[Callable[[Problem, Any, Make], Shown], Kind]] = {
     "plan": (_plan, LOSS),
     "measure": (_measure, LOSS),
     "fit": (_fit, STEP),
-    "max-batch": (_max_batch, STEPS),
+    "largest": (_largest, STEPS),
+    "max-batch": (_largest, STEPS),
     "tradeoff": (_tradeoff, LOSS),
     "compare": (_compare, LOSS),
 }

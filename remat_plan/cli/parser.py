@@ -35,8 +35,8 @@ arguments for it. Shapes are enough; nothing is computed:
 
 It may also return a dict with argnums, has_aux, static_argnums or kwargs, as in remat_plan.plan.
 
-For `fit` and `max-batch` it returns a whole training step instead, in which remat_plan.mark marks what may be
-recomputed. For `max-batch` it takes one argument, the number of examples in a batch."""
+For `fit`, `max-batch` and `largest` it returns a whole training step instead, in which remat_plan.mark marks what may
+be recomputed. For the last two it takes one argument: the number of examples in a batch, or another size."""
 
 _EXAMPLES = """\
 examples:
@@ -99,6 +99,16 @@ In a program: `train_step = remat_plan.fit(train_step, state, batch, budget="24G
 
 Exit code 1 means that the budget cannot be met; the message names the smallest budget that can."""
 
+_AFTER_LARGEST = """\
+PATH.py:FUNCTION takes a size (the length of a sequence, pixels along a side, a number of layers) and returns the same
+as for `remat-plan fit`. Shapes are enough:
+
+    def step_of(length):
+        return train_step, (state, jax.ShapeDtypeStruct((1, length), "int32")), {"donate_argnums": 0}
+
+examples:
+    remat-plan largest train.py:step_of --budget 24GB --dimension sequence --multiple-of 1024"""
+
 _AFTER_MAX_BATCH = """\
 PATH.py:FUNCTION takes the number of examples in a batch and returns the same as for `remat-plan fit`. Shapes are
 enough:
@@ -144,7 +154,7 @@ def _count(least: int) -> Callable[[str], int]:
 _NAMES = {"metavar": "NAME,...", "type": _texts, "action": "extend"}
 _BUDGET = 'bytes (800MB, 8GiB), "device"'
 _PLANS = "plan measure"
-_PREDICT = "plan measure fit max-batch tradeoff compare"
+_PREDICT = "plan measure fit max-batch largest tradeoff compare"
 _REPORTS = f"analyze {_PREDICT}"
 
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -180,16 +190,19 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "metavar": "N", "type": _count(1), "default": 15, "help": "how many times to run both steps (default: 15)",
     }),
     ("fit", "--budget", {"metavar": "B", "help": f"{_BUDGET}, or a share of the current peak (60%%)"}),
-    ("max-batch", "--budget", {"metavar": "B", "help": f"{_BUDGET}, on one device"}),
-    ("max-batch", "--multiple-of", {
-        "metavar": "N", "type": _count(1), "default": 8, "help": "try multiples of this batch size (default: 8)",
+    ("max-batch largest", "--budget", {"metavar": "B", "help": f"{_BUDGET}, on one device"}),
+    ("largest", "--dimension", {
+        "metavar": "NAME", "default": "size", "help": "what the size is called: sequence, layers (default: size)",
+    }),
+    ("max-batch largest", "--multiple-of", {
+        "metavar": "N", "type": _count(1), "default": 8, "help": "try multiples of this size (default: 8)",
     }),
     ("compare", "--budget", {**_NAMES, "metavar": "B,...", "default": [], "help": "budgets (default: 75%%,50%%,25%%)"}),
     ("compare", "--strategy", {**_NAMES, "default": [], "help": "strategies, or `all` (default: auto)"}),
     ("tradeoff", "--points", {
         "metavar": "N", "type": _count(2), "default": 16, "help": "number of schedules (default: 16)",
     }),
-    ("plan fit max-batch tradeoff compare", "--target", {
+    ("plan fit max-batch largest tradeoff compare", "--target", {
         "metavar": "T", "help": 'the device to plan for, attached or not: "gpu:h100", "tpu:v5e:1x1"',
     }),
     (_PREDICT, "--cost", {
@@ -236,6 +249,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("measure", "plan, then time the plain and the planned step in turns", _AFTER_MEASURE, loss),
         ("fit", "what to recompute, to fit a whole training step into a budget", _AFTER_FIT, step),
         ("max-batch", "the largest batches of a training step that fit", _AFTER_MAX_BATCH, step),
+        ("largest", "the longest sequences, or another size, that fit", _AFTER_LARGEST, step),
         ("tradeoff", "peak memory against overhead, the whole curve", "", loss),
         ("compare", "several strategies and budgets side by side", f"{_AFTER_COMPARE}\n\n{strategies}", loss),
         ("strategies", "what each strategy does, where it comes from, when not to use it", "", ""),
@@ -250,4 +264,6 @@ def make_parser() -> argparse.ArgumentParser:
             if name in names.split():
                 command.add_argument(option, **settings)
         command.set_defaults(target=None)  # the attached device, where it is not an option
+        if name == "max-batch":
+            command.set_defaults(dimension="batch")
     return parser

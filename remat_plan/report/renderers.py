@@ -18,7 +18,7 @@ from remat_plan.results.evidence import Search
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Renderer
-from remat_plan.results.steps import BatchSizes, StepReport
+from remat_plan.results.steps import LargestSizes, StepReport
 
 
 def _renderer(
@@ -46,6 +46,6 @@ RENDERERS: dict[type, Renderer] = {
     Comparison: _renderer(curves.comparison_line, curves.comparison_table, curves.comparison_chart),
     Search: _renderer(curves.search_line, curves.search_table, curves.search_chart),
     StepReport: _renderer(steps.step_line, steps.step_table, steps.step_chart),
-    BatchSizes: _renderer(steps.batch_line, steps.batch_table, steps.batch_chart),
+    LargestSizes: _renderer(steps.sizes_line, steps.sizes_table, steps.sizes_chart),
     Measurement: _renderer(steps.measurement_line, steps.measurement_table, steps.measurement_chart),
 }

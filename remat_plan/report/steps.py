@@ -1,6 +1,6 @@
 """What is said of steps that run: of a fitted training step, of the largest batches of one, of what was measured.
 
-In: ``StepReport``, ``BatchSizes``, ``Measurement``. Out: for each a line, a ``Table`` and a chart.
+In: ``StepReport``, ``LargestSizes``, ``Measurement``. Out: for each a line, a ``Table`` and a chart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from remat_plan.report.curves import overhead_text
 from remat_plan.report.plans import best_overhead, overhead_fact
 from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of, peak_fact
 from remat_plan.results.measurement import Measurement
-from remat_plan.results.steps import BatchSize, BatchSizes, StepReport
+from remat_plan.results.steps import LargestSize, LargestSizes, StepReport
 from remat_plan.small.budget import format_bytes
 
 
@@ -86,44 +86,46 @@ def step_chart(report: StepReport) -> BarChart:
     )
 
 
-def batch_line(sizes: BatchSizes) -> str:
-    """Batch sizes for the debugger: ``48 plain; 192 at +4.0%, 320 at +19.0%``."""
-    planned = dict.fromkeys(f"{r.batch} at +{r.overhead:.1%}" for r in sizes.rows[1:] if r.batch > sizes.plain)
+def sizes_line(sizes: LargestSizes) -> str:
+    """Sizes for the debugger: ``48 plain; 192 at +4.0%, 320 at +19.0%``."""
+    planned = dict.fromkeys(f"{r.size} at +{r.overhead:.1%}" for r in sizes.rows[1:] if r.size > sizes.plain)
     told = f"{sizes.plain} plain; {', '.join(planned) or 'no more planned'}"
-    return f"<BatchSizes of {sizes.name} for {sizes.target}, budget {format_bytes(sizes.budget_bytes)}: {told}>"
+    return f"<LargestSizes of {sizes.name} for {sizes.target}, budget {format_bytes(sizes.budget_bytes)}: {told}>"
 
 
-def batch_table(sizes: BatchSizes) -> Table:
-    """The largest batch for each limit on overhead."""
+def sizes_table(sizes: LargestSizes) -> Table:
+    """The largest size for each limit on overhead."""
     lines = []
     for row in sizes.rows:
-        factor = f"{row.batch / sizes.plain:.2f} x" if sizes.plain else "-"
-        lines.append(Line((_limit(row), str(row.batch), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes))))
+        factor = f"{row.size / sizes.plain:.2f} x" if sizes.plain else "-"
+        lines.append(Line((_limit(row), str(row.size), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes))))
     return Table(
-        f"Largest batches of {sizes.name} for {sizes.target}, in multiples of {sizes.multiple_of}",
-        (Column("overhead allowed", flexible=True), *figures("batch", "of plain", "overhead", "peak")),
+        f"Largest {sizes.dimension} of {sizes.name} for {sizes.target}, in multiples of {sizes.multiple_of}",
+        (Column("overhead allowed", flexible=True), *figures(sizes.dimension, "of plain", "overhead", "peak")),
         tuple(lines),
         (Fact("budget", format_bytes(sizes.budget_bytes), None, f"asked for: {sizes.budget}"),),
         (f"peaks are compiled ({number_of(sizes.compiles, 'compile')}), overheads predicted",),
     )
 
 
-def _limit(row: BatchSize) -> str:
+def _limit(row: LargestSize) -> str:
     if row.limit is None:
         return "any"
     return f"{row.limit:.0%}" if row.limit else "none: the step as written"
 
 
-def batch_chart(sizes: BatchSizes) -> Chart:
-    """Batch sizes against overhead."""
-    overheads, batches = zip(*sorted({(row.overhead, row.batch) for row in sizes.rows}), strict=True)
-    told = [f"batch {batch}, overhead {overhead:.1%}" for overhead, batch in zip(overheads, batches, strict=True)]
+def sizes_chart(sizes: LargestSizes) -> Chart:
+    """Sizes against overhead."""
+    overheads, found = zip(*sorted({(row.overhead, row.size) for row in sizes.rows}), strict=True)
+    told = [
+        f"{sizes.dimension} {size}, overhead {overhead:.1%}" for overhead, size in zip(overheads, found, strict=True)
+    ]
     label = f"budget: {format_bytes(sizes.budget_bytes)}"
     return Chart(
-        f"Largest batches of {sizes.name} for {sizes.target}",
+        f"Largest {sizes.dimension} of {sizes.name} for {sizes.target}",
         overhead_axis("overhead (predicted)", overheads),
-        Axis.around("batch (examples)", batches, "{:g}".format),
-        (Series(label, Look(AFTER), overheads, batches, told),),
+        Axis.around(sizes.dimension, found, "{:g}".format),
+        (Series(label, Look(AFTER), overheads, found, told),),
     )
 
 

@@ -1,6 +1,6 @@
-"""What a training step needs: plain and fitted, by what it is for; and how large its batches may be.
+"""What a training step needs: plain and fitted, by what it is for; and how large a batch or a sequence may be.
 
-In: what the compiler counts of steps, and what their arguments are. Out: ``StepReport``, ``BatchSizes``: printed,
+In: what the compiler counts of steps, and what their arguments are. Out: ``StepReport``, ``LargestSizes``: printed,
 shown, drawn, stored as JSON.
 """
 
@@ -75,32 +75,33 @@ class StepReport(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSize:
-    """The largest batch within a limit on overhead.
+class LargestSize:
+    """The largest size within a limit on overhead.
 
     Attributes:
-        batch: the number of examples; 0 where not even the smallest batch fits.
+        size: of a batch, of a sequence; 0 where not even the smallest fits.
         peak_bytes: of the compiled step on one device; None for 0.
         overhead: recomputed seconds over plain seconds, by the evaluator.
         limit: the overhead that was allowed; 0 for the step as it is; None for any.
     """
 
-    batch: int
+    size: int
     peak_bytes: int | None
     overhead: float
     limit: float | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BatchSizes(Shown):
-    """How large a batch may be, by the overhead that is allowed.
+class LargestSizes(Shown):
+    """How large a batch or a sequence may be, by the overhead that is allowed.
 
     Attributes:
         name: of the user's function.
         target: the device.
         budget: as it was asked for.
         budget_bytes: in bytes on one device.
-        multiple_of: what batches are multiples of.
+        dimension: what it is the size of.
+        multiple_of: what sizes are multiples of.
         rows: one for each limit on overhead, the step as it is first.
         compiles: how often a step was compiled.
     """
@@ -109,16 +110,17 @@ class BatchSizes(Shown):
     target: str
     budget: str
     budget_bytes: int
+    dimension: str
     multiple_of: int
-    rows: tuple[BatchSize, ...]
+    rows: tuple[LargestSize, ...]
     compiles: int
 
     @property
     def plain(self) -> int:
-        """The largest batch of the step as it is."""
-        return self.rows[0].batch
+        """The largest size of the step as it is."""
+        return self.rows[0].size
 
     @property
     def largest(self) -> int:
-        """The largest batch of all."""
-        return max(row.batch for row in self.rows)
+        """The largest size of all."""
+        return max(row.size for row in self.rows)

@@ -66,6 +66,10 @@ class Measuring:
                        memory.total_bytes)  # fmt: skip
         return self._known[choice]
 
+    def knows(self, choice: Choice) -> bool:
+        """Whether a choice was compiled."""
+        return choice in self._known
+
     def allows(self, choice: Choice) -> bool:
         """Whether a choice, which may have been compiled for others, respects the constraints of the marks."""
         pairs = list(zip(self.marks, choice, strict=True))
@@ -106,7 +110,7 @@ def search_choices(measuring: Measuring, budget_bytes: int, rate: float, held_by
     ``rate`` is what a predicted byte is expected to come out at.
     """
     known = {choice: memory for choice, memory in measuring.known.now().items() if measuring.allows(choice)}
-    if not measuring.has_own_remat:  # the step as written is the one that recomputes nothing
+    if not measuring.has_own_remat and measuring.knows(measuring.written):  # which is the one that recomputes nothing
         known[measuring.plain] = measuring.as_written
     left = most_compiles(measuring.target) - 1
     driver = Driver(measuring.marks, measuring.compile, held_bytes, rate, known, left=left)

@@ -122,8 +122,12 @@ def test_max_batch(run, folder):
     (folder / "step.py").write_text(STEP)
     code, out, _ = run("max-batch", "step.py:step", "--budget", "2MB", "--multiple-of", "128", "--json", "sizes.json")
     assert code == 0
-    batches = [row["batch"] for row in json.loads((folder / "sizes.json").read_text())["rows"]]
+    batches = [row["size"] for row in json.loads((folder / "sizes.json").read_text())["rows"]]
     assert 0 < batches[0] < batches[-1]
+    assert all(str(batch) in out for batch in batches)
+    code, out, _ = run("largest", "step.py:step", "--budget", "2MB", "--multiple-of", "128", "--dimension", "examples")
+    assert code == 0
+    assert "Largest examples" in out
     assert all(str(batch) in out for batch in batches)
 
 
@@ -383,7 +387,7 @@ def test_what_may_go_to_the_host_of_a_step_is_handed_on(run, folder, monkeypatch
         raise module.InputError("far enough")
 
     monkeypatch.setattr(module.rp, "fit", stop)
-    monkeypatch.setattr(module.rp, "max_batch", stop)
+    monkeypatch.setattr(module.rp, "largest", stop)
     given = "--budget", "24GB", "--may-offload", "hidden,stream", "--host-budget", "64GB"
     run("fit", "steps.py:step", *given)
     run("max-batch", "steps.py:step", *given)
@@ -402,7 +406,7 @@ def test_what_may_go_to_the_host_of_a_step_is_handed_on(run, folder, monkeypatch
     ],
 )
 def test_bytes_of_the_host_are_checked_before_the_file_is_read(run, asked, told):
-    for command in ("plan", "measure", "fit", "max-batch", "compare", "tradeoff"):
+    for command in ("plan", "measure", "fit", "max-batch", "largest", "compare", "tradeoff"):
         budget = [] if command == "tradeoff" else ["--budget", "60%"]
         code, out, err = run(command, "absent.py:problem", *budget, *asked)
         assert (code, out) == (2, "")

@@ -1,17 +1,21 @@
-"""The largest batches that fit: compiled, in order, and no larger one does."""
+"""The largest batches, sequences and models that fit: compiled, in order, and no larger one does."""
 
 import functools
 import json
+import math
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import remat_plan as rp
 from benchmarks.models import small
 from remat_plan.clock import store
 from remat_plan.cost.hardware import hardware_for
+from remat_plan.training.sizes import where_met
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 
@@ -53,11 +57,11 @@ def test_every_batch_fits_and_is_as_large_as_its_limit_allows():
     sizes = found(overheads=(0.1, 0.3), layers=6)
     assert [row.limit for row in sizes.rows] == [0.0, 0.1, 0.3, None]
     assert sizes.compiles <= 25
-    batches = [row.batch for row in sizes.rows]
+    batches = [row.size for row in sizes.rows]
     assert batches == sorted(batches)
     assert sizes.plain < sizes.largest
     for row in sizes.rows:
-        assert row.batch % UNIT == 0
+        assert row.size % UNIT == 0
         assert row.peak_bytes <= sizes.budget_bytes
         assert row.limit is None or row.overhead <= row.limit
 
@@ -113,7 +117,7 @@ def test_limits_on_overhead_go_by_measured_rates_where_asked(monkeypatch, tmp_pa
     assert not asked
     measured = search(step_with(rp.remat), make, cost="measured")
     assert len(asked) == 1
-    assert table.rows[1].batch < measured.rows[1].batch
+    assert table.rows[1].size < measured.rows[1].size
     assert measured.rows[1].overhead <= 0
 
 
@@ -124,6 +128,50 @@ def test_nothing_fits():
     assert "no more planned" in repr(sizes)
 
 
+def test_scores_grow_as_the_square_of_a_sequence():
+    def attend(w, x):
+        for _ in range(4):
+            x = x + jax.nn.softmax(x @ w @ x.T) @ x
+        return jnp.mean(x**2)
+
+    def train_step(w, x):
+        return w - jax.grad(rp.mark(attend))(w, x)
+
+    def of_length(length):
+        return f32(WIDTH, WIDTH), f32(length, WIDTH)
+
+    found = rp.largest(
+        train_step, of_length, budget="16MB", dimension="sequence", multiple_of=UNIT, overheads=(), donate_argnums=0
+    )
+    assert found.compiles <= 12
+    assert found.rows[-1].peak_bytes <= found.budget_bytes
+    assert found.largest > 1.5 * found.plain
+    longer = compile_memory(train_step, of_length(found.plain + UNIT), resolve(None), donate_argnums=(0,))
+    assert found.rows[0].peak_bytes <= found.budget_bytes < longer.total_bytes
+    assert str(found).startswith("Largest sequence of train_step for cpu, in multiples of 128")
+
+
+@pytest.mark.slow
+def test_a_model_may_have_more_layers():
+    def of_depth(layers):
+        return make_args(4 * UNIT, layers)
+
+    found = rp.largest(step_with(rp.remat), of_depth, budget="4MB", dimension="layers", multiple_of=2, overheads=())
+    assert 0 < found.plain < found.largest
+    assert found.dimension == "layers"
+
+
+@given(st.lists(st.integers(1, 10**4), min_size=3, max_size=6, unique=True), st.floats(1e-3, 10), st.floats(0, 1e5))
+def test_a_parabola_is_met_where_it_meets_the_budget(sizes, bend, slope):
+    peaks = {n: 1e6 + slope * n + bend * n * n for n in sizes}
+    goal = 5000
+    assert where_met(peaks, 1e6 + slope * goal + bend * goal**2) == pytest.approx(goal, rel=1e-3)
+
+
+def test_peaks_that_do_not_grow_are_never_met():
+    assert where_met({1: 5.0, 2: 5.0, 4: 4.0}, 10.0) == math.inf
+
+
 def test_sizes_are_shown():
     sizes = found()
     text = str(sizes)
@@ -132,7 +180,7 @@ def test_sizes_are_shown():
     assert f"{sizes.plain} plain; " in repr(sizes)
     assert "<td" in sizes._repr_html_()
     assert "batch" in sizes.plot().get_ylabel()
-    assert json.loads(sizes.to_json())["rows"][0]["batch"] == sizes.plain
+    assert json.loads(sizes.to_json())["rows"][0]["size"] == sizes.plain
 
 
 @pytest.mark.parametrize(
@@ -140,12 +188,13 @@ def test_sizes_are_shown():
     [
         ({"budget": "50%"}, ValueError, "a share has no meaning"),
         ({"cost": "guessed"}, ValueError, "cost='guessed'"),
+        ({"dimension": ""}, ValueError, "dimension='': say what the size is called"),
         ({"multiple_of": 0}, ValueError, "multiple_of=0: give a positive integer"),
-        ({"make_args": 8}, TypeError, r"rp\.max_batch needs two functions"),
+        ({"make_args": 8}, TypeError, r"rp\.largest needs two functions"),
         ({"train_step": step_with(lambda f: f)}, ValueError, r"no gradient is taken through a marked function"),
     ],
 )
 def test_bad_arguments(changes, error, text):
     given = {"train_step": step_with(rp.remat), "make_args": make_args, "budget": "8MB", **changes}
     with pytest.raises(error, match=text):
-        rp.max_batch(given.pop("train_step"), given.pop("make_args"), **given)
+        rp.largest(given.pop("train_step"), given.pop("make_args"), **given)
