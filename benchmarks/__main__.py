@@ -10,6 +10,7 @@ from benchmarks.architectures.table import ARCHITECTURES
 from benchmarks.authors import AUTHORS, SIZES
 from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
+from benchmarks.longest import ATTENTIONS
 from benchmarks.models import MODELS
 from benchmarks.offload import PLACES as OFFLOADED
 from benchmarks.packages import PACKAGES
@@ -25,6 +26,7 @@ _MODULES |= {"fit": "benchmarks.fit", "devices": "benchmarks.devices", "time": "
 _MODULES |= {"peaks": "benchmarks.peaks", "overheads": "benchmarks.overheads", "headlines": "benchmarks.headlines"}
 _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "benchmarks.architectures.table"}
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
+_MODULES |= {"longest": "benchmarks.longest"}
 _MODULES |= {"split": "benchmarks.split", "offload": "benchmarks.offload", "gpu": "benchmarks.gpu.table"}
 _MODULES |= {"predict": "benchmarks.predict", "summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
@@ -67,6 +69,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  (--models, --targets, --timeout; hours; needs the extras cuda12 and tpu)
   offload        scanned models by hand and planned, with the host's memory and without
                  (--models, --targets; hours; needs the extras cuda12 and tpu)
+  longest        the longest sequence that Llama 3 8B trains on one H100 or H200, by hand and planned (--models: scores,
+                 flash; --targets; hours; needs the extra cuda12)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
@@ -74,8 +78,9 @@ Nothing but `gradients`, `loops`, `devices`, `time` and `packages` runs a model:
 read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
-machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split` and
-`offload` keep theirs in JSON beside the tables and make only what is missing: delete a line to make it again.
+machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split`,
+`offload` and `longest` keep theirs in JSON beside the tables and make only what is missing: delete a line to make it
+again.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -94,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
     known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES, "architectures": ARCHITECTURES}
-    known |= {"split": PLACES, "offload": OFFLOADED}
+    known |= {"split": PLACES, "offload": OFFLOADED, "longest": ATTENTIONS}
     parser.add_argument("--models", nargs="+", default=(), metavar="model",
                         choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
                         help=f"only these: {', '.join(MODELS)}; "
