@@ -39,8 +39,9 @@ _UNIT = 2048
 _COLUMNS = tuple(
     "target|attention|planned|by hand, tokens|ours, tokens|factor|peak|overhead %|compiles|minutes".split("|")
 )
-_INTRO = """The longest sequence whose compiled step fits in the device's memory less 5 % (`budget="device"`). By hand: each layer in `jax.checkpoint`. Ours: `rp.largest` of the same step, any overhead allowed: predicted, over the
-step without recomputation. Llama 3 8B in bfloat16, 32 scanned layers, a vocabulary of 128,256, one sequence, gradient
+_INTRO = """The longest sequence whose compiled step fits in the device's memory less 5 % (`budget="device"`). By hand:
+each layer in `jax.checkpoint`. Ours: `rp.largest` of the same step, any overhead allowed: predicted, over the step
+without recomputation. Llama 3 8B in bfloat16, 32 scanned layers, a vocabulary of 128,256, one sequence, gradient
 descent in place. Scores: `jax.nn.dot_product_attention` as XLA has it; flash: Pallas."""
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
