@@ -69,6 +69,7 @@ class CompiledMemory:
         alias_bytes: outputs that live in donated arguments.
         temp_bytes: temporaries.
         host_temp_bytes: temporaries in host memory, that is, what was offloaded.
+        host_held_bytes: arguments and results in host memory, those in the place of others counted once.
         compile_seconds: time spent in XLA, lowering excluded.
         flops: XLA's count for the program, a loop's body counted once; None where the backend gives none.
         seconds: of one run, as the text of the module tells; None where it was not asked for, or does not tell.
@@ -88,7 +89,13 @@ class CompiledMemory:
     flops: float | None
     seconds: float | None = None
     over_device_memory: bool = False
+    host_held_bytes: int = 0
     executable: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def host_bytes(self) -> int:
+        """All that is in host memory."""
+        return self.host_temp_bytes + self.host_held_bytes
 
 
 def compiler_options(target: Target | None = None) -> dict[str, str]:
@@ -223,6 +230,7 @@ def _compile(
         flops=_flops(compiled.cost_analysis()),
         seconds=None if hardware is None else _seconds(compiled, stats.temp_size_in_bytes, target, hardware),
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
+        host_held_bytes=_held_bytes(stats, "host_"),
         executable=compiled,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)
@@ -243,8 +251,13 @@ def _total_bytes(stats: Any, platform: str, traced: Any) -> int:
     if platform == "tpu":
         return stats.peak_memory_in_bytes
     constants = sum(getattr(value, "nbytes", 0) for value in _compat.open_jaxpr(traced.jaxpr)[1])
-    own = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    return own + stats.temp_size_in_bytes + constants
+    return _held_bytes(stats) + stats.temp_size_in_bytes + constants
+
+
+def _held_bytes(stats: Any, memory: str = "") -> int:
+    """Arguments and results, those in the place of others counted once."""
+    given, made, shared = (getattr(stats, f"{memory}{what}_size_in_bytes") for what in ("argument", "output", "alias"))
+    return given + made - shared
 
 
 def _flops(analysis: Any) -> float | None:

@@ -20,6 +20,17 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from remat_plan.verify.targets import Target, resolve
 
+DEVICE, HOST = "device", "pinned_host"
+"""JAX's names of the memory of a device, and of its host's."""
+
+
+def in_memory(leaf: Any, memory: str, target: Target) -> Sharding:
+    """The sharding of an array, or of the type of one, in a memory of a target."""
+    sharding = getattr(leaf, "sharding", None)
+    if isinstance(sharding, Sharding):
+        return sharding.with_memory_kind(memory)
+    return SingleDeviceSharding(target.device, memory_kind=memory)
+
 
 def place(args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
     """Make every array leaf an aval, with a sharding where JAX would else compile for another device."""
@@ -40,11 +51,11 @@ def place_shardings(shardings: Any, target: Target) -> Any:
 
 
 def device_bytes(tree: Any) -> int:
-    """Bytes of the array leaves of a tree on one device."""
+    """Bytes of the array leaves of a tree on one device, without those in its host's memory."""
     total = 0
     for leaf in jax.tree.leaves(tree):
-        if _is_aval(leaf):
-            sharding = getattr(leaf, "sharding", None)
+        sharding = getattr(leaf, "sharding", None)
+        if _is_aval(leaf) and getattr(sharding, "memory_kind", None) != HOST:
             shape = sharding.shard_shape(leaf.shape) if isinstance(sharding, Sharding) else leaf.shape
             total += math.prod(shape) * leaf.dtype.itemsize
     return total
@@ -65,8 +76,8 @@ def _placed(leaf: Any, default: Sharding | None, target: Target) -> Any:
     sharding = default
     if _spans_devices(leaf):
         sharding = _moved(leaf.sharding, target)
-    elif getattr(getattr(leaf, "sharding", None), "memory_kind", None) == "pinned_host":
-        sharding = SingleDeviceSharding(target.device, memory_kind="pinned_host")
+    elif getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST:
+        sharding = SingleDeviceSharding(target.device, memory_kind=HOST)
     weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
@@ -92,6 +103,6 @@ def _moved(sharding: Sharding, target: Target) -> Sharding:
         )
     mesh = sharding.mesh
     chosen = np.array(target.devices[:count]).reshape(tuple(mesh.shape.values()))
-    kind = "pinned_host" if sharding.memory_kind == "pinned_host" else None
+    kind = HOST if sharding.memory_kind == HOST else None
     moved = Mesh(chosen, mesh.axis_names, axis_types=mesh.axis_types)
     return NamedSharding(moved, sharding.spec, memory_kind=kind)
