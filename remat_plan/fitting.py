@@ -108,10 +108,37 @@ class FittedStep(Generic[P, R]):
         return result
 
     @door
+    def put(self, *args: Any) -> tuple[Any, ...]:
+        """Return arguments of a call where the step has them: state that stays on the host (``offload=True``) is moved.
+
+        A call does that too, but then both copies are there as long as you hold the old one. JAX's functions take no
+        arrays of both memories at once: what you read of the state between steps, move first (``jax.device_put``).
+
+        Example:
+            >>> import jax, jax.numpy as jnp, optax, remat_plan as rp
+            >>> def step(w, state, x):
+            ...     gradient = jax.grad(rp.mark(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2)))(w, x)
+            ...     updates, state = optax.sgd(1e-2, momentum=0.9).update(gradient, state)
+            ...     return w + updates, state
+            >>> w, x = jnp.ones((64, 64)), jnp.ones((256, 64))
+            >>> args = w, optax.sgd(1e-2, momentum=0.9).init(w), x
+            >>> fitted = rp.fit(step, *args, budget="100%", donate_argnums=(0, 1), offload=True)
+            >>> w, state, x = fitted.put(*args)
+        """
+        running, call, function = self._fit_of(args, {})
+        if function is not None:
+            return args  # modules stay as they are: the first call moves their state
+        arrays = running.found.step.put(call.arrays, self._target)
+        return tuple(
+            split.joined(part, i in call.settings.static_argnums)
+            for i, (split, part) in enumerate(zip(call.splits, arrays, strict=True))
+        )
+
+    @door
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lower the jitted step, as ``jax.jit(fn).lower`` does."""
         running, call, _ = self._fit_of(args, kwargs)
-        return running.jitted.lower(*call.arrays)
+        return running.jitted.lower(*running.found.step.hosting(call.arrays, self._target))
 
     def __repr__(self) -> str:
         return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
@@ -143,7 +170,8 @@ class FittedStep(Generic[P, R]):
         with self._fitting:
             if (known := self._known(call)) is not None:
                 return known
-            step, alike = call.step(), self._found.get(call.kind, ())
+            hosted = frozenset() if self._first is None else self._first.step.hosted
+            step, alike = call.step(hosted), self._found.get(call.kind, ())
             found = None
             if self._first is not None:
                 last = (alike or next(iter(self._found.latest_first()))[1])[0]
@@ -233,7 +261,8 @@ def fit(
         static_argnums, static_argnames, in_shardings, out_shardings, compiler_options: as in ``jax.jit``. The options
             that plans need (``rp.compiler_options``) are added.
         offload, may_offload, host_budget: as in ``plan``, for all marks that say nothing else; so much of the host's
-            memory they share equally.
+            memory they share equally. ``offload=True`` also leaves the optimizer's state on the host, if it is donated
+            and the step is over the budget or slower without: calls return it there (see ``FittedStep.put``).
         target: the device to plan for, attached or not, such as ``"gpu:h100"``.
         cost, progress: as in ``plan``.
 

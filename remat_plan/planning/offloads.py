@@ -29,7 +29,7 @@ from remat_plan.graph.uses import Borders
 from remat_plan.planning.limits import Limits
 from remat_plan.planning.saving import read_values
 
-_LEAST_SHARE = 1 / 64
+LEAST_SHARE = 1 / 64
 """Values smaller than this share of the largest one stay on the device: each transfer has to be started."""
 
 
@@ -102,4 +102,4 @@ def _kept(borders: Borders, segment: Segment) -> list[int]:
     given = [v for v in graph.carried if v in reads]
     made = [v for v in segment.saved if v not in given and not communicates(graph.ops[graph.values[v].producer].eqn)]
     sizes = {v: graph.values[v].size_bytes for v in (*given, *made) if hasattr(graph.values[v].aval, "shape")}
-    return [v for v, size in sizes.items() if size > 0 and size >= _LEAST_SHARE * max(sizes.values())]
+    return [v for v, size in sizes.items() if size > 0 and size >= LEAST_SHARE * max(sizes.values())]

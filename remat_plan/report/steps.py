@@ -34,13 +34,13 @@ def step_table(report: StepReport) -> Table:
         return Line((label, format_bytes(before), format_bytes(after), remark), indent)
 
     arguments = (
-        ("parameters and state of the model", report.parameter_bytes),
-        ("optimizer state", report.optimizer_bytes),
-        ("batch, other arguments", report.batch_bytes),
+        ("parameters and state of the model", report.parameter_bytes, 0),
+        ("optimizer state", report.optimizer_bytes, report.hosted_bytes),
+        ("batch, other arguments", report.batch_bytes, 0),
     )
     lines = (
         line("arguments that are read", plain.argument_bytes, planned.argument_bytes),
-        *(line(label, size, size, indent=1) for label, size in arguments if size),
+        *(line(label, size, size - hosted, indent=1) for label, size, hosted in arguments if size),
         line("outputs (not donated)", plain.result_bytes, planned.result_bytes),
         line("temporaries", plain.temporary_bytes, planned.temporary_bytes),
         line("peak", plain.peak_bytes, planned.peak_bytes, "the sum of these"),

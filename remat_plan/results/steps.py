@@ -49,6 +49,7 @@ class StepReport(Shown):
         gradient_bytes: of their gradients.
         optimizer_bytes: of the optimizer's state.
         batch_bytes: of all other arguments.
+        hosted_bytes: of the optimizer's state, what the fitted step leaves in the host's memory.
         overhead: recomputed seconds over plain seconds of the marked functions, by the evaluator.
         compiled_overhead: seconds of the whole step as fitted over those of the step as written, less one, by the
             modules that XLA made of both (see ``Plan.compiled_overhead``); None where they do not tell.
@@ -72,6 +73,7 @@ class StepReport(Shown):
     marks: int
     compiles: int
     notes: tuple[str, ...] = ()
+    hosted_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

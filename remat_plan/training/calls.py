@@ -9,7 +9,7 @@ they are spelt: what a compiled step returns is not spelt as what it was given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from remat_plan.graph.call import struct_of
 from remat_plan.small.recent import key_of
 from remat_plan.training.settings import Settings
 from remat_plan.training.step import Split, TrainingStep
+from remat_plan.verify.place import DEVICE
 
 _MOST_CHANGES = 3
 """So many changes are named; the others are counted."""
@@ -91,9 +92,16 @@ class StepCall:
         """Whether it can be run: no array is a shape only."""
         return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.leaves)
 
-    def step(self) -> TrainingStep:
-        """The step on arguments of these shapes; ``in_shardings`` become part of them."""
-        structs = _with_shardings(jax.tree.map(struct_of, self.arrays), self.settings.in_shardings)
+    def step(self, hosted: Collection[int] = ()) -> TrainingStep:
+        """The step on arguments of these shapes; ``in_shardings`` become part of them.
+
+        ``hosted`` are leaves that an earlier step has put on the host: this one is to say itself where they are.
+        """
+        leaves, tree = jax.tree.flatten(jax.tree.map(struct_of, self.arrays))
+        for n, leaf in enumerate(leaves):
+            if n in hosted and leaf.sharding is not None:
+                leaves[n] = leaf.update(sharding=leaf.sharding.with_memory_kind(DEVICE))
+        structs = _with_shardings(jax.tree.unflatten(tree, leaves), self.settings.in_shardings)
         return TrainingStep(self.fn, self.settings, self.splits, structs, self.is_traced)
 
     def paths(self) -> list[str]:

@@ -36,12 +36,14 @@ from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
 from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
+from remat_plan.training.on_host import hosted_bytes, search_with_state
 from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trace import Arguments, largest_outside, no_mark, sort_arguments
 from remat_plan.verify.compile import CompiledMemory
+from remat_plan.verify.place import DEVICE, HOST
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
@@ -134,15 +136,19 @@ def fit_step(
     written_bytes = measuring.as_written.total_bytes
     check_opaque(opaque, budget, written_bytes)
     budget_bytes = budget.resolve(written_bytes, target.device_memory_bytes)
-    found = search_step(measuring, budget_bytes)
+    without, found = measuring, search_step(measuring, budget_bytes)
+    measuring, found, note = search_with_state(
+        measuring, found, budget_bytes, lambda step: find_marks(step, target, progress, cost)[0]
+    )
     if not found.fits:
-        raise _below(measuring, found, budget_bytes)
-    report = _report(measuring, sort_arguments(trace, step.structs), found, budget, budget_bytes)
+        raise _below(measuring, found, budget_bytes, written_bytes)
+    arguments = sort_arguments(trace, step.structs)
+    report = _report(measuring, without, arguments, found, budget, budget_bytes, note)
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
               report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
     pairs = zip(measuring.marks, found.choice, strict=True)
     plans = tuple(_plan(mark, mark.known(schedule), report, started) for mark, schedule in pairs)
-    return Found(step, measuring.trial(found.choice), report, plans, found.memory.executable)
+    return Found(measuring.step, measuring.trial(found.choice), report, plans, found.memory.executable)
 
 
 def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) -> Found | None:
@@ -152,6 +158,7 @@ def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) 
     Inside a trace it is not known where arrays lie that the other step has on several devices: nothing is compiled.
     ``known`` is the same user's step, fitted for arguments that differ in type or place.
     """
+    step = replace(step, hosted=known.step.hosted)
     sites, _ = find_sites(step.trace)
     if not target.attached or not known.trial.runs(sites):
         return None
@@ -170,25 +177,37 @@ def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) 
     target = attached(report.target, "this step")
     check_arrays(jax.tree.leaves(values), "step.measure")
 
-    def arguments() -> list[Any]:
+    def arguments(memory: str) -> list[Any]:
         donated = step.settings.donate_argnums
-        return [jax.tree.map(jnp.copy, v) if i in donated else v for i, v in enumerate(values)]
+        copies = [jax.tree.map(jnp.copy, v) if i in donated else v for i, v in enumerate(values)]
+        return step.put(copies, target, memory)
 
-    written = step.jitted(Trial(found.trial.sites, [WRITTEN] * len(found.trial.sites)))
-    runs = Run(written, arguments), Run(jitted, arguments)
+    on_device = replace(step, hosted=frozenset())
+    written = on_device.jitted(Trial(found.trial.sites, [WRITTEN] * len(found.trial.sites)))
+    runs = Run(written, lambda: arguments(DEVICE)), Run(jitted, lambda: arguments(HOST))
     return measure_runs(f"step {report.name}", runs, target, rounds, report.overhead)
 
 
-def _report(measuring: Measuring, arguments: Arguments, found: Fitted, budget: Budget, budget_bytes: int) -> StepReport:
-    marks, step, written = measuring.marks, measuring.step, measuring.as_written
-    notes = []
+def _report(
+    measuring: Measuring,
+    without: Measuring,
+    arguments: Arguments,
+    found: Fitted,
+    budget: Budget,
+    budget_bytes: int,
+    note: str | None,
+) -> StepReport:
+    """The report of what was found by ``measuring``; ``without`` is the step with nothing of its arguments moved."""
+    marks, step, written = measuring.marks, measuring.step, without.as_written
+    compiles = measuring.compiles + (0 if without is measuring else without.compiles)
+    notes = [] if note is None else [note]
     slices = _slices(written, arguments, budget_bytes)
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
         notes.append(
             f"gradient accumulation over {slices} slices of the batch, rp.accumulate(..., {slices}), is expected to "
             "fit without recomputing anything"
         )
-    if all(map(is_written, found.choice)):
+    if all(map(is_written, found.choice)) and not step.hosted:
         notes.append("the step as written is within the budget and stays unchanged")
     else:
         notes += dict.fromkeys(note for mark in marks for note in effect_notes(mark.judge.program.graph))
@@ -202,10 +221,11 @@ def _report(measuring: Measuring, arguments: Arguments, found: Fitted, budget: B
         plain=_bytes(written, level_bytes(marks, measuring.plain)),
         planned=_bytes(found.memory, level_bytes(marks, found.choice)),
         **asdict(arguments),
+        hosted_bytes=hosted_bytes(step),
         overhead=overhead(marks, found.choice),
         compiled_overhead=_compiled_overhead(written, found.memory),
         marks=len(marks),
-        compiles=measuring.compiles,
+        compiles=compiles,
         notes=tuple(notes),
     )
 
@@ -237,7 +257,7 @@ def _bytes(memory: CompiledMemory, level: int) -> StepBytes:
         donated_bytes=memory.alias_bytes,
         temporary_bytes=memory.total_bytes - held_bytes(memory),
         activation_bytes=level,
-        host_bytes=memory.host_temp_bytes,
+        host_bytes=memory.host_bytes,
     )
 
 
@@ -266,17 +286,19 @@ def _plan(mark: Mark, schedule: Schedule, report: StepReport, started: float) ->
     )
 
 
-def _below(measuring: Measuring, found: Fitted, budget_bytes: int) -> BudgetError:
+def _below(measuring: Measuring, found: Fitted, budget_bytes: int, present: int) -> BudgetError:
     mark = measuring.marks[0]
     graph, timeline = mark.judge.program.graph, mark.judge.timeline(mark.known(found.choice[0]))
     held = f"The step holds {format_bytes(held_bytes(found.memory))} from beginning to end"
+    if measuring.step.hosted:
+        held += f", beside {format_bytes(hosted_bytes(measuring.step))} of its state in the host's memory"
     where = _outside(measuring, found)
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
     if not any(_is_loss(mark) for mark in measuring.marks):
         advice = _LARGER_MARKS + advice
     if measuring.step.is_traced and len(measuring.target.devices) > 1:
         advice = _TRACED_ADVICE + advice
-    least, present = found.memory.total_bytes, measuring.as_written.total_bytes
+    least = found.memory.total_bytes
     return below_minimum(graph, timeline, least, budget_bytes, present, True, mark.judge.device, advice, held, where)
 
 

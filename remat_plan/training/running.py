@@ -39,7 +39,14 @@ class Running:
         """
         moves = self.executable is not None
         places = zip(call.leaves, self.placed, strict=True)
-        return call.is_traced or all(lies_as(leaf, sharding, moves) for leaf, sharding in places)
+        pairs = [(x, self._beside(x, s) if n in self.found.step.hosted else s) for n, (x, s) in enumerate(places)]
+        return call.is_traced or all(lies_as(leaf, sharding, moves) for leaf, sharding in pairs)
+
+    def _beside(self, leaf: Any, sharding: Sharding | None) -> Sharding | None:
+        """The sharding that is expected of what is to be on the host, in the memory in which it is now."""
+        own = sharding_of(leaf)
+        kind = None if own is None else own.memory_kind
+        return sharding if sharding is None or kind is None else sharding.with_memory_kind(kind)
 
     def compile(self, call: StepCall) -> None:
         """Compile the step for the arrays of a call, if that was not done and they can be run here."""
@@ -55,7 +62,7 @@ class Running:
         else:
             self.compile(call)
             run = self.jitted if self.executable is None else self.executable
-        return self.found.step.result(self.found.trial, run(*call.arrays))
+        return self.found.step.result(self.found.trial, run(*self.found.step.put(call.arrays, self._target)))
 
     def _use(self, executable: Any, call: StepCall) -> None:
         """Run a compiled step; what it does not read may come from where it lay."""

@@ -44,7 +44,7 @@ class Measuring:
         leaves, tree = jax.tree.flatten(step.structs)
         programs = tuple(mark.judge.identity for mark in marks)
         actions = tuple(mark.request.constraints.allowed_actions for mark in marks)
-        told = step.settings.donate_argnums, target.name, target.platform, actions
+        told = step.settings.donate_argnums, target.name, target.platform, actions, step.hosted
         self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
         self._known: dict[Choice, CompiledMemory] = {}
         self._trials: dict[Choice, Trial] = {}

@@ -14,12 +14,15 @@ from typing import Any
 import jax
 from jax.sharding import Sharding
 
+from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware
+from remat_plan.graph.call import struct_of
 from remat_plan.graph.frameworks import sort_leaves
 from remat_plan.traced.marks import MarkRunner, running_marks
 from remat_plan.training.settings import Settings
+from remat_plan.training.update import streaming
 from remat_plan.verify.compile import CompiledMemory, compile_memory, compile_to_run, compiler_options
-from remat_plan.verify.place import place_shardings
+from remat_plan.verify.place import HOST, in_memory, place_shardings
 from remat_plan.verify.targets import Target
 
 
@@ -59,6 +62,7 @@ class TrainingStep:
     Attributes:
         splits, structs: its arguments without their arrays; shapes, dtypes and shardings of these, a pytree for each.
         is_traced: whether it is called inside a trace, where shardings along automatic axes cannot be seen.
+        hosted: which leaves of its arguments, and what it returns in their place, are in the host's memory.
     """
 
     fn: Callable[..., Any]
@@ -66,6 +70,7 @@ class TrainingStep:
     splits: tuple[Split, ...]
     structs: tuple[Any, ...]
     is_traced: bool = False
+    hosted: frozenset[int] = frozenset()
     _outputs: dict[Any, Split] = field(default_factory=dict)
 
     @property
@@ -92,14 +97,15 @@ class TrainingStep:
                 self._outputs[runner], results = Split.of(self.fn(*args))
             return results
 
+        run = streaming(step, self.structs, self.hosted) if self.hosted else step
         told: dict[str, Any] = {"donate_argnums": self.settings.donate_argnums}
-        if self.settings.in_shardings is not None and shardings:
-            told["in_shardings"] = self.settings.in_shardings
+        if (given := self.settings.in_shardings) is not None and shardings:
+            told["in_shardings"] = self._in_shardings(given)
         if (out := self.settings.out_shardings) is not None:
             told["out_shardings"] = out if target is None else place_shardings(out, target)
         needed = compiler_options(target) if target is None or target.attached else {}
         options = {**needed, **self.settings.compiler_options}
-        return jax.jit(step, compiler_options=None if nested else options or None, **told)
+        return jax.jit(run, compiler_options=None if nested else options or None, **told)
 
     def trace(self, runner: MarkRunner) -> Any:
         return self.jitted(runner, shardings=False).trace(*self.structs)
@@ -107,13 +113,37 @@ class TrainingStep:
     def compile(self, runner: MarkRunner, target: Target, hardware: Hardware) -> CompiledMemory:
         """Compile the step for a target with such rates and return what memory it needs, and its seconds."""
         step, more = self.jitted(runner, target, shardings=False), self.settings.compiler_options
-        return compile_memory(
-            step, self.structs, target, compiler_options=more, hardware=hardware, keep_executable=True
-        )
+        structs = self.hosting(self.structs, target)
+        return compile_memory(step, structs, target, compiler_options=more, hardware=hardware, keep_executable=True)
 
     def compile_to_run(self, runner: MarkRunner, arrays: Any, target: Target) -> CompiledMemory:
         """Compile the step as it will run, for the arrays of a call where they are."""
-        return compile_to_run(self.jitted(runner), arrays, target)
+        return compile_to_run(self.jitted(runner), self.hosting(arrays, target), target)
+
+    def put(self, arrays: Any, target: Target, memory: str = HOST) -> Any:
+        """The arrays of a call, those that are hosted moved to a memory where they are in another."""
+        leaves, tree = jax.tree.flatten(arrays)
+        for n in self.hosted:
+            leaf, sharding = leaves[n], in_memory(leaves[n], memory, target)
+            if not _compat.is_tracer(leaf) and getattr(leaf, "sharding", None) != sharding:
+                leaves[n] = jax.device_put(leaf, sharding)
+        return jax.tree.unflatten(tree, leaves)
+
+    def hosting(self, arrays: Any, target: Target) -> Any:
+        """The arrays of a call, or their types, with the types on the host of those that are hosted."""
+        leaves, tree = jax.tree.flatten(arrays)
+        for n in self.hosted:
+            leaves[n] = struct_of(leaves[n]).update(sharding=in_memory(leaves[n], HOST, target))
+        return jax.tree.unflatten(tree, leaves)
+
+    def _in_shardings(self, given: Any) -> Any:
+        """The user's ``in_shardings`` for where arrays lie."""
+        if not self.hosted:
+            return given
+        leaves, tree = jax.tree.flatten(self.structs)
+        shardings = [x.sharding for x in leaves]
+        found = [s.with_memory_kind(HOST) if s and n in self.hosted else s for n, s in enumerate(shardings)]
+        return jax.tree.unflatten(tree, found)
 
     def result(self, runner: MarkRunner, arrays: Any) -> Any:
         """What the user's step returns, of what the jitted one did."""
