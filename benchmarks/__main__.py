@@ -12,7 +12,7 @@ from benchmarks.common import RESULTS, Options
 from benchmarks.headlines import HEADLINES
 from benchmarks.longest import ATTENTIONS
 from benchmarks.models import MODELS
-from benchmarks.offload import PLACES as OFFLOADED
+from benchmarks.offload import NAMES as OFFLOADED
 from benchmarks.packages import PACKAGES
 from benchmarks.split import PLACES
 
