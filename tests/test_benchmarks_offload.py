@@ -58,3 +58,22 @@ def test_the_table_is_made_and_goes_on_where_it_stopped(tmp_path, capsys):
     assert len(made.rows) == 7
     capsys.readouterr()
     assert offload.run(options).rows == made.rows
+
+
+def test_hands_of_the_optimizer_example_are_its_step():
+    example = offload.Updating(16, 8)
+    keys = jax.random.split(jax.random.key(0), 5)
+    params = {f"w{n}": jax.random.normal(key, (16, 16)) for n, key in enumerate(keys[:4])}
+    args = params, offload._ADAM.init(params), jax.random.normal(keys[4], (8, 16))
+    wanted = jax.jit(example.step)(*args)
+    for step in (example.documented, example.leaf_by_leaf):
+        on_device = jax.tree.map(lambda x: jax.device_put(x, jax.memory.Space.Device), jax.jit(step)(*args))
+        assert_trees_close(on_device, wanted)
+
+
+def test_the_optimizer_example_is_made_once():
+    known = {
+        step: Row("tpu:v5e:1x1", "adam", step) for step in (PLAIN, "by hand, as documented", "by hand, leaf by leaf")
+    }
+    known["ours, in 2.9GiB"] = Row("tpu:v5e:1x1", "adam", "ours, in 2.9GiB")
+    assert not [*offload.rows_of_update("cpu", offload.Updating(), known)]

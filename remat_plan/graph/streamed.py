@@ -30,8 +30,12 @@ from remat_plan.graph.slicer import SCOPE, Slicer, wide_zeros
 from remat_plan.graph.uses import Borders
 
 _SLICES = range(16, 65)
-"""Into so many slices arrays are cut, the fewest that are of one length: what is left over behind a loop XLA:TPU writes
-into a copy of the whole. More slices would be too short to be worth a transfer."""
+"""Into so many slices arrays are cut, the fewest that are of one length, so that nothing is left over behind the loop;
+more would be too short to be worth a transfer. Where none are, the last is shorter."""
+
+_LANES = 128
+"""XLA:TPU lays arrays out such that the fastest dimension is a multiple of this if one is. An array that is cut along
+its fastest dimension it would copy, on the host (f32[1024,50257])."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def streamed(graph: Graph, homes: Mapping[int, int], wanted: Mapping[int, Sequen
     for i, dimensions in wanted.items():
         if i in found.hosted or i not in outputs or i not in named:
             continue
-        for d in dimensions:
+        for d in sorted(dimensions, key=lambda d: graph.values[i].aval.shape[d] % _LANES == 0):
             apart = find_apart(borders, whole, named[i], d)
             hosted = set() if apart is None else {j for j in wanted if _stays(graph, homes, outputs, apart, j)}
             if apart is None or apart.units < 2 or i not in hosted:
