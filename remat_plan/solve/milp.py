@@ -51,15 +51,24 @@ def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap
     [4.0, 1.0, 1.0, 0.0]
     """
     least = save_none(problem)
-    if least.kept_bytes > budget_bytes:
+    found = _best(problem, budget_bytes, least, nodes, gap)
+    if found.kept_bytes > budget_bytes:
         raise ValueError(f"{least.kept_bytes} bytes cannot be made again; the budget is {budget_bytes}.")
-    if not problem.op_inputs:
-        return least
-    found = _solve(problem, budget_bytes, nodes, gap)
-    if found is None or (found.kept_bytes, found.seconds) == (least.kept_bytes, least.seconds):
-        return least
+    return found
+
+
+def _best(problem: SegmentProblem, budget_bytes: int, known: Selection, nodes: int, gap: float) -> Selection:
+    """What is found within a budget, or what is ``known``, where nothing better is.
+
+    What saves nothing of its own accord need not keep the fewest bytes: of an equation that must not run again, it
+    keeps all that is read, where another value behind that may be smaller.
+    """
+    found = _solve(problem, budget_bytes, nodes, gap) if problem.op_inputs else None
     # HiGHS works to a tolerance: what it returns is completed exactly, and must hold exactly.
-    return found if found.kept_bytes <= budget_bytes and found.seconds <= least.seconds else least
+    if found is None or found.kept_bytes > budget_bytes:
+        return known
+    fits = known.kept_bytes <= budget_bytes
+    return min(known, found, key=lambda s: (s.seconds, s.kept_bytes)) if fits else found
 
 
 def between(
@@ -86,7 +95,7 @@ def between(
         width = right.kept_bytes - left.kept_bytes
         pieces = int(np.ceil(max(width / step, (left.seconds - right.seconds) / seconds_step)))
         for piece in range(1, pieces):
-            found.append(exact(problem, left.kept_bytes + width * piece // pieces, nodes=nodes, gap=gap))
+            found.append(_best(problem, left.kept_bytes + width * piece // pieces, left, nodes, gap))
     return front(found)
 
 

@@ -64,3 +64,15 @@ def test_a_budget_below_what_must_be_kept_is_an_error(monkeypatch):
     problem = min_cut.SegmentProblem(((),), ((0,),), (1.0,), (4,), (True,), frozenset({0}))
     with pytest.raises(ValueError, match="cannot be made again"):
         milp.exact(problem, -1)
+
+
+def test_what_must_not_run_again_need_not_be_kept_where_what_follows_is_smaller():
+    problem = min_cut.SegmentProblem(
+        ((), (0,)), ((0,), (1,)), (1.0, 1.0), (10, 2), (True, True), frozenset({1}), frozenset({0})
+    )
+    assert min_cut.save_none(problem).kept_bytes == 10
+    assert milp.exact(problem, 4).actions == ((1, 0),)
+    with pytest.raises(ValueError, match="cannot be made again"):
+        milp.exact(problem, 1)
+    hull = min_cut.hull(problem, 10)
+    assert milp.between(problem, [*hull, min_cut.save_none(problem)], share=0.1) == hull
