@@ -43,8 +43,8 @@ class Scan:
     primitives: tuple[str, ...] = ("scan",)
 
     def is_open(self, op: Op) -> bool:
-        """Whether it has steps to treat one by one, outside of any map over named axes."""
-        return op.eqn.params["length"] > 1 and not _compat.named_axes(op.eqn)
+        """Whether it has steps to treat one by one."""
+        return op.eqn.params["length"] > 1
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
         """The body."""

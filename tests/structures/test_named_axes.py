@@ -1,0 +1,43 @@
+"""Loops whose steps speak of the axes of a map around them are planned like others."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import remat_plan as rp
+from tests.helpers import assert_trees_close, searching_quickly
+
+W = jax.random.normal(jax.random.key(0), (8, 32, 32)) / 8
+X = jax.random.normal(jax.random.key(1), (2048, 32))
+
+
+def gathered(w, x):
+    """Layers whose weights are gathered in each step."""
+
+    def step(x, w):
+        whole = lax.all_gather(w, "i", axis=0, tiled=True)
+        return x + jnp.tanh(jnp.tanh(x @ whole) @ whole), None
+
+    return lax.pmean(jnp.sum(lax.scan(step, x, w)[0] ** 2), "i")
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_in_a_shard_map(checked):
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    loss = jax.shard_map(gathered, mesh=mesh, in_specs=(P(None, "i"), P("i")), out_specs=P(), check_vma=checked)
+    with searching_quickly():
+        plan = rp.plan(loss, W, X, budget="45%", never_recompute=())
+    assert 0.9 * plan.budget_bytes < plan.compiled_peak_bytes <= plan.budget_bytes
+    assert_trees_close(jax.grad(plan.apply(loss))(W, X), jax.grad(loss)(W, X))
+
+
+def test_in_a_map_with_a_name():
+    planned = rp.remat(gathered, strategy="each_block")
+    args = W.reshape(8, 2, 16, 32).swapaxes(0, 1), X.reshape(2, -1, 32)
+    gradients = [jax.vmap(jax.grad(loss), axis_name="i") for loss in (planned, gathered)]
+    assert_trees_close(*(gradient(*args) for gradient in gradients))
+    twice, once = (str(jax.make_jaxpr(gradient)(*args)).count("= tanh") for gradient in gradients)
+    assert twice == 2 * once
