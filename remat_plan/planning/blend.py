@@ -98,13 +98,17 @@ def _inside(schedule: Schedule, start: int, end: int) -> Schedule:
 
 
 def _mixtures(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
-    """Yield what lies between two ways to run one loop; nothing where that is not what they are.
+    """Yield what lies between two ways to run one loop, or to run what one call holds; nothing where that is not what
+    they are.
 
     Where a loop has few steps, each is a large piece: between one step more and the next lies what is between the two
     ways to run that step.
     """
-    op = _loop(graph, low, high)
+    op = _structure(graph, low, high)
     if op is None:
+        return
+    if not is_loop(op):
+        yield from _in_call(graph, op, low[0], high[0])
         return
     mine, other = (_choice(graph, op, s[0]) for s in (low, high))
     if mine.slots or other.slots:
@@ -133,12 +137,23 @@ def _steps_between(graph: Graph, op: Op, low: Schedule, high: Schedule, most: in
     return [found[(place + 1) * len(found) // (most + 1)] for place in range(most)] if len(found) > most else found
 
 
-def _loop(graph: Graph, low: Schedule, high: Schedule) -> Op | None:
-    """Return the loop that both schedules are of; None if there is none, or one of them keeps values around it."""
+def _in_call(graph: Graph, op: Op, low: Segment, high: Segment) -> Iterator[Schedule]:
+    """Yield what lies between two ways to run what a call holds; nothing where it is recomputed as a whole."""
+    structure = structure_of(op)
+    regions = () if structure is None or low.checkpointed or high.checkpointed else structure.regions(graph, op)
+    if len(regions) == 1:
+        mine, other = (_choice(graph, op, s).parts[0].schedule for s in (low, high))
+        for inner in paths(regions[0], mine, other)[0]:
+            yield (structured(op.index, Choice((Part(1, inner),))),)
+
+
+def _structure(graph: Graph, low: Schedule, high: Schedule) -> Op | None:
+    """Return the structure that both schedules are of; None if there is none, or one of them keeps values around it."""
     if len(low) != 1 or len(high) != 1 or low[0].end - low[0].start != 1:
         return None
     op = graph.ops[low[0].start]
-    return op if is_loop(op) and not any(s[0].actions or s[0].children for s in (low, high)) else None
+    kept = any(s[0].actions or s[0].children for s in (low, high))
+    return op if structure_of(op) is not None and not kept else None
 
 
 def _choice(graph: Graph, op: Op, segment: Segment) -> Choice:

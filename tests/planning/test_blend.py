@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
-from remat_plan.graph.schedule import as_is, check_cover, saving, structured
+from remat_plan.graph.schedule import Choice, Part, as_is, check_cover, saving, structured
+from remat_plan.graph.structure import structure_of
 from remat_plan.graph.valid import check_schedule
 from remat_plan.planning.blend import paths, shortened
 from remat_plan.structures.scan_choices import alike, grouped
@@ -51,6 +54,24 @@ def test_last_pieces_first_and_first_pieces_first(graph, ends):
     assert [pieces(s, *ends) for s in first_first] == [(1, 0, 0), *((1, n, 0) for n in mixed), (1, STEPS, 0)]
     for schedule in (*last_first, *first_first):
         check_cover(schedule, 0, len(graph.ops))
+
+
+def test_in_a_call_there_is_what_lies_between_two_ways_to_run_what_it_holds():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    specs = {"mesh": mesh, "in_specs": (P(), P("i")), "out_specs": P(), "check_vma": False}
+    loss = jax.shard_map(lambda w, x: jax.lax.psum(looped(w, x), "i"), **specs)
+    program = traced(loss, S((8, 8), "float32"), S((16, 8), "float32")).graph
+    (op,) = program.ops
+    (region,) = structure_of(op).regions(program, op)
+    n = len(region.ops)
+    low, high = ((structured(0, Choice((Part(1, (made(0, n),)),))),) for made in (saving, as_is))
+    assert paths(program, low, high) == ([], [])  # of one piece
+    split = (
+        Choice((Part(1, (as_is(0, n - 2), saving(n - 2, n))),)),
+        Choice((Part(1, (saving(0, n - 2), as_is(n - 2, n))),)),
+    )
+    found, _ = paths(program, *((structured(0, choice),) for choice in split))
+    assert found == [(structured(0, Choice((Part(1, (as_is(0, n),)),))),)]
 
 
 def test_between_equal_schedules_there_is_nothing(graph, ends):
