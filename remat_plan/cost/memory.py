@@ -25,8 +25,9 @@ from remat_plan.cost.launches import Launches
 from remat_plan.cost.links import FETCH, Link
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
-from remat_plan.cost.rules import LOOPS, Kind, loop_counts, trip_count
+from remat_plan.cost.rules import LOOPS, Kind, loop_counts, region_flops, trip_count
 from remat_plan.cost.steps import Buffer, Program, RegionCost
+from remat_plan.cost.work import BATCHED, with_type
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 
@@ -143,6 +144,8 @@ def with_fresh_memory(timeline: Timeline, hardware: Hardware) -> Timeline:
 def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     """Return what happens inside a region: the worst body's bytes, the seconds of all steps."""
     name, found = eqn.primitive.name, list[RegionCost]()
+    if name == "pallas_call":
+        return _own_kernel(eqn, hardware)
     for key, sub in _compat.named_jaxprs(eqn.params):
         program = lower(sub, fact_book(hardware), eqn if LOOPS.get(name) == key else None)
         timeline = evaluate_program(program, hardware)
@@ -159,6 +162,18 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
         clearing = hardware.clearing_seconds(written)
     whole = steps * (sum(seconds) + hardware.loop_seconds) + clearing
     return worst._replace(seconds=whole, matrix_flops=steps * sum(matrix_flops))
+
+
+def _own_kernel(eqn: Any, hardware: Hardware) -> RegionCost:
+    """What a kernel of the user's own costs: its body reads and writes on-chip memory, so bytes count at its borders.
+
+    Most FLOPs of kernels that are worth writing are those of products, in the type of the largest array.
+    """
+    atoms = [a.aval for a in (*eqn.invars, *eqn.outvars) if hasattr(a.aval, "shape")]
+    largest = max(atoms, key=_compat.aval_bytes)
+    flops, moved = region_flops(eqn), sum(map(_compat.aval_bytes, atoms))
+    compute = hardware.work_seconds(with_type(BATCHED, str(largest.dtype)), flops)
+    return RegionCost(seconds=hardware.kernel_seconds(compute, moved), matrix_flops=flops)
 
 
 def fact_book(hardware: Hardware) -> FactBook:

@@ -13,7 +13,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.launches import slow_elements
 from remat_plan.cost.memory import region_cost
-from remat_plan.cost.rules import Kind, eqn_flops, kind_of
+from remat_plan.cost.rules import Kind, called, eqn_flops, kind_of
 from remat_plan.cost.work import work_class
 from remat_plan.graph.action import SAVE, action_of
 from remat_plan.graph.records import Graph, Op
@@ -89,6 +89,10 @@ def _seconds(graph: Graph, op: Op, kind: Kind, hardware: Hardware, materialised:
         return _TINY_SECONDS
     if kind == Kind.REGION:
         return _TINY_SECONDS + region_cost(op.eqn, hardware).seconds
+    if kind == Kind.OPAQUE and called(op.eqn) is not None:
+        inner = region_cost(op.eqn, hardware)
+        if inner.matrix_flops:  # a function with a derivative of its own: not one class of work
+            return _TINY_SECONDS + inner.seconds
     flops = eqn_flops(op.eqn)
     read = sum(graph.values[v].size_bytes for v in op.reads)
     written = sum(graph.values[v].size_bytes for v in op.outputs)
