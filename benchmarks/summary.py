@@ -93,6 +93,11 @@ NUMBERS = (
     ),
     Number("Is a hand that moves values faster, in its bytes?", "offload", r"^\* slower than a hand .*?: (.*)$"),
     Number(
+        "Are policies of configurations that MaxText ships ahead, in their bytes?",
+        "shipped",
+        r"^\* behind the policy of the authors: (.*)$",
+    ),
+    Number(
         "Does planning take longer than compiling the plain step?",
         "planning_time",
         r"^\* planning takes more .*?: (.*)$",

@@ -62,7 +62,9 @@ def test_in_a_call_there_is_what_lies_between_two_ways_to_run_what_it_holds():
     loss = jax.shard_map(lambda w, x: jax.lax.psum(looped(w, x), "i"), **specs)
     program = traced(loss, S((8, 8), "float32"), S((16, 8), "float32")).graph
     (op,) = program.ops
-    (region,) = structure_of(op).regions(program, op)
+    structure = structure_of(op)
+    assert structure is not None
+    (region,) = structure.regions(program, op)
     n = len(region.ops)
     low, high = ((structured(0, Choice((Part(1, (made(0, n),)),))),) for made in (saving, as_is))
     assert paths(program, low, high) == ([], [])  # of one piece
