@@ -37,12 +37,13 @@ from remat_plan.solve.pareto import undominated
 from remat_plan.traced.programs import Existing, trace_loss, trace_program
 from remat_plan.traced.reuse import note_options_asked
 from remat_plan.verify import compile as _compile
-from remat_plan.verify.targets import resolve
+from remat_plan.verify.targets import resolve, traced_for_target
 
 _POINTS = CURVE_POINTS + 1  # and the plain one
 
 
 @door
+@traced_for_target
 def plan(
     fn: Callable[..., Any],
     *args: Any,
@@ -198,6 +199,7 @@ def analyze(
 
 
 @door
+@traced_for_target
 @garbage.seldom_in
 def tradeoff(
     fn: Callable[..., Any],

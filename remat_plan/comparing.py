@@ -32,10 +32,11 @@ from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import Existing, trace_program
-from remat_plan.verify.targets import resolve
+from remat_plan.verify.targets import resolve, traced_for_target
 
 
 @door
+@traced_for_target
 @garbage.seldom_in
 def compare(
     fn: Callable[..., Any],

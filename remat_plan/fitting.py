@@ -35,7 +35,7 @@ from remat_plan.training.calls import CallKind, StepCall, changes
 from remat_plan.training.fitted import Found, fit_again, fit_step, make_call, measure_step
 from remat_plan.training.running import Running
 from remat_plan.training.settings import Settings, in_position
-from remat_plan.verify.targets import Target, resolve
+from remat_plan.verify.targets import Target, resolve, traced_for_target
 
 _LOG = logging.getLogger("remat_plan")
 
@@ -228,6 +228,7 @@ def mark(fn: Callable[P, R], **options: Unpack[RematOptions]) -> Planned[P, R]:
 
 
 @door
+@traced_for_target
 def fit(
     train_step: Callable[P, R],
     *args: Any,

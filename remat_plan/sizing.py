@@ -23,7 +23,7 @@ from remat_plan.training.fitted import find_marks, make_call
 from remat_plan.training.schedules import Measuring
 from remat_plan.training.settings import Settings
 from remat_plan.training.sizes import Sizes, largest_of
-from remat_plan.verify.targets import resolve
+from remat_plan.verify.targets import resolve, traced_for_target
 
 
 class SizeOptions(TypedDict, total=False):
@@ -73,6 +73,7 @@ def max_batch(
 
 
 @door
+@traced_for_target
 @garbage.seldom_in
 def largest(
     train_step: Callable[..., Any],

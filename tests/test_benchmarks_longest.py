@@ -2,8 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
-from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,6 @@ import pytest
 from benchmarks import longest
 from benchmarks.authors import llama
 from benchmarks.common import Options
-from remat_plan.verify.compile import compile_memory
-from remat_plan.verify.targets import resolve
 
 
 @pytest.mark.slow
@@ -34,18 +30,3 @@ def test_the_loss_is_that_of_the_next_token():
     tokens = jnp.arange(17)[None] % config.vocab
     loss = longest.loss_of(config, longest.scores)(params, tokens)
     assert float(loss) == pytest.approx(math.log(config.vocab), rel=1e-3)  # all words are alike
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-@pytest.mark.skipif(find_spec("jax_plugins.xla_cuda12") is None, reason="needs CUDA's plugin")
-def test_flash_attention_keeps_no_scores():
-    config = replace(llama.CONFIGS["tiny"], head_width=64, dtype=jnp.bfloat16)
-    params, tokens = longest.parameters(config), jax.ShapeDtypeStruct((1, 4097), jnp.int32)
-    peaks = {}
-    for name, attend in longest.ATTENTIONS.items():
-        step = longest.train_step(longest.loss_of(config, attend))
-        with longest.device_of("gpu:h100"):
-            peaks[name] = compile_memory(step, (params, tokens), resolve("gpu:h100")).total_bytes
-    scores_bytes = 4 * config.heads * 4096**2
-    assert peaks["scores"] - peaks["flash"] > scores_bytes / 2

@@ -95,13 +95,15 @@ def sizes_line(sizes: LargestSizes) -> str:
 
 def sizes_table(sizes: LargestSizes) -> Table:
     """The largest size for each limit on overhead."""
-    lines = []
+    lines, has_host = [], any(row.host_bytes for row in sizes.rows)
     for row in sizes.rows:
         factor = f"{row.size / sizes.plain:.2f} x" if sizes.plain else "-"
-        lines.append(Line((_limit(row), str(row.size), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes))))
+        told = str(row.size), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes)
+        lines.append(Line((_limit(row), *told, *([format_bytes(row.host_bytes)] if has_host else []))))
+    names = sizes.dimension, "of plain", "overhead", "peak", *(["on host"] if has_host else [])
     return Table(
         f"Largest {sizes.dimension} of {sizes.name} for {sizes.target}, in multiples of {sizes.multiple_of}",
-        (Column("overhead allowed", flexible=True), *figures(sizes.dimension, "of plain", "overhead", "peak")),
+        (Column("overhead allowed", flexible=True), *figures(*names)),
         tuple(lines),
         (Fact("budget", format_bytes(sizes.budget_bytes), None, f"asked for: {sizes.budget}"),),
         (f"peaks are compiled ({number_of(sizes.compiles, 'compile')}), overheads predicted",),

@@ -85,12 +85,14 @@ class LargestSize:
         peak_bytes: of the compiled step on one device; None for 0.
         overhead: recomputed seconds over plain seconds, by the evaluator.
         limit: the overhead that was allowed; 0 for the step as it is; None for any.
+        host_bytes: in the host's memory, in addition to the peak.
     """
 
     size: int
     peak_bytes: int | None
     overhead: float
     limit: float | None
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -32,7 +32,7 @@ def largest_of(found: Sequence[LargestSize], limit: float | None) -> LargestSize
 
     >>> rows = [LargestSize(8, 90, 0.0, 0.0), LargestSize(48, 95, 0.25, 0.3), LargestSize(51, 99, 0.24, 0.5)]
     >>> largest_of(rows, 0.3)
-    LargestSize(size=51, peak_bytes=99, overhead=0.24, limit=0.3)
+    LargestSize(size=51, peak_bytes=99, overhead=0.24, limit=0.3, host_bytes=0)
     """
     allowed = (row for row in found if limit is None or row.overhead <= limit)
     return replace(max(allowed, key=lambda row: row.size), limit=limit)
@@ -145,8 +145,8 @@ class Sizes:
         self.rate = rate(step.marks, least, allowed[least] - held)
         if not found.fits or found.choice not in allowed:
             return None, allowed[least]
-        made = found.memory.total_bytes, overhead(step.marks, found.choice)
-        return LargestSize(size, *made, limit), allowed[least]
+        made, memory = overhead(step.marks, found.choice), found.memory
+        return LargestSize(size, memory.total_bytes, made, limit, memory.host_temp_bytes), allowed[least]
 
     def _guess(self, peaks: Mapping[int, float]) -> int:
         """The multiple at or below the place where peaks meet the budget; twice the largest where they do not grow."""

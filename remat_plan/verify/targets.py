@@ -21,10 +21,10 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 from jax.experimental import topologies
@@ -32,6 +32,7 @@ from jax.experimental import topologies
 from remat_plan.small.wording import did_you_mean, short
 from remat_plan.verify.gpu_specs import GPUS, config_text, enlarge_memory
 
+F = TypeVar("F", bound=Callable[..., Any])
 Device: TypeAlias = Any
 """A ``jax.Device`` (which is no type to a type checker)."""
 
@@ -134,6 +135,25 @@ def resolve(target: str | None) -> Target:
 
 _FAMILIES = {"cuda": "gpu", "rocm": "gpu", "nvidia": "gpu"}
 """What else the devices of a family are called."""
+
+
+def traced_for_target(door: F) -> F:
+    """Decorate a function that takes a ``target``: kernels of Pallas that it traces are for a GPU that is not here.
+
+    They ask what device they are for while they are traced. Inside a mesh that is set, its word is taken.
+    """
+
+    @functools.wraps(door)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        name = kwargs.get("target")
+        target = resolve(name) if isinstance(name, str) and name.startswith("gpu:") else None
+        if target is None or not jax.sharding.get_abstract_mesh().empty:
+            return door(*args, **kwargs)
+        device = jax.sharding.AbstractDevice(target.device.device_kind, target.device.core_count, target.platform)
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+            return door(*args, **kwargs)
+
+    return cast(F, inside)
 
 
 def _unknown(name: str, complaint: str = "") -> str:

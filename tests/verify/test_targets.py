@@ -18,6 +18,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import remat_plan as rp
 from remat_plan import _compat
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.verify import compile as compile_module
@@ -567,3 +568,18 @@ assert jax.devices() == before and float(jnp.ones(3).sum()) == 3.0
     environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@needs_cuda
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:remat_plan. a while loop has no known trip count:UserWarning")
+def test_kernels_of_pallas_are_for_the_gpu_that_is_named() -> None:
+    from jax.experimental.pallas.ops.gpu import attention
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        q, k, v = ((x @ w[i]).reshape(1, -1, 2, 64) for i in range(3))
+        return attention.mha(q, k, v, segment_ids=None, causal=True).astype(jnp.float32).sum()
+
+    plan = rp.plan(loss, aval(3, 128, 128), aval(256, 128), budget="100%", target="gpu:h100")
+    assert plan.compiled_peak_bytes is not None
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
