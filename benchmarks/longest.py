@@ -175,6 +175,6 @@ def run(options: Options) -> Report:
         print(*row.cells(), sep=" | ", flush=True)
     for row in sorted(kept.read(), key=lambda row: row.key):
         report.add(*row.cells())
-    shorter = ["/".join(row.key) for row in kept.read() if row.ours < row.by_hand]
-    report.finish([f"shorter than by hand: {', '.join(shorter) or 'none'}"])
+    longer = [f"{' '.join(row.key)} {row.ours / max(row.by_hand, 1):.1f}" for row in kept.read()]
+    report.finish([f"times as long as by hand: {', '.join(longer)}"])
     return report

@@ -93,6 +93,11 @@ NUMBERS = (
     ),
     Number("Is a hand that moves values faster, in its bytes?", "offload", r"^\* slower than a hand .*?: (.*)$"),
     Number(
+        "How much longer are the sequences of Llama 3 8B that one GPU trains than with each layer in jax.checkpoint?",
+        "longest",
+        r"^\* times as long as by hand: (.*)$",
+    ),
+    Number(
         "Are policies of configurations that MaxText ships ahead, in their bytes?",
         "shipped",
         r"^\* behind the policy of the authors: (.*)$",
