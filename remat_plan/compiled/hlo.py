@@ -3,7 +3,7 @@
 In: what ``compiled.as_text()`` returns: optimised HLO, instructions in the order in which they run (operands first).
 Out: ``Module``: computations by name, their instructions with opcode, type, operands, attributes.
 
-Format: XLA's ``HloInstruction::ToString``. One instruction a line:
+Format: XLA's ``HloInstruction::ToString``. One instruction a line, or more where a kernel has metadata of its author:
 
     ROOT %name = f32[8,16]{1,0:T(8,128)} fusion(%a, %b), kind=kLoop, calls=%fused, backend_config={...}
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -185,7 +186,7 @@ def parse(text: str) -> Module | None:
     entry, name, is_entry = None, "", False
     instructions: dict[str, Instruction] = {}
     root = last = None
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         if line.startswith("  "):
             read = _instruction(line) if name else None
             if read is not None:
@@ -198,6 +199,23 @@ def parse(text: str) -> Module | None:
             made = computations[name] = Computation(name, instructions, root or last)
             entry, name = made if is_entry else entry, ""
     return None if entry is None else Module(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """The lines of a text, those of one instruction as one: what the author of a kernel says of it may go over several.
+
+    >>> [*_whole_lines('  %a = f32[] custom-call(), x={k={' + chr(10) + '"block": 512' + chr(10) + '}}, y=1')]
+    ['  %a = f32[] custom-call(), x={k={"block": 512}}, y=1']
+    """
+    held = ""
+    for line in text.splitlines():
+        if held.startswith("  ") and line[:1] not in ("", " ") and line != "}":
+            held += line
+            continue
+        if held:
+            yield held
+        held = line
+    yield held
 
 
 def _instruction(line: str) -> tuple[bool, Instruction] | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from remat_plan.compiled.hlo import Instruction, arrays_of, parse
+from remat_plan.compiled.operations import work_of
 from tests.compiled.modules import GPU, TPU
 
 
@@ -66,3 +67,18 @@ def test_what_is_no_module(text):
 def test_branches_are_named_in_braces():
     found = Instruction("c", "conditional", "f32[]", (), "", ", branch_computations={%a.1, %b}, metadata={}")
     assert found.called("branch_computations") == ("a.1", "b")
+
+
+def test_what_an_author_says_of_a_kernel_may_go_over_several_lines():
+    module = parse("""ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %y = f32[4]{0} custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block\\": 512}"
+}}, backend_config={"custom_call_config":{"cost_estimate":{"flops":"64"}}}
+  ROOT %z = f32[4]{0} negate(%y)
+}""")
+    assert module is not None
+    assert list(module.entry.instructions) == ["x", "y", "z"]
+    found = module.entry.instructions["y"]
+    assert work_of(module.entry, found, 4, 4)[1] == 64.0
+    assert found.word("custom_call_target") == "tpu_custom_call"
