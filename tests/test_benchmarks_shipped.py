@@ -78,5 +78,6 @@ def test_the_table_is_made_and_goes_on_where_it_stopped(tmp_path, capsys):
     options = Options(quick=True, results=tmp_path, models=("llama",))
     made = table.run(options)
     assert made.facts[:2] == ["behind the policy of the authors: 0 of 1: none", "without a figure: none"]
+    assert made.facts[2] == "not made yet: gpt3 theirs, gpt3 ours, gemma3 theirs, gemma3 ours"
     capsys.readouterr()
     assert table.run(options).rows == made.rows

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,10 @@ _INTRO = """Ten configurations that MaxText ships, with the policy that their au
 the device bytes which the compiler says that needs (*ours*; `rp.plan(..., never_recompute=())`, which lets gathered
 weights be gathered again as under a policy). Where the policy moves values to the host, ours may, up to the same bytes;
 the others plan without. The gradient step of one chip of all that are named, compiled for these: bytes of arguments,
-outputs and temporaries, and of temporaries on the host; FLOPs of the jaxpr; seconds of the compiled module by XLA's own
-cycles, transfers beside kernels, collectives as memory traffic; none where the compiler refuses the step for its bytes.
-FLOPs %, time %: over theirs. Compiles, minutes: of the plan, on a machine with other work.
+outputs and temporaries, of temporaries alone (TPUs count those that become outputs), and of those on the host; FLOPs of
+the jaxpr; seconds of the compiled module by XLA's own cycles, transfers beside kernels, collectives as memory traffic;
+none where the compiler refuses the step for its bytes. FLOPs %, time %: over theirs. Compiles, minutes: of the plan, on
+a machine with other work.
 
 Widths, batches, sequences, trip counts and names are theirs; parameters in float32, spread over all chips (FSDP; GPT-3:
 two chips share a layer), gathered in bfloat16 in each layer. Attention is JAX's splash kernels in blocks of 512, opaque
@@ -129,8 +130,8 @@ def _kept(path: Path) -> Kept[Row]:
     return Kept(path, Row, lambda row: (row.name, row.step))
 
 
-def facts_of(rows: Sequence[Row]) -> list[str]:
-    """What must hold, checked: what is behind a policy, in bytes, FLOPs or seconds."""
+def facts_of(rows: Sequence[Row], names: Iterable[str] = ()) -> list[str]:
+    """What must hold, checked: what is behind a policy, and in what; of all ``names``, what is missing."""
     known = {(row.name, row.step): row for row in rows}
     behind, unknown, count = [], [], 0
     for row in rows:
@@ -152,10 +153,12 @@ def facts_of(rows: Sequence[Row]) -> list[str]:
         ]
         if reasons:
             behind.append(f"{row.name} ({', '.join(reasons)})")
+    missing = [f"{name} {step}" for name in names for step in (THEIRS, OURS) if (name, step) not in known]
     told = "; ".join(behind) or "none"
     return [
         f"behind the policy of the authors: {len(behind)} of {count}: {told}",
         f"without a figure: {', '.join(unknown) or 'none'}",
+        f"not made yet: {', '.join(missing) or 'none'}",
         *(f"made with {made}" for made in dict.fromkeys(row.made for row in rows if row.made)),
     ]
 
@@ -188,7 +191,7 @@ def _fill(report: Report, rows: Sequence[Row], known: dict[str, Shipped]) -> Non
         for step in (THEIRS, OURS)
         if (name, step) in found
     ]
-    report.facts = facts_of([row for row in rows if row.name in known])
+    report.facts = facts_of([row for row in rows if row.name in known], known)
     report.write()
 
 
