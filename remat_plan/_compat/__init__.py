@@ -69,6 +69,7 @@ from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     is_threefry,
     is_tracer,
     jit_arguments,
+    lays_out,
     perturbed,
     shard_map_arguments,
     shard_shape,

@@ -140,6 +140,11 @@ def is_automatic(sharding: Any) -> bool:
     return bool(kinds) and all(kind.name == "Auto" for kind in kinds)
 
 
+def lays_out(sharding: Any) -> bool:
+    """Tell whether a sharding says more than which device: it spans several, or is part of its value's type."""
+    return isinstance(sharding, jax.sharding.Sharding) and (sharding.num_devices > 1 or has_explicit_axes(sharding))
+
+
 def automatic_sharding(value: Any) -> Any:
     """Return the sharding of an array along automatic axes of several devices; None where it has none."""
     sharding: Any = value.sharding if isinstance(value, jax.Array) else None

@@ -32,9 +32,8 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
         struct, sharding = _compat.struct(jax.typeof(leaf)), _compat.automatic_sharding(_compat.concrete(leaf))
         return struct if sharding is None else struct.update(sharding=sharding)
     sharding = None
-    if isinstance(leaf, jax.Array):
-        mesh = getattr(leaf.sharding, "mesh", None)
-        sharding = leaf.sharding if mesh is not None and mesh.size > 1 else None
+    if isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", None) is not None:
+        sharding = leaf.sharding if _compat.lays_out(leaf.sharding) else None
     aval = jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf
     dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False))

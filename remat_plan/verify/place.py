@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
+from remat_plan import _compat
 from remat_plan.verify.targets import Target, resolve
 
 DEVICE, HOST = "device", "pinned_host"
@@ -36,7 +37,9 @@ def place(args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
     """Make every array leaf an aval, with a sharding where JAX would else compile for another device."""
     leaves, tree = jax.tree.flatten(tuple(args))
     default: Sharding | None = None
-    if target.device != resolve(None).device and not any(map(_spans_devices, leaves)):
+    if target.device != resolve(None).device and not any(
+        _compat.lays_out(getattr(leaf, "sharding", None)) for leaf in leaves
+    ):
         default = SingleDeviceSharding(target.device)
     return jax.tree.unflatten(tree, [_placed(leaf, default, target) for leaf in leaves])
 
@@ -74,7 +77,7 @@ def _placed(leaf: Any, default: Sharding | None, target: Target) -> Any:
     if not _is_aval(leaf):
         return leaf
     sharding = default
-    if _spans_devices(leaf):
+    if _is_laid_out(leaf):
         sharding = _moved(leaf.sharding, target)
     elif getattr(getattr(leaf, "sharding", None), "memory_kind", None) == HOST:
         sharding = SingleDeviceSharding(target.device, memory_kind=HOST)
@@ -82,9 +85,8 @@ def _placed(leaf: Any, default: Sharding | None, target: Target) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
 
 
-def _spans_devices(leaf: Any) -> bool:
-    sharding = getattr(leaf, "sharding", None)
-    return isinstance(sharding, Sharding) and sharding.num_devices > 1
+def _is_laid_out(leaf: Any) -> bool:
+    return _compat.lays_out(getattr(leaf, "sharding", None))
 
 
 def _moved(sharding: Sharding, target: Target) -> Sharding:

@@ -583,3 +583,28 @@ def test_kernels_of_pallas_are_for_the_gpu_that_is_named() -> None:
     plan = rp.plan(loss, aval(3, 128, 128), aval(256, 128), budget="100%", target="gpu:h100")
     assert plan.compiled_peak_bytes is not None
     assert plan.compiled_peak_bytes <= plan.budget_bytes
+
+
+@pytest.mark.parametrize("given", ["arrays", "types"])
+def test_a_mesh_of_one_device_with_explicit_axes_is_part_of_types(given: str) -> None:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        def local(w: jax.Array, x: jax.Array) -> jax.Array:
+            for _ in range(8):
+                x = jnp.tanh(x @ w)
+            return jax.lax.pmean((x**2).mean(), "i")
+
+        return jax.shard_map(
+            local, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec()
+        )(w, x)
+
+    shardings = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("i"))
+    args = [
+        jax.device_put(jnp.full(n, 0.1, "float32"), s) for n, s in zip(((64, 64), (256, 64)), shardings, strict=True)
+    ]
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in args]
+    plan = rp.plan(loss, *(args if given == "arrays" else types), budget="75%", never_recompute=())
+    assert plan.compiled_peak_bytes is not None
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+    np.testing.assert_allclose(jax.grad(plan.apply(loss))(*args), jax.grad(loss)(*args), rtol=1e-5)
