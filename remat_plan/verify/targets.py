@@ -15,6 +15,7 @@ Limits: what is compiled for an absent target cannot run. A TPU process of its o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -22,6 +23,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -145,15 +147,23 @@ def traced_for_target(door: F) -> F:
 
     @functools.wraps(door)
     def inside(*args: Any, **kwargs: Any) -> Any:
-        name = kwargs.get("target")
-        target = resolve(name) if isinstance(name, str) and name.startswith("gpu:") else None
-        if target is None or not jax.sharding.get_abstract_mesh().empty:
-            return door(*args, **kwargs)
-        device = jax.sharding.AbstractDevice(target.device.device_kind, target.device.core_count, target.platform)
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+        with _presenting(kwargs.get("target")):
             return door(*args, **kwargs)
 
     return cast(F, inside)
+
+
+def _presenting(name: Any) -> AbstractContextManager[Any]:
+    """A context in which a GPU that is not here is the device; one without effect for other targets."""
+    is_absent_gpu = isinstance(name, str) and name.startswith("gpu:") and jax.sharding.get_abstract_mesh().empty
+    try:
+        device = resolve(name).device if is_absent_gpu else None
+    except (ValueError, ImportError, RuntimeError):  # the function itself says so, after what else is wrong
+        device = None
+    if device is None:
+        return contextlib.nullcontext()
+    abstract = jax.sharding.AbstractDevice(device.device_kind, device.core_count, "gpu")
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=abstract))
 
 
 def _unknown(name: str, complaint: str = "") -> str:
