@@ -53,9 +53,7 @@ def in_loops(graph: Graph, limits: Limits, schedule: Schedule) -> tuple[Schedule
 
 def _with_steps(graph: Graph, limits: Limits, schedule: Schedule, everything: bool) -> Schedule:
     def moved(region: Graph, steps: Schedule) -> Schedule:
-        if not region.carried:  # of a call or a branch, in which loops may be
-            return _with_steps(region, limits.inside(region), steps, everything)
-        found = offloaded(region, limits.inside(region), [steps])
+        found = offloaded(region, limits.inside(region), [steps]) if region.carried else ()
         return found[-1 if everything else 0] if found else steps
 
     def chosen(op: Op, choice: Choice) -> Choice:
