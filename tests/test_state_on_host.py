@@ -11,6 +11,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.search import judge
+from remat_plan.training.step import TrainingStep
 from tests.helpers import CUDA, has_module
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -100,6 +101,15 @@ def test_a_report_tells_what_is_on_the_host(linked):
     assert stored["hosted_bytes"] == step.report.hosted_bytes == 8 * 510 * 510 * 4
     (line,) = [line for line in str(step.report).splitlines() if "optimizer state" in line]
     assert line.split()[2:] == ["8.32", "MB", "4", "B"]
+
+
+def test_what_was_compiled_in_vain_is_counted(linked, monkeypatch):
+    compiled, original = [], TrainingStep.compile
+    monkeypatch.setattr(TrainingStep, "compile", lambda self, *a: compiled.append(self.hosted) or original(self, *a))
+    step = fit([jnp.eye(64)] * 4, jnp.ones((512, 64)), budget="90%")
+    assert "the compiled step needs 1.9 MB with it on the host, 1.9 MB without" in note_of(step)
+    assert {bool(hosted) for hosted in compiled} == {True, False}
+    assert step.report.compiles == len(compiled)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
 from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
-from remat_plan.training.on_host import hosted_bytes, search_with_state
+from remat_plan.training.on_host import Searched, hosted_bytes, search_with_state
 from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
@@ -133,17 +133,19 @@ def fit_step(
     measuring, trace = find_marks(step, target, progress, cost)
     opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in measuring.marks]
     check_opaque(opaque, budget)
-    written_bytes = measuring.as_written.total_bytes
-    check_opaque(opaque, budget, written_bytes)
-    budget_bytes = budget.resolve(written_bytes, target.device_memory_bytes)
-    without, found = measuring, search_step(measuring, budget_bytes)
-    measuring, found, note = search_with_state(
-        measuring, found, budget_bytes, lambda step: find_marks(step, target, progress, cost)[0]
+    written = measuring.as_written
+    check_opaque(opaque, budget, written.total_bytes)
+    budget_bytes = budget.resolve(written.total_bytes, target.device_memory_bytes)
+    searched = search_with_state(
+        measuring,
+        search_step(measuring, budget_bytes),
+        budget_bytes,
+        lambda step: find_marks(step, target, progress, cost)[0],
     )
+    measuring, found = searched.measuring, searched.found
     if not found.fits:
-        raise _below(measuring, found, budget_bytes, written_bytes)
-    arguments = sort_arguments(trace, step.structs)
-    report = _report(measuring, without, arguments, found, budget, budget_bytes, note)
+        raise _below(measuring, found, budget_bytes, written.total_bytes)
+    report = _report(searched, written, sort_arguments(trace, step.structs), budget, budget_bytes)
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
               report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
     pairs = zip(measuring.marks, found.choice, strict=True)
@@ -189,18 +191,11 @@ def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) 
 
 
 def _report(
-    measuring: Measuring,
-    without: Measuring,
-    arguments: Arguments,
-    found: Fitted,
-    budget: Budget,
-    budget_bytes: int,
-    note: str | None,
+    searched: Searched, written: CompiledMemory, arguments: Arguments, budget: Budget, budget_bytes: int
 ) -> StepReport:
-    """The report of what was found by ``measuring``; ``without`` is the step with nothing of its arguments moved."""
-    marks, step, written = measuring.marks, measuring.step, without.as_written
-    compiles = measuring.compiles + (0 if without is measuring else without.compiles)
-    notes = [] if note is None else [note]
+    measuring, found = searched.measuring, searched.found
+    marks, step = measuring.marks, measuring.step
+    notes = [] if searched.note is None else [searched.note]
     slices = _slices(written, arguments, budget_bytes)
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
         notes.append(
@@ -225,7 +220,7 @@ def _report(
         overhead=overhead(marks, found.choice),
         compiled_overhead=_compiled_overhead(written, found.memory),
         marks=len(marks),
-        compiles=compiles,
+        compiles=searched.compiles,
         notes=tuple(notes),
     )
 

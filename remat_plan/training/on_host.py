@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -38,9 +38,26 @@ _NONE = (
 _UNPROVEN = "XLA:GPU drops the memory kinds of arguments where no GPU is attached, so nothing can be proven there"
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was found for a training step.
+
+    Attributes:
+        measuring: the step, which may have its state on the host.
+        found: what was found for it.
+        compiles: how often it was compiled, with its state here or there.
+        note: what is to be said of the state; None where it was not to be moved.
+    """
+
+    measuring: Measuring
+    found: Fitted
+    compiles: int
+    note: str | None = None
+
+
 def search_with_state(
     measuring: Measuring, found: Fitted, budget_bytes: int, measure: Callable[[TrainingStep], Measuring]
-) -> tuple[Measuring, Fitted, str | None]:
+) -> Searched:
     """Search with the optimizer's state on the host too.
 
     Args:
@@ -49,22 +66,26 @@ def search_with_state(
         measure: finds the marks of a step.
 
     Returns:
-        The step that is better, what was found for it, and a note; None where the state was not to be moved.
+        The step that is better, and what was found for it.
     """
+
+    def stays(why: str | None, tried: int = 0) -> Searched:
+        return Searched(measuring, found, measuring.compiles + tried, why and _STAYS + why)
+
     step, target, asked = measuring.step, measuring.target, measuring.step.settings.host
     if asked.may_offload is not True or step.is_traced:
-        return measuring, found, None
+        return stays(None)
     if found.fits and all(map(is_written, found.choice)):
-        return measuring, found, f"{_STAYS}the budget is met without"
+        return stays("the budget is met without")
     if not measuring.hardware.link_bytes_per_second:
-        return measuring, found, f"{_STAYS}the memory of {measuring.marks[0].judge.device} is its host's"
+        return stays(f"the memory of {measuring.marks[0].judge.device} is its host's")
     if target.platform == "gpu" and not target.attached:
-        return measuring, found, f"{_STAYS}{_UNPROVEN}"
+        return stays(_UNPROVEN)
     if step.settings.out_shardings is not None:
-        return measuring, found, f"{_STAYS}out_shardings says where results lie"
+        return stays("out_shardings says where results lie")
     hosted = movable(measuring)
     if not hosted:
-        return measuring, found, _STAYS + _NONE
+        return stays(_NONE)
     size_bytes = hosted_bytes(moved := replace(step, hosted=hosted))
     if asked.host_bytes is None:
         other = Measuring(moved, measuring.marks, measuring.sites, target, measuring.progress)
@@ -75,17 +96,18 @@ def search_with_state(
         needed, least = other.as_written.total_bytes, measuring.as_written.total_bytes
     except RuntimeError as error:  # of the compiler, which knows no such transfer; the step without it was compiled
         _LOG.info("the optimizer's state cannot be moved: %s", error)
-        return measuring, found, f"{_STAYS}the compiler refuses to move it"
+        return stays("the compiler refuses to move it")
     if needed >= least:
         needs = f"the compiled step needs {format_bytes(needed)} with it on the host, {format_bytes(least)} without"
-        return measuring, found, _STAYS + needs
+        return stays(needs, other.compiles)
     there = search_step(other, budget_bytes)
     if there.memory.host_bytes > (math.inf if asked.host_bytes is None else asked.host_bytes):
-        return measuring, found, f"{_STAYS}the compiled step needs more than host_budget for it"
+        return stays("the compiled step needs more than host_budget for it", other.compiles)
     if not _is_better(other, there, measuring, found):
-        return measuring, found, f"{_STAYS}the step is faster so" if found.fits else None
+        return stays("the step is faster so" if found.fits else None, other.compiles)
     told = f"{format_bytes(size_bytes)} of the optimizer's state stay in the host's memory; each call updates them "
-    return other, there, f"{told}in slices, and returns them there. step.put(*args) moves them before the first call"
+    note = f"{told}in slices, and returns them there. step.put(*args) moves them before the first call"
+    return Searched(other, there, measuring.compiles + other.compiles, note)
 
 
 def movable(measuring: Measuring) -> frozenset[int]:
