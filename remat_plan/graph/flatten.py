@@ -9,7 +9,7 @@ kept) the user's ``jax.checkpoint`` regions, which are planned anew, those in bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,13 @@ class FlatEqn:
     eqn: Any
     operands: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+def run_equations(eqns: Iterable[Any], literals: Sequence[Any], env: dict[int, Any]) -> None:
+    """Run equations, flat ones or operations of a graph, on values by number; add what they make to the values."""
+    for item in eqns:
+        args = [literals[-1 - v] if v < 0 else env[v] for v in item.operands]
+        env.update(zip(item.outputs, _compat.bind(item.eqn, args), strict=True))
 
 
 @dataclass(slots=True)

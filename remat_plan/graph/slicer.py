@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart
+from remat_plan.graph.flatten import run_equations
 from remat_plan.graph.records import Graph
 from remat_plan.graph.slice_equation import Slice, cut, run_slice
 
@@ -47,10 +48,7 @@ class Slicer:
 
     def run_whole(self, ops: Sequence[int], env: dict[int, Any]) -> None:
         """Run operations on whole values."""
-        for index in ops:
-            op = self.graph.ops[index]
-            args = [self.graph.literals[-1 - v] if v < 0 else env[v] for v in op.operands]
-            env.update(zip(op.outputs, _compat.bind(op.eqn, args), strict=True))
+        run_equations([self.graph.ops[index] for index in ops], self.graph.literals, env)
 
     def loop(self, env: dict[int, Any]) -> None:
         """Run the slices; add what they make to the values."""

@@ -23,6 +23,7 @@ from jax import lax
 
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart, find_apart
+from remat_plan.graph.flatten import run_equations
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.slice_equation import Slice, cut
@@ -62,9 +63,7 @@ class Streamed:
             if isinstance(unit, Slicer):
                 self._loop(unit, env)
             else:
-                op = graph.ops[unit]
-                values = [graph.literals[-1 - v] if v < 0 else env[v] for v in op.operands]
-                env.update(zip(op.outputs, _compat.bind(op.eqn, values), strict=True))
+                run_equations([graph.ops[unit]], graph.literals, env)
         return [graph.literals[-1 - v] if v < 0 else env[v] for v in graph.outputs]
 
     def _loop(self, slicer: Slicer, env: dict[int, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is said of steps that run: of a fitted training step, of the largest batches of one, of what was measured.
+"""What is said of steps that run: of a fitted training step, of the largest sizes of one, of what was measured.
 
 In: ``StepReport``, ``LargestSizes``, ``Measurement``. Out: for each a line, a ``Table`` and a chart.
 """

@@ -22,7 +22,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from remat_plan import _compat
 from remat_plan.graph.build import build
-from remat_plan.graph.flatten import Flat, FlatEqn, flatten, live_eqns
+from remat_plan.graph.flatten import Flat, FlatEqn, flatten, live_eqns, run_equations
 from remat_plan.graph.streamed import Streamed, streamed
 from remat_plan.planning.stretches import is_expensive
 
@@ -143,9 +143,7 @@ def new_versions(arguments: Any, results: Any) -> dict[int, int]:
 
 def _run(flat: Flat, eqns: Sequence[FlatEqn], env: dict[int, Any]) -> list[Any]:
     """Run equations of a flat program; return what of its outputs is known then."""
-    for item in eqns:
-        values = [flat.literals[-1 - v] if v < 0 else env[v] for v in item.operands]
-        env.update(zip(item.outputs, _compat.bind(item.eqn, values), strict=True))
+    run_equations(eqns, flat.literals, env)
     return [flat.literals[-1 - v] if v < 0 else env[v] for v in flat.outputs if v < 0 or v in env]
 
 

@@ -37,9 +37,7 @@ def place(args: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
     """Make every array leaf an aval, with a sharding where JAX would else compile for another device."""
     leaves, tree = jax.tree.flatten(tuple(args))
     default: Sharding | None = None
-    if target.device != resolve(None).device and not any(
-        _compat.lays_out(getattr(leaf, "sharding", None)) for leaf in leaves
-    ):
+    if target.device != resolve(None).device and not any(map(_is_laid_out, leaves)):
         default = SingleDeviceSharding(target.device)
     return jax.tree.unflatten(tree, [_placed(leaf, default, target) for leaf in leaves])
 
