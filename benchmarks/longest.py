@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from jax import lax
 
 import remat_plan as rp
 from benchmarks.authors import llama
-from benchmarks.authors.record import rms_norm, stacked
+from benchmarks.authors.record import rms_norm
 from benchmarks.common import Options, Report, percent, versions
 from benchmarks.kept import Kept
 from remat_plan.results.steps import LargestSizes
@@ -115,19 +115,8 @@ def loss_of(c: llama.Config, attend: Attend) -> Callable[..., jax.Array]:
 
 
 def parameters(c: llama.Config) -> Any:
-    """Shapes of the parameters, in the dtype of the configuration."""
-    layer = {
-        "before_attention": llama.f32(c.width),
-        "attention": llama.attention_params(c),
-        "before_mlp": llama.f32(c.width),
-        "mlp": {"wi_0": llama.f32(c.width, c.mlp), "wi_1": llama.f32(c.width, c.mlp), "wo": llama.f32(c.mlp, c.width)},
-    }
-    made = {
-        "embedding": llama.f32(c.vocab, c.width),
-        "layers": stacked(c.layers, layer, 0),
-        "norm": llama.f32(c.width),
-        "head": llama.f32(c.width, c.vocab),
-    }
+    """Shapes of the parameters, in the dtype of the configuration, layers along the first axis."""
+    made = llama.parameters(replace(c, scan_axis=0))
     return jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, c.dtype), made)
 
 

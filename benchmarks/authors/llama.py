@@ -41,8 +41,8 @@ SCAN_AXIS = 1
 
 
 @dataclass(frozen=True)
-class Config:
-    """Sizes, by the names of the papers."""
+class DecoderSizes:
+    """Sizes of a decoder, by the names of the papers."""
 
     layers: int
     width: int
@@ -51,6 +51,12 @@ class Config:
     head_width: int
     mlp: int
     vocab: int
+
+
+@dataclass(frozen=True)
+class Config(DecoderSizes):
+    """A decoder, what it is given, and how its layers are stacked."""
+
     batch: int
     sequence: int
     dtype: DTypeLike = jnp.float32
@@ -168,6 +174,22 @@ def batch_shapes(c: Any) -> dict[str, Any]:
     return {name: i32(c.batch, c.sequence) for name in ("tokens", "targets", "positions", "segments")}
 
 
+def parameters(c: Config) -> Any:
+    """Shapes of the parameters, those of the layers stacked."""
+    layer = {
+        "before_attention": f32(c.width),
+        "attention": attention_params(c),
+        "before_mlp": f32(c.width),
+        "mlp": {"wi_0": f32(c.width, c.mlp), "wi_1": f32(c.width, c.mlp), "wo": f32(c.mlp, c.width)},
+    }
+    return {
+        "embedding": f32(c.vocab, c.width),
+        "layers": stacked(c.layers, layer, c.scan_axis),
+        "norm": f32(c.width),
+        "head": f32(c.width, c.vocab),
+    }
+
+
 def make(size: str) -> Made:
     """The model at a size."""
     return make_of(pick(CONFIGS, size))
@@ -175,18 +197,6 @@ def make(size: str) -> Made:
 
 def make_of(c: Config, further: Mapping[str, Wrap] = MappingProxyType({})) -> Made:
     """The model of a configuration, under the policies above and ``further`` ones."""
-    layer = {
-        "before_attention": f32(c.width),
-        "attention": attention_params(c),
-        "before_mlp": f32(c.width),
-        "mlp": {"wi_0": f32(c.width, c.mlp), "wi_1": f32(c.width, c.mlp), "wo": f32(c.mlp, c.width)},
-    }
-    params = {
-        "embedding": f32(c.vocab, c.width),
-        "layers": stacked(c.layers, layer, c.scan_axis),
-        "norm": f32(c.width),
-        "head": f32(c.width, c.vocab),
-    }
 
     def loss_with(wrap: Wrap) -> Loss:
         def loss(params: Any, batch: Any) -> jax.Array:
@@ -200,4 +210,4 @@ def make_of(c: Config, further: Mapping[str, Wrap] = MappingProxyType({})) -> Ma
 
         return loss
 
-    return made(loss_with, {**policies(), **further}, (params, batch_shapes(c)))
+    return made(loss_with, {**policies(), **further}, (parameters(c), batch_shapes(c)))

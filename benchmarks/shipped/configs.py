@@ -10,14 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from benchmarks.authors.llama import DecoderSizes
+
 INPUT = "decoder_layer_input"
 QKV = ("query_proj", "key_proj", "value_proj", "qkv_proj")
 PRODUCTS = (*QKV, "out_proj", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of a decoder, by the names of the papers.
+class Sizes(DecoderSizes):
+    """Sizes of a decoder and of what its layers see.
 
     Attributes:
         theta: base of the rotary positions, of layers that see all positions.
@@ -25,13 +27,6 @@ class Sizes:
         family: what a layer looks like.
     """
 
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    mlp: int
-    vocab: int
     theta: float = 10_000.0
     windows: tuple[int, ...] = (0,)
     family: Literal["llama", "gpt3", "gemma3"] = "llama"
