@@ -153,13 +153,14 @@ class _Front:
                 chains.append(chain)
 
     def slice(self, budget_bytes: int) -> None:
-        """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain.
+        """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain, and
+        in more as long as those take less: memory that is not touched costs nothing.
 
         What is not the same in any number of slices is divided by it.
         """
         plain = self.judge.timeline(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
-        if fitting and self.judge.price(fitting[0]) <= (1 + _WORTH) * plain.seconds:
+        if fitting and not self._recomputes(fitting[0]):
             return
         sliced, divided = self._sliced(), 0.0
         if sliced is None:
@@ -172,11 +173,18 @@ class _Front:
             schedule = sliced.schedule(slices)
             if schedule is None:
                 return
+            best = self.fitting(budget_bytes)[:1]
             self.known[schedule] = None
             peak_bytes = self.judge.predicted_bytes(schedule)
-            if peak_bytes <= budget_bytes:
+            if peak_bytes <= budget_bytes and best == self.fitting(budget_bytes)[:1]:
                 return
             divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)
+
+    def _recomputes(self, schedule: Schedule) -> bool:
+        """Whether a schedule takes more seconds than the plain one, or more FLOPs, where what it does not keep is worth
+        more than they take."""
+        plain, made = self.judge.timeline(self.judge.program.plain), self.judge.timeline(schedule)
+        return made.seconds > (1 + _WORTH) * plain.seconds or made.flops > (1 + _WORTH) * plain.flops
 
     def lower(self) -> None:
         """Judge what may need least of all; have the chains propose below it as long as that finds one.

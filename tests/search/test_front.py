@@ -20,7 +20,7 @@ from remat_plan.search.judge import Judge
 from remat_plan.small.budget import BudgetError
 from remat_plan.small.progress import Progress
 from remat_plan.verify.targets import resolve
-from tests.helpers import traced
+from tests.helpers import CPU, traced
 
 AUTO = Request(lookup("auto"), False, (0,), False, (), "replan")
 WHOLE = dataclasses.replace(AUTO, constraints=make_constraints((), (), (), True))
@@ -223,3 +223,27 @@ def test_a_row_of_budgets_is_as_good_as_plans_for_them():
         peak, price = judge.cost(schedule)
         best = judge.price(find(judge, candidates, peak, AUTO))
         assert best <= price <= 1.03 * best
+
+
+def layers(params, x):
+    for up, down in params:
+        x = x + jax.nn.gelu(x @ up) @ down
+    return jnp.sum(x**2)
+
+
+def test_where_untouched_memory_saves_time_slices_are_judged_beside_what_recomputes(monkeypatch):
+    """Recomputing is faster than the plain step there, and still slower than slices, which compute nothing twice."""
+    shapes = [(jax.ShapeDtypeStruct((64, 256), "float32"), jax.ShapeDtypeStruct((256, 64), "float32"))] * 6
+    program = traced(layers, shapes, jax.ShapeDtypeStruct((2048, 64), "float32"))
+
+    def judged(fresh_seconds_per_byte):
+        hardware = dataclasses.replace(CPU, fresh_seconds_per_byte=fresh_seconds_per_byte)
+        monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *_: hardware)
+        return Judge(program, resolve("cpu"), Progress("test", False))
+
+    judge, other = judged(3e-10), judged(0.0)
+    budgets = [judge.predicted_bytes(program.plain) * share // 8 for share in (3, 5, 7)]
+    prices = [judge.price(find(judge, Candidates(judge.rules, judge.progress), b, AUTO)) for b in budgets]
+    others = [judge.price(find(other, Candidates(other.rules, other.progress), b, AUTO)) for b in budgets]
+    assert all(price <= beside for price, beside in zip(prices, others, strict=True)), [prices, others]
+    assert prices[-1] < judge.price(program.plain)
