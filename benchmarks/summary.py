@@ -79,6 +79,7 @@ NUMBERS = (
         "timing",
         r"^\* off by, measured rates: (.*?) of",
     ),
+    Number("The same by the rates that plans go by at first", "timing", r"^\* off by, rates of the table: (.*?) of"),
     Number("Our time on an H100 against a hand's, planned for its bytes", "gpu", r"^\* ours against .*?: (.*)$"),
     Number("Predicted overheads against an H100's clock", "gpu", r"^\* time predicted, off by: (.*?);"),
     Number(

@@ -1,4 +1,4 @@
-"""Measured seconds of policies and plans against predicted ones, with rates of data sheets and with measured rates.
+"""Measured seconds of policies and plans against predicted ones, with the rates of the table and with measured rates.
 
 In: models of a size that this machine runs in about a second. Out: ``results/timing.md``, and ``timing.json`` beside it
 with what was measured, the schedules of plans and the rates of the device: a model that is in there is not run again
@@ -49,7 +49,7 @@ _COLUMNS = (
 _INTRO = """Every step ran {rounds} times, in turns with the plain step of its model. Seconds are the median; overhead
 is the median over rounds of the seconds over those of the plain step in the same round, less one; the true median is in
 the next column 19 times of 20. CPU: the same of seconds of all processors, in which other processes count less. Then
-what the evaluator predicts with rates of data sheets, and with rates measured on this machine; and by how many points
+what the evaluator predicts with the rates of the table, and with rates measured on this machine; and by how many points
 each is off. `plan at` is our plan (by measured rates) at the peak of that policy on every block. The line of versions
 below is of the predictions; what was measured when is told at the end."""
 
@@ -82,7 +82,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """A step that was run beside what is predicted of it: overheads by data sheets and by measured rates.
+    """A step that was run beside what is predicted of it: overheads by the rates of the table and by measured rates.
 
     Predictions are None for a plan whose schedule was not stored.
     """
@@ -171,7 +171,7 @@ def table(store: Store, options: Options) -> Report:
 
 
 def predict(steps: Steps, measured: Sequence[Measured], rates: Hardware) -> Iterator[Row]:
-    """What the evaluator says of steps by data sheets and by measured rates; nothing of a plan without its schedule."""
+    """What is predicted by the rates of the table and by measured ones; nothing of a plan without its schedule."""
     both = hardware_for("cpu", "cpu"), rates
     plain = [steps.plain_seconds(hardware) for hardware in both]
     for ran in measured:
@@ -237,7 +237,7 @@ def facts(rows: Sequence[Row], store: Store) -> list[str]:
     found = []
     told = [(r.measured, r.table, r.rates) for r in rows if r.table is not None and r.rates is not None]
     for word, off in (
-        ("rates of data sheets", [abs(table - ran.overhead) for ran, table, _ in told]),
+        ("rates of the table", [abs(table - ran.overhead) for ran, table, _ in told]),
         ("measured rates", [abs(rates - ran.overhead) for ran, _, rates in told]),
         (
             "measured rates, against seconds of all processors",

@@ -93,8 +93,9 @@ def plan(
         static_argnums: positions of arguments that are not traced.
         kwargs: keyword arguments of ``fn``.
         target: the device to plan for, attached or not, such as ``"gpu:h100"`` or ``"tpu:v5e:1x1"``.
-        cost: the rates that predict seconds: ``"table"``, from data sheets, or ``"measured"``, of the attached device,
-            measured once (about 20 seconds) and kept in the user's cache folder; plans then depend on that file.
+        cost: the rates that predict seconds: ``"table"``, from data sheets (of a CPU: by its cores), or ``"measured"``,
+            of the attached device, measured once (about 20 seconds) and kept in the user's cache folder; plans then
+            depend on that file.
         existing: ``"replan"`` replans the function's own ``jax.checkpoint`` regions, or leaves the whole function as
             written if nothing that fits is predicted to be faster; ``"keep"`` plans around them.
         goal: ``"memory"``, the least recomputation within the budget, or ``"time"``, the fastest step, whatever memory

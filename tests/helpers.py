@@ -15,7 +15,7 @@ import pytest
 
 from remat_plan._compat import open_jaxpr, sub_jaxprs
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.schedule import around, as_is, saving
 from remat_plan.graph.uses import free_ops
 from remat_plan.planning.cuts import find_cuts
@@ -25,7 +25,8 @@ from remat_plan.rewrite.emit import Emitter
 from remat_plan.search import candidates, front
 from remat_plan.traced.programs import Program, trace_program
 
-CPU = hardware_for("cpu", "cpu")
+CPU = Hardware("cpu", 1.0e11, 2.5e10, 2.0e10)
+"""A CPU by three rates, the same on every machine."""
 REMAT3 = bool(getattr(jax.config, "jax_remat3", False))
 """Whether ``jax.checkpoint`` is the one that is to become JAX's default."""
 

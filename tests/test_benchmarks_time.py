@@ -9,9 +9,9 @@ from benchmarks import timing, timing_again
 from benchmarks.common import Options
 from benchmarks.timing import Measured, Row, Store, facts
 from remat_plan.clock import store
-from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.hardware import Hardware
 
-HARDWARE = replace(hardware_for("cpu", "cpu"), measured=True, rates={"exp float32": 1e9})
+HARDWARE = Hardware("cpu", 1e11, 2.5e10, 2e10, measured=True, rates={"exp float32": 1e9})
 POLICY = Measured("vit", "dots_saveable", 1000, 0.1, 0.10, 0.09, 0.11, 0.10)
 SLOW = replace(POLICY, step="plan at dots_saveable", overhead=0.2, against=(0.1, 0.02, 0.2))
 NOISE = replace(SLOW, model="unet", against=(0.1, -0.02, 0.2))
@@ -64,7 +64,7 @@ def test_models_that_are_done_are_not_run_again(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_predictions_are_made_anew_by_the_rates_that_are_stored(monkeypatch, tmp_path):
-    """Where ``exp`` is slower, recomputing it costs more, but not by data sheets; nothing is run."""
+    """Where ``exp`` is slower, recomputing it costs more, but not by the table; nothing is run."""
     monkeypatch.setattr(timing, "measure_case", lambda steps, rounds: pytest.fail("measured again"))
     unknown = replace(POLICY, step="plan at 50%")
     steps = [replace(POLICY, step="nothing_saveable"), unknown]

@@ -207,7 +207,7 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     }),
     (_PREDICT, "--cost", {
         "choices": get_args(Cost), "default": "table",
-        "help": "predict seconds from data sheets (table, the default) or from rates measured on this device",
+        "help": "predict seconds from a table of devices (the default) or from rates measured on this device",
     }),
     ("plan measure tradeoff compare", "--existing", {
         "choices": get_args(Existing), "default": "replan",

@@ -37,11 +37,11 @@ FORMAT = 4
 
 Cost = Literal["table", "measured"]
 COSTS = get_args(Cost)
-"""By whose rates seconds are predicted: those of data sheets, or of the attached device, measured."""
+"""By whose rates seconds are predicted: those of the table, or of the attached device, measured."""
 
 
 def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] = lambda stage: None) -> Hardware:
-    """Return what a target's work costs: by data-sheet rates, or by those measured on the device, now or before.
+    """Return what a target's work costs: by the rates of the table, or by those measured on the device, now or before.
 
     ``say`` is told what is being measured. Another word than these two, or a device that is to be measured and is not
     attached, is a ``ValueError``.
@@ -52,7 +52,7 @@ def hardware_of(target: Target, cost: str = "table", say: Callable[[str], None] 
     if not target.attached:
         raise ValueError(
             f"cost='measured': {target.name} is not attached to this process, so its rates cannot be measured. "
-            "Omit cost to use the rates of data sheets, or plan for the attached device (target=None)."
+            "Omit cost to use the rates of the table, or plan for the attached device (target=None)."
         )
     key = hashlib.sha256(json.dumps(_identity(target), sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder() / f"rates-{key}.json"

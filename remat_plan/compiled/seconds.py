@@ -8,7 +8,7 @@ schedule.
 bandwidth. What XLA fused, recomputed in several fusions, copied or transposed is in the module, so it is counted; this
 is what predictions from the traced program cannot know. Measured rates tell classes of work, the cache, kernels that
 write in another order than they read, and steps of loops apart, by the formulas of the evaluator (``Hardware``); those
-of data sheets do not.
+of the table do not, or only some of it.
 
 *TPU*: XLA:TPU chooses windows and layouts by a model of the chip, and writes what that says of the choice into the
 backend config of each kernel (``estimated_cycles``). Kernels without an estimate count by the rates of the device.

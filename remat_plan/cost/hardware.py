@@ -3,21 +3,22 @@
 In: FLOPs by class of work (``work``), bytes moved, bytes of memory that is touched for the first time.
 Out: predicted seconds on a ``Hardware``.
 
-Of the devices in the table, rates are peak figures of data sheets, two for all work and some more for TPUs; a
-plan depends on their ratios, not on their size. Rates that were measured on an attached device (``clock.calibrate``)
-have a figure for each class, and what kernels, loops and fresh memory cost beside the roofline.
+Of the devices in the table, rates are peak figures of data sheets, two for all work and some more for TPUs and for
+the CPU of this process (``_cpu``); a plan depends on their ratios, not on their size. Rates that were measured on an
+attached device (``clock.calibrate``) have a figure for each class, and what kernels, loops and fresh memory cost beside
+the roofline.
 
 Sources. GPUs: NVIDIA's data sheets; products in 32 bits (TF32 from the A100 on), element-wise work in 32 bits, without
 sparsity. TPUs: JAX's ``tpu_info`` and Google Cloud's pages, of what JAX calls one device (a core of v2, v3 and 7x, else
-a chip); products in bfloat16 at 97 per cent of the peak, as XLA estimates large ones.
-CPU: about four cores of a server of 2022. Links to the host: seven eighths of what PCI Express has each way in 16 lanes
-(a payload of 256 bytes beside headers, acknowledgements and requests), of its third generation up to the V100, the
-fourth up to the L4, the fifth from the H100 on; of TPUs 16 GB/s a chip, 32 from v6e on (Austin et al., *How to scale
-your model*, 2025).
+a chip); products in bfloat16 at 97 per cent of the peak, as XLA estimates large ones. Links to the host: seven eighths
+of what PCI Express has each way in 16 lanes (a payload of 256 bytes beside headers, acknowledgements and requests), of
+its third generation up to the V100, the fourth up to the L4, the fifth from the H100 on; of TPUs 16 GB/s a chip, 32
+from v6e on (Austin et al., *How to scale your model*, 2025).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -151,10 +152,39 @@ def _tpu(
     )
 
 
+def _cpu(cores: int) -> Hardware:
+    """A CPU with so many cores, by what XLA:CPU of jaxlib 0.12 does on one and two of a server of 2022 (Zen 4).
+
+    Arithmetic, turning one operand and touching fresh memory take half as long on two cores; all other traffic goes at
+    the rate of the memory, which they share, and a kernel that turns one of several operands is not faster on two.
+    Gradients of the kernels of convolutions, and convolutions over few places, reach so small a share of what products
+    do. What else ``clock.calibrate`` measures (functions of one element, caches) moves the errors of
+    ``benchmarks/timing.py`` by less than a point in the median. Memory from 32 MiB on is handed out anew.
+    """
+    products = 8e10 * cores
+    rates = {"convolution kernel-gradient": 0.45 * products, "convolution narrow": 0.035 * products}
+    return Hardware(
+        "cpu",
+        matrix_flops=products,
+        vector_flops=4e10 * cores,
+        bytes_per_second=5e10,
+        rates=MappingProxyType(rates),
+        turned_bytes_per_second=4.5e9 * cores,
+        turned_operand_bytes_per_second=2.5e9,
+        fresh_seconds_per_byte=5.6e-10 / cores,
+        fresh_least_bytes=32 << 20,
+    )
+
+
+def _cores() -> int:
+    """The cores that this process may run on, as XLA:CPU counts its threads."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 _TABLE: dict[str, Hardware] = {
     h.name: h
     for h in (
-        Hardware("cpu", 1.0e11, 2.5e10, 2.0e10),
+        _cpu(_cores()),
         Hardware("gpu:t4", 8.1e12, 4.0e12, 3.2e11, link_bytes_per_second=_PCIE_3),
         Hardware("gpu:v100", 1.57e13, 1.4e13, 9.0e11, link_bytes_per_second=_PCIE_3),
         Hardware("gpu:a10g", 3.1e13, 1.5e13, 6.0e11, link_bytes_per_second=_PCIE_4),

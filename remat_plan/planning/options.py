@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.price import price, unbounded_price
+from remat_plan.cost.price import bounded_price, price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.structure import RegionSolver, is_loop, structure_of
@@ -185,9 +185,7 @@ class _Profiler:
         if found.timeline.host_bytes > run.limits.host_bytes:
             return
         made, own = found.timeline, (plain.timeline.seconds, plain.timeline.flops)
-        seconds, bounded = [
-            rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (unbounded_price, price)
-        ]
+        seconds, bounded = [rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (price, bounded_price)]
         kept = max(found.kept_bytes, sum(self.graph.values[v].size_bytes for v in run.leaves))
         bounded = bounded if way.choices else 0.0
         yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, bounded, repeats=repeats)

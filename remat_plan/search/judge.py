@@ -20,7 +20,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.memory import Timeline, evaluate
 from remat_plan.cost.platforms import backend_for
-from remat_plan.cost.price import pricing
+from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import registered_actions
 from remat_plan.graph.records import Graph
@@ -226,7 +226,7 @@ class Judge:
         """What schedules are chosen by; see ``cost.price``."""
         if schedule not in self._prices:
             plain, made = self.timeline(self.program.plain), self.timeline(schedule)
-            self._prices[schedule] = pricing(self.hardware)(made.seconds, made.flops, plain.seconds, plain.flops)
+            self._prices[schedule] = price(made.seconds, made.flops, plain.seconds, plain.flops)
         return self._prices[schedule]
 
     @property

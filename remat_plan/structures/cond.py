@@ -88,7 +88,7 @@ class Cond:
         schedules = solve(inside)
         units = [RegionUnit(inside, schedule, moving, stored=True) for schedule in schedules]
         alone = [BranchUnit([unit], rules.facts, rules.hardware, op.eqn) for unit in units]
-        return worth_having(ways_of(schedules, [passes for unit in alone for passes in unit.branches], rules.hardware))
+        return worth_having(ways_of(schedules, [passes for unit in alone for passes in unit.branches]))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The branch as JAX runs it."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.passes import Passes
-from remat_plan.cost.price import pricing
+from remat_plan.cost.price import price
 from remat_plan.graph.build import build
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Schedule
@@ -52,11 +51,10 @@ class Way:
     host_bytes: int = 0
 
 
-def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes], hardware: Hardware) -> list[Way]:
+def ways_of(schedules: Sequence[Schedule], passes: Sequence[Passes]) -> list[Way]:
     """Return what a run costs by each schedule, from its passes; the first schedule runs the region as it is."""
     seconds = [p.forward.region.seconds + p.backward.region.seconds for p in passes]
     flops = [p.forward.flops + p.backward.flops for p in passes]
-    price = pricing(hardware)
     made = zip(schedules, passes, seconds, flops, strict=True)
     return [
         Way(

@@ -73,7 +73,7 @@ class Scan:
 
         def worth(schedules: Sequence[Schedule]) -> list[Way]:
             passes = [lowering.step(Part(loop.count, s)).passes for s in schedules]
-            return worth_having(ways_of(schedules, passes, rules.hardware))
+            return worth_having(ways_of(schedules, passes))
 
         schedules = solve(inside)
         steps = worth(schedules)

@@ -75,7 +75,7 @@ def test_what_the_rules_of_a_tpu_were_read_off(target, fun, dtype, cycles):
 @pytest.mark.parametrize("target", [GPU, TPU])
 @pytest.mark.parametrize("name", LOOPS)
 def test_time_that_is_counted_as_saved_is_saved_by_the_compiler_too(target, name):
-    """What ``Backend.counts_gains`` says; seconds of a branch on the TPU are the furthest off."""
+    """Prices count upon it; seconds of a branch on the TPU are the furthest off."""
     plan = rp.plan(LOOPS[name], *SHAPES, budget="60%", target=target)
     assert plan.overhead < -0.3
     assert plan.compiled_overhead < -0.35

@@ -83,6 +83,5 @@ GPU = Backend(
         Rule("rows", "row_kernels", "SoftmaxRewriterTriton", launched_with_readers),
         Rule("stacks", "clears_stacks", "seen in loops of compiled modules", lambda late: True),
     ),
-    counts_gains=True,
 )
 """Expensive steps of 16 bits are kept: they halve the bytes that a kernel waits for."""

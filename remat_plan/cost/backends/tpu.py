@@ -175,5 +175,4 @@ TPU = Backend(
     ),
     reuses_outputs=False,
     writes_over=False,
-    counts_gains=True,
 )
