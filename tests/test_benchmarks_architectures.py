@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.architectures import images, routed, sequences
+from benchmarks.architectures import fresh, images, routed, sequences
 from benchmarks.architectures.table import ARCHITECTURES
 
 SMALL = {
@@ -25,6 +25,14 @@ SMALL = {
     "vqvae": lambda: images.vqvae(2, 8, 8, 16),
     "messages": lambda: routed.messages(1, 16, 64, 8),
     "experts": lambda: routed.experts(1, 64, 16),
+    "t5": lambda: fresh.t5(1, 2, 16, 16, 2, 4),
+    "sliding_window": lambda: fresh.sliding_window(1, 2, 16, 16, 4, 2, 4),
+    "efficientnet": lambda: fresh.efficientnet(2, 16, (4, 8), 2),
+    "fourier_operator": lambda: fresh.fourier_operator(1, 2, 8, 4, 2),
+    "volumes": lambda: fresh.volumes(1, 8, 2, 2),
+    "graph_attention": lambda: fresh.graph_attention(1, 16, 64, 2, 4),
+    "glow": lambda: fresh.glow(2, 2, 8, 8),
+    "bilstm": lambda: fresh.bilstm(2, 2, 8, 8, 16, 16),
 }
 UNUSED = {"lru": "[0]['angle']", "wavenet": "[1]['residual']"}
 """Real states have no angle, and nothing reads what the last layer hands on."""

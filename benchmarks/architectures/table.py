@@ -11,12 +11,13 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.architectures import images, routed, sequences
+from benchmarks.architectures.fresh import FRESH
 from benchmarks.common import Options, Report, versions
 from benchmarks.kept import Kept
 from benchmarks.models import Model
 from benchmarks.peaks import COLUMNS, Compiled, facts, first_schedules, measure
 
-ARCHITECTURES: dict[str, Callable[[], Model]] = {
+LEARNED: dict[str, Callable[[], Model]] = {
     "lru": partial(sequences.lru, False),
     "lru_complex": partial(sequences.lru, True),
     "mamba": sequences.mamba,
@@ -34,6 +35,9 @@ ARCHITECTURES: dict[str, Callable[[], Model]] = {
     "messages": routed.messages,
     "experts": routed.experts,
 }
+"""Those that rules may be read off."""
+
+ARCHITECTURES = LEARNED | FRESH
 TARGETS = ("cpu", "gpu:h100", "tpu:v5e:1x1")
 QUICK = ("experts",)
 _INTRO = """Other architectures than those of `peaks`, at small sizes. Four rules of the evaluator were read off them:
