@@ -10,11 +10,13 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     stage       a rule is called with              and answers
     library     equation                           1: a library call may take it in; 2: starts with it; else 0
     kind        equation, kind                     how the equation fuses (``rules.Kind``), after the rules before
-    bytes       type, innermost dimensions         bytes of an array
+    bytes       type, choices of the innermost     bytes of an array
+                dimensions
     lower       ``Lowering``, facts, reads         the numbers of its results; None to lower it as any other
     operands    ``Lowering``, facts, reads,        what it reads instead, and whether a library call may take it in
                 library
-    inner       ``Lowering``, facts, reads         the two innermost dimensions of the result; None where it is free
+    inner       ``Lowering``, facts, reads         choices of the two innermost dimensions of the result; None where
+                                                   it is free
     stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
     takes_in    name of a primitive                whether it computes its operands on the way in
     follows     name of a primitive                whether the only readers of its result are computed with it

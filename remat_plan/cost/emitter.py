@@ -14,6 +14,9 @@ from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import NOBODY, Program, Step, live_steps
 
+Inner = tuple[tuple[int, int], ...]
+"""The dimensions that may be the innermost one and the next."""
+
 
 class Asked(NamedTuple):
     """A step that was to be added behind so many others: what it reads, and the bytes of its results."""
@@ -30,11 +33,12 @@ class Emitter:
     A value is a buffer: a reshape of it has the same number. So its shape is what the equation that reads it says;
     ``made_by`` tells in which shape it was made, and that is to be compared before a reader looks at the maker's
     dimensions. ``readers`` counts the steps that read each value so far. ``constants`` are the values that depend on
-    nothing; ``asked`` are the steps that were to make one, there already or not. ``inner`` are, of values next to
-    convolutions on a TPU, the rank and the two innermost dimensions. ``planned`` tells whether what follows is of a
-    program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that are made in a
-    loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that follow. ``ones``
-    are the values all of whose elements are known to be one, ``hosted`` stand for what is in the host's memory.
+    nothing; ``asked`` are the steps that were to make one, there already or not. ``inner`` are, of values whose layout
+    on a TPU is not free, the rank and the choices of the two innermost dimensions. ``planned`` tells whether what
+    follows is of a program with segments: gradients of max-pools differ there. ``counters`` are, of random bits that
+    are made in a loop, bytes of what their elements are counted with, by shape. ``place`` is that of the steps that
+    follow. ``ones`` are the values all of whose elements are known to be one, ``hosted`` stand for what is in the
+    host's memory.
     """
 
     def __init__(self, facts: FactBook):
@@ -46,7 +50,7 @@ class Emitter:
         self.readers: list[int] = []
         self.constants: set[int] = set()
         self.asked: list[Asked] = []
-        self.inner: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.inner: dict[int, tuple[int, Inner]] = {}
         self.facts = facts
         self.backend = facts.backend
         self.planned = False
@@ -70,6 +74,10 @@ class Emitter:
 
     def new(self, aval: Any) -> int:
         return self.allocate(_compat.aval_bytes(aval))
+
+    def argument(self, aval: Any) -> int:
+        """A value that the caller owns, in the layout that the compiler gives it."""
+        return self.allocate(self.facts.bytes(aval))
 
     def allocate(self, size: int) -> int:
         self.sizes.append(size)

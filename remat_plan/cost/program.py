@@ -197,7 +197,7 @@ def lower(jaxpr: Any, facts: FactBook, loop: Any | None = None) -> Program:
     """
     inner, _ = _compat.open_jaxpr(jaxpr)
     state = Lowering(facts)
-    env = {v: state.new(v.aval) for v in (*inner.constvars, *inner.invars)}
+    env = {v: state.argument(v.aval) for v in (*inner.constvars, *inner.invars)}
     inputs = frozenset(env.values())
     carries: list[int] = []
     if loop is not None:

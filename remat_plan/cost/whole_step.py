@@ -208,7 +208,7 @@ class StepProgram(ProgramBuilder):
         """Build the whole step and evaluate it; ``arriving`` are the numbers of cotangents among the arguments."""
         graph, state = self.graph, self.state
         given = [*graph.inputs, *[v for v, _ in graph.constants]]
-        self.buffers = {v: state.new(graph.values[v].aval) for v in given}
+        self.buffers = {v: state.argument(graph.values[v].aval) for v in given}
         inputs = (*self.buffers.values(), *arriving)
         state.late = self.rules.order.late_loops(schedule)[0]
         self.planned = is_planned(schedule)

@@ -4,10 +4,13 @@ In: equations and steps, as the stages of ``backend`` hand them over. Out: ``TPU
 
 Arrays are padded to tiles of 8 x 128 elements (``LayoutAssignment``). Around convolutions batch and features are
 innermost, in the order that pads less: 64 channels take the room of 128, images of three have the batch in the long
-side. Batches of matrices have these innermost. All others may have any order, so the least padding is assumed.
+side. Batches of matrices have these innermost, rows that indices fetch or say where to add their last dimension. All
+others may have any order, so the least padding is assumed; of arguments too.
 
-Limits: what is kept in on-chip memory (128 MiB on a v5e) is not taken off. Vectors are taken as they are, though a
-vector is padded to 1024 elements; so are arguments and results.
+Limits: what is kept in on-chip memory (128 MiB on a v5e) is not taken off, and what lies idle between buffers, up to a
+tenth in small programs, is not added. Vectors are taken as they are, though a vector is padded to 1024 elements. Small
+batches of images are filled with pieces of them (``SpaceToBatchConverter``), which is not followed: around these
+convolutions peaks are up to a half off.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.backend import Backend, Rule
+from remat_plan.cost.backends.tpu_moves import alone, merged_heads, strides, transforms, whole_concatenations
 from remat_plan.cost.copies import cheap_kind, may_repeat
-from remat_plan.cost.emitter import Emitter
+from remat_plan.cost.emitter import Emitter, Inner
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.fusion import Kernel
-from remat_plan.cost.layout import whole_concatenation
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
-from remat_plan.cost.steps import Step
+from remat_plan.cost.steps import SCATTERS, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
 LANES, SUBLANES = 128, 8
@@ -39,13 +42,13 @@ def is_product(primitive: str) -> bool:
     return primitive in MATRIX_PRIMITIVES
 
 
-def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
+def tiled_bytes(aval: Any, inner: Inner | None = None) -> int:
     """Return the bytes of an array in tiles.
 
     Its two innermost dimensions are in any order; None where the compiler may choose.
 
     >>> import jax
-    >>> tiled_bytes(jax.ShapeDtypeStruct((16, 56, 56, 64), "bfloat16"), (0, 3)) / 2 / (16 * 56 * 56 * 64)
+    >>> tiled_bytes(jax.ShapeDtypeStruct((16, 56, 56, 64), "bfloat16"), ((0, 3), (3, 0))) / 2 / (16 * 56 * 56 * 64)
     2.0
     >>> tiled_bytes(jax.ShapeDtypeStruct((32, 6, 64, 197), "float32")) / 4 / (32 * 6 * 64 * 256)
     1.0
@@ -58,11 +61,11 @@ def tiled_bytes(aval: Any, inner: tuple[int, int] | None = None) -> int:
 
 
 @functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
-def _padding(shape: tuple[int, ...], inner: tuple[int, int] | None) -> float:
+def _padding(shape: tuple[int, ...], inner: Inner | None) -> float:
     """Return padded elements over elements, in the order of the innermost dimensions that pads least."""
     lanes = [_share(n, LANES) for n in shape]
     sublanes = [_share(n, min(SUBLANES, 1 << max(n - 1, 0).bit_length())) for n in shape]
-    pairs = itertools.permutations(range(len(shape)) if inner is None else inner, 2)
+    pairs = itertools.permutations(range(len(shape)), 2) if inner is None else inner
     return min(lanes[minor] * sublanes[second] for minor, second in pairs)
 
 
@@ -75,24 +78,45 @@ def tiled_image(state: Emitter, facts: Facts, reads: list[int], library: int) ->
     eqn = facts.eqn
     if len(reads) != 2 or reads[0] in state.inner:
         return reads, library
-    spec = eqn.params["dimension_numbers"].lhs_spec
-    size = tiled_bytes(eqn.invars[0].aval, (spec[0], spec[1]))
+    size = tiled_bytes(eqn.invars[0].aval, _either(*eqn.params["dimension_numbers"].lhs_spec[:2]))
     made = Step((reads[0],), Kind.OPAQUE, "layout_copy", eqn)
     return [state.emit(state.facts.number(("tiles", size)), made, (size,))[0], reads[1]], library
 
 
-def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, int] | None:
+def tiled_heads(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
+    """Return what a batch of products reads: what was transposed for it is copied into tiles."""
+    _, batches = facts.eqn.params["dimension_numbers"]
+    if not batches[0] or len(reads) != 2:
+        return reads, library
+    found = []
+    for read, atom, batch in zip(reads, facts.eqn.invars, batches, strict=True):
+        made, rank = state.made_by.get(read), len(atom.aval.shape)
+        others = [d for d in range(rank) if d not in batch]
+        if len(others) == 2 and made is not None and made.primitive == "transpose":
+            size = tiled_bytes(atom.aval, _either(*others))
+            step = Step((read,), Kind.OPAQUE, "layout_copy", facts.eqn)
+            read = state.emit(state.facts.number(("tiles", size)), step, (size,))[0]
+        found.append(read)
+    return found, library
+
+
+def _either(first: int, second: int) -> Inner:
+    return (first, second), (second, first)
+
+
+def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> Inner | None:
     """Return the two innermost dimensions of a result next to convolutions or batches of products; None for others."""
     out = facts.eqn.outvars
     if len(out) != 1:
         return None
     if facts.name == "conv_general_dilated":
-        spec = facts.eqn.params["dimension_numbers"].out_spec
-        return spec[0], spec[1]
+        return _either(*facts.eqn.params["dimension_numbers"].out_spec[:2])
     rank = len(getattr(out[0].aval, "shape", ()))
+    if rank > 1 and (facts.name == "gather" or facts.name in SCATTERS):
+        return ((rank - 1, rank - 2),)
     if facts.name == "dot_general":
         _, (batch, _) = facts.eqn.params["dimension_numbers"]
-        return (rank - 1, rank - 2) if batch and rank == len(batch) + 2 else None
+        return _either(rank - 1, rank - 2) if batch and rank == len(batch) + 2 else None
     if facts.name == "transpose":
         return None
     return next((inner for r in reads if r in state.inner for n, inner in [state.inner[r]] if n == rank), None)
@@ -163,8 +187,13 @@ TPU = Backend(
     (
         Rule("kind", "repeats_from_bytes", "seen in compiled modules", partial(cheap_kind, 1)),
         Rule("repeats", "weighs_copies_from_bytes", "seen in compiled modules", partial(may_repeat, 4)),
-        Rule("kind", "whole_concatenations", "long rows, many parts", whole_concatenation, frozenset({"concatenate"})),
+        Rule("kind", "moves_alone", "seen in compiled modules", alone, frozenset({"gather", "pad"})),
+        Rule("lower", "moves_alone", "seen in compiled modules", strides, frozenset({"slice"})),
+        Rule("lower", "transforms", "DFTs are products", transforms, frozenset({"fft"})),
+        Rule("written", "whole_concatenations", "long rows, many parts", whole_concatenations),
         Rule("written", "whole_splits", "gradients of concatenations", whole_splits),
+        Rule("written", "heads", "LayoutAssignment", merged_heads),
+        Rule("operands", "heads", "LayoutAssignment", tiled_heads, frozenset({"dot_general"})),
         Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", is_product),
         Rule("follows", "epilogues", "output fusions", is_product),
         Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
