@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from benchmarks.architectures.layers import Params, f32, mlp_params, rms_norm, stack
+from benchmarks.architectures.layers import Params, f32, layer_norm, mlp, mlp_params, rms_norm, stack
 from benchmarks.models import Model
 
 
@@ -197,21 +197,36 @@ def volumes(batch: int = 1, size: int = 48, width: int = 16, levels: int = 3) ->
     return Model("volumes", loss, params, (f32(batch, size, size, size, 1),), lambda wrap: loss, classes=1)
 
 
-def graph_attention(layers: int = 3, nodes: int = 4096, edges: int = 32768, heads: int = 4, size: int = 32) -> Model:
-    """Weights of edges, normalised at each node (Veličković et al. 2018, arXiv 1710.10903)."""
-    width = heads * size
+def dit(layers: int = 3, batch: int = 4, size: int = 32, patch: int = 2, width: int = 384, heads: int = 6) -> Model:
+    """A diffusion transformer: layers shifted, scaled and gated by a condition (Peebles and Xie, arXiv 2212.09748)."""
+    count, channels = (size // patch) ** 2, 4 * patch**2
 
-    def layer(p: Params, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
-        h = (x @ p["in"]).reshape(nodes, heads, size)
-        scores = jax.nn.leaky_relu((h * p["from"]).sum(-1)[senders] + (h * p["to"]).sum(-1)[receivers])
-        largest = jax.ops.segment_max(lax.stop_gradient(scores), receivers, nodes)
-        weights = jnp.exp(scores - largest[receivers])
-        shares = weights / (jax.ops.segment_sum(weights, receivers, nodes)[receivers] + 1e-9)
-        summed = jax.ops.segment_sum(h[senders] * shares[..., None], receivers, nodes)
-        return x + jax.nn.elu(summed.reshape(nodes, width))
+    def changed(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
+        return layer_norm(x) * (1 + scale[:, None]) + shift[:, None]
 
-    shapes = {"in": f32(width, width), "from": f32(heads, size), "to": f32(heads, size)}
-    return stack("graph_attention", layer, [shapes] * layers, f32(nodes, width), _i32(edges), _i32(edges))
+    def layer(p: Params, x: jax.Array, condition: jax.Array) -> jax.Array:
+        six = jnp.split(jax.nn.silu(condition) @ p["change"], 6, -1)
+        h = changed(x, *six[:2])
+        q, k, v = jnp.moveaxis((h @ p["qkv"]).reshape(batch, count, 3, heads, -1), 2, 0)
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape) @ p["o"]
+        x = x + six[2][:, None] * mixed
+        return x + six[5][:, None] * mlp(p, changed(x, *six[3:5]))
+
+    def loss(params: Params, batch: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        image, noise, condition = batch
+        parts = (image + noise).reshape(-1, size // patch, patch, size // patch, patch, 4)
+        x = parts.transpose(0, 1, 3, 2, 4, 5).reshape(-1, count, channels) @ params["in"] + params["places"]
+        for p in params["layers"]:
+            x = layer(p, x, condition)
+        made = (layer_norm(x) @ params["out"]).reshape(-1, size // patch, size // patch, patch, patch, 4)
+        return ((made.transpose(0, 1, 3, 2, 4, 5).reshape(image.shape) - noise) ** 2).mean()
+
+    shapes = {"change": f32(width, 6 * width), "qkv": f32(width, 3 * width), "o": f32(width, width)}
+    params = {"layers": [shapes | mlp_params(width, 4 * width)] * layers, "places": f32(count, width)}
+    params |= {"in": f32(channels, width), "out": f32(width, channels)}
+    images = f32(batch, size, size, 4)
+    return Model("dit", loss, params, (images, images, f32(batch, width)), lambda wrap: loss, classes=1)
 
 
 def glow(steps: int = 4, batch: int = 8, size: int = 32, width: int = 96) -> Model:
@@ -277,7 +292,6 @@ def bilstm(
 
 
 FRESH: dict[str, Callable[[], Model]] = {
-    make.__name__: make
-    for make in (t5, sliding_window, efficientnet, fourier_operator, volumes, graph_attention, glow, bilstm)
+    make.__name__: make for make in (t5, sliding_window, efficientnet, fourier_operator, volumes, dit, glow, bilstm)
 }
 """The models by name."""

@@ -23,6 +23,24 @@ def messages(layers: int = 4, nodes: int = 8192, edges: int = 65536, width: int 
     return stack("messages", layer, [shapes] * layers, f32(nodes, width), *ends)
 
 
+def graph_attention(layers: int = 3, nodes: int = 4096, edges: int = 32768, heads: int = 4, size: int = 32) -> Model:
+    """Weights of edges, normalised at each node (Veličković et al. 2018, arXiv 1710.10903)."""
+    width = heads * size
+
+    def layer(p: Params, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+        h = (x @ p["in"]).reshape(nodes, heads, size)
+        scores = jax.nn.leaky_relu((h * p["from"]).sum(-1)[senders] + (h * p["to"]).sum(-1)[receivers])
+        largest = jax.ops.segment_max(lax.stop_gradient(scores), receivers, nodes)
+        weights = jnp.exp(scores - largest[receivers])
+        shares = weights / (jax.ops.segment_sum(weights, receivers, nodes)[receivers] + 1e-9)
+        summed = jax.ops.segment_sum(h[senders] * shares[..., None], receivers, nodes)
+        return x + jax.nn.elu(summed.reshape(nodes, width))
+
+    ends = [jax.ShapeDtypeStruct((edges,), jnp.int32)] * 2
+    shapes = {"in": f32(width, width), "from": f32(heads, size), "to": f32(heads, size)}
+    return stack("graph_attention", layer, [shapes] * layers, f32(nodes, width), *ends)
+
+
 def experts(layers: int = 3, tokens: int = 4096, width: int = 256, count: int = 8, chosen: int = 2) -> Model:
     """Tokens sorted by the experts that were chosen for them, each expert with equal room (Shazeer et al. 2017)."""
 

@@ -33,6 +33,7 @@ LEARNED: dict[str, Callable[[], Model]] = {
     "upscaled": images.upscaled,
     "vqvae": images.vqvae,
     "messages": routed.messages,
+    "graph_attention": routed.graph_attention,
     "experts": routed.experts,
 }
 """Those that rules may be read off."""
