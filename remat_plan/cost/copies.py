@@ -69,7 +69,7 @@ def may_repeat(least_bytes: int, step: Step, kernels: frozenset[int], copies: Co
 def cheap_kind(least_bytes: int, eqn: Any, kind: Kind) -> Kind:
     """An expensive step (``exp``, ``div``) of elements of at least so many bytes is as cheap to repeat as any other.
 
-    Kernels wait for memory, so its arithmetic costs nothing.
+    Kernels wait for memory, so its arithmetic costs nothing; and rows are fetched from where they are.
     """
-    cheap = kind == Kind.EXPENSIVE and eqn.primitive.name != "gather" and item_bytes(eqn) >= least_bytes
+    cheap = kind == Kind.EXPENSIVE and item_bytes(eqn) >= least_bytes
     return Kind.CHEAP if cheap else kind

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from remat_plan.cost.copies import Copies
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
-from remat_plan.cost.steps import NOBODY, Program, Step, can_write_in_place
+from remat_plan.cost.steps import NOBODY, SCATTERS, Program, Step, can_write_in_place
 
 _PARTIAL = frozenset({"slice", "dynamic_slice", "gather", "split", "unstack"})
 """Primitives that read of their first operand no more than they write."""
@@ -201,7 +201,7 @@ class _Grouping:
             return self.groups[self._epilogues[index]]
         if self._cluster[index] >= 0 or index in self._written or step.kind not in FUSIBLE:
             return own
-        takers = [u for u in users if u >= 0 and self._consumes[u]]
+        takers = [u for u in users if u >= 0 and self._consumes[u] and not _is_updated(step, self._steps[u])]
         if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
             takers = [u for u in takers if self._steps[u].primitive != "broadcast_in_dim"]
         if not takers:
@@ -235,6 +235,11 @@ class _Grouping:
         if any(u < 0 or self._cluster[u] >= 0 for u in others):
             return False
         return any(rule(step, [self._steps[u] for u in others]) for rule in self._beside)
+
+
+def _is_updated(step: Step, user: Step) -> bool:
+    """Tell whether a step makes what another one writes some elements of anew: that has to be an array."""
+    return user.primitive in SCATTERS and user.reads[0] in step.writes
 
 
 def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int]]:

@@ -16,7 +16,7 @@ from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import is_kernel_gradient
-from remat_plan.cost.steps import Step
+from remat_plan.cost.steps import SCATTERS, Step
 
 _CONVOLUTION = frozenset({"conv_general_dilated"})
 
@@ -76,6 +76,7 @@ GPU = Backend(
         Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", partial(may_repeat, 1)),
         Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
+        Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),
         Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
         Rule("order", "sums_images", "MultiOutputFusion", beside_sums),

@@ -1,4 +1,6 @@
-"""What cuBLAS does beside a product."""
+"""What XLA:GPU and cuBLAS do beside a product, a gather and a scatter."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,10 @@ from jax import lax
 
 from remat_plan.cost import platforms
 from remat_plan.cost.backends.gpu import GPU, adds_product
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.fusion import fuse
 from remat_plan.cost.hardware import hardware_for
-from remat_plan.cost.memory import evaluate, fact_book
+from remat_plan.cost.memory import evaluate, fact_book, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
@@ -53,3 +57,32 @@ def test_sums_of_matrices_of_32_bits(fun, adds):
     steps = lower(jax.make_jaxpr(fun)(X), fact_book(H100)).steps
     product = next(step for step in steps if step.primitive == "dot_general")
     assert adds_product(product, steps[-1]) == adds
+
+
+def kernel_names(fun, *args, habit=""):
+    book = FactBook(partial(region_cost, hardware=H100), GPU.without(habit))
+    return [kernel.step.primitive for kernel in fuse(lower(jax.make_jaxpr(fun)(*args), book))]
+
+
+ROWS = jax.ShapeDtypeStruct((4096, 128), jnp.float32)
+ENDS = jax.ShapeDtypeStruct((32768,), jnp.int32)
+
+
+def test_a_scatter_computes_its_updates_but_not_what_it_adds_them_to():
+    def summed(x, sent, receivers):
+        return (x + 1).at[receivers].add(jnp.tanh(sent))
+
+    sent = jax.ShapeDtypeStruct((*ENDS.shape, 128), jnp.float32)
+    found = kernel_names(summed, ROWS, sent, ENDS)
+    assert "tanh" not in found
+    assert "add" in found
+    assert "tanh" in kernel_names(summed, ROWS, sent, ENDS, habit="scatters")
+
+
+def test_rows_are_fetched_again_in_each_kernel_that_reads_them():
+    def read_twice(x, senders):
+        rows = x[senders]
+        return jnp.tanh(rows), jnp.sin(rows).sum()
+
+    assert "gather" not in kernel_names(read_twice, ROWS, ENDS)
+    assert "gather" in kernel_names(read_twice, ROWS, ENDS, habit="repeats_from_bytes")
