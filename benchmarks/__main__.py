@@ -55,7 +55,7 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
   time           measured seconds of policies and plans against predicted ones, here   (under 30 minutes; runs)
   peaks          predicted against compiled peaks on an H100 and a TPU v5e that are not here (--targets; an hour;
                  needs the extras cuda12 and tpu)
-  architectures  the same of sixteen other architectures, and on a CPU (--targets; ten minutes;
+  architectures  the same of 25 other architectures, eight held out, and on a CPU (--targets; a quarter of an hour;
                  needs the extras cuda12 and tpu)
   headlines      what the papers promise, redone: Chen's 1000-layer ResNet, OpenAI's CIFAR-10 ResNet, a long LSTM,
                  O(log n), MONeT's networks, Checkmate's batches (writes to results/headlines/; three hours;

@@ -17,8 +17,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from benchmarks.architectures.fresh import FRESH
 from benchmarks.architectures.table import ARCHITECTURES
-from benchmarks.common import Options, Report, Session, mb, raw_step
+from benchmarks.common import Options, Report, Session, mb, mean, raw_step
 from benchmarks.kept import Kept
 from benchmarks.peaks import first_schedules
 from benchmarks.predictions import PLAIN, Steps, restored, steps_of, stored
@@ -193,7 +194,15 @@ def facts(rows: Sequence[Row]) -> list[str]:
         others = [row for row in here if row.found.step == MEMORY]
         found += [f"{target}: {_off(tuned)}", f"{target}: {_slower(tuned)}"] if tuned else []
         found += [f"{target}, held out: {_off(others)}"] if others else []
+        for group, rows_of_it in (("", others), (" that no rule is read off", [r for r in others if _is_fresh(r)])):
+            if rows_of_it:
+                points = 100 * mean([abs(row.off) for row in rows_of_it])
+                found.append(f"{target}, architectures{group}: off by {points:.1f} points on average")
     return found
+
+
+def _is_fresh(row: Row) -> bool:
+    return row.found.model in FRESH
 
 
 def _off(rows: Sequence[Row]) -> str:

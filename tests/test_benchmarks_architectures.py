@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.architectures import fresh, images, routed, sequences
-from benchmarks.architectures.table import ARCHITECTURES
+from benchmarks.architectures.table import ARCHITECTURES, means
 
 SMALL = {
     "lru": lambda: sequences.lru(False, 1, 2, 16, 8),
@@ -58,6 +58,13 @@ def test_every_weight_has_a_gradient(name):
         assert jnp.isfinite(gradient).all(), path
         moves = bool(gradient.any())
         assert moves == (jax.tree_util.keystr(path) != UNUSED.get(name)), path
+
+
+def test_means_are_of_each_group():
+    assert means({"cpu": {"lru plain": 1.1, "lru memory": 0.7}, "cpu, held out": {"dit plain": 0.95}}) == [
+        "cpu: off by 20.0 % on average",
+        "cpu, held out: off by 5.0 % on average",
+    ]
 
 
 @pytest.mark.slow

@@ -21,12 +21,20 @@ def kept(path):
 
 
 def test_facts_name_the_worst_and_plans_that_are_slower_than_their_policy():
-    off, slower, others = facts(
+    off, slower, others, points = facts(
         [Row(POLICY, 900, 0.25, 0.2), Row(PLANNED, 900, 0.1, 0.3), Row(ELSEWHERE, 900, 0.1, 0.2)]
     )
     assert off == "gpu:h100: 2 steps, off by 12.5 points in the median, 20.0 at worst (vit, plan at dots_saveable)"
     assert slower == "gpu:h100: of 1 plans slower than the policy, compiled: vit, plan at dots_saveable"
+    assert points == "gpu:h100, architectures: off by 10.0 points on average"
     assert others == "gpu:h100, held out: 1 steps, off by 10.0 points in the median, 10.0 at worst (gru, memory)"
+
+
+def test_those_that_no_rule_is_read_off_are_counted_by_themselves_too():
+    fresh = Row(Compiled("gpu:h100", "dit", "memory", 900, 1.2), 900, 0.3, 0.2)
+    *_, points, of_fresh = facts([Row(ELSEWHERE, 900, 0.1, 0.4), fresh])
+    assert points.endswith("off by 20.0 points on average")
+    assert of_fresh == "gpu:h100, architectures that no rule is read off: off by 10.0 points on average"
 
 
 def test_what_was_compiled_is_not_compiled_again(monkeypatch, tmp_path):

@@ -27,7 +27,15 @@ def test_gains_are_what_a_rule_takes_off_the_mean():
     assert less.gain_but_for_one(full) == pytest.approx(0.05 / 2)
     assert less.changed(full) == 2
     cells = _cells(*({kind: Offs() for kind in KINDS} | {IN_SAMPLE: offs} for offs in (less, full)))
-    assert cells == ["2", "15.00", "", "", "", "+8.33", "+2.50", "", "", ""]
+    assert cells == ["2", "15.00", *[""] * 4, "+8.33", "+2.50", *[""] * 4]
+
+
+def test_what_no_rule_was_read_off_is_by_itself(tmp_path):
+    rows = Kept(tmp_path / "architectures.json", Compiled, lambda compiled: compiled.key)
+    for model in ("glow", "vqvae"):
+        rows.put(Compiled(TARGET, model, "float32", "plain", [], 10**8, "today"))
+    first = run(Options(quick=True, results=tmp_path)).rows[0]
+    assert [bool(cell) for cell in first[3:8]] == [False, True, True, False, False]
 
 
 def test_ranges_are_least_and_most_and_nothing_where_no_figure_is_kept():
