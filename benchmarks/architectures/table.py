@@ -1,8 +1,8 @@
 """The architectures by name, and predicted against compiled peaks of each.
 
-In: nothing. Out: ``results/architectures.md``, those that are held out for good (``fresh``) in a table of their own, and
-``architectures.json`` with what was compiled: a schedule that is still the same is not compiled again. Plain, and the
-first schedule of ``memory``; float32. Needs the extras ``cuda12`` and ``tpu``.
+In: nothing. Out: ``results/architectures.md``, with those that are held out for good (``fresh``) in a table of their
+own, and ``architectures.json`` with what was compiled: a schedule that is still the same is not compiled again. Plain,
+and the first schedule of ``memory``; float32. Needs the extras ``cuda12`` and ``tpu``.
 """
 
 from __future__ import annotations
