@@ -105,8 +105,7 @@ def test_heads_are_split_and_merged_in_memory():
     args = f32(256, 49, 288), f32(96, 96)
     found, plain = names(attend, *args), names(attend, *args, habit="heads")
     assert found.count("layout_copy") > plain.count("layout_copy")
-    assert "transpose" in found[-2:]
-    assert "transpose" not in plain
+    assert found.count("transpose") > plain.count("transpose")
 
 
 def test_a_spectrum_has_all_frequencies_and_two_more_are_made_on_the_way():
