@@ -37,9 +37,10 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from remat_plan import _compat
+from remat_plan.compiled.collectives import Collective, collectives
 from remat_plan.compiled.seconds import compiled_seconds
 from remat_plan.cost.hardware import Hardware
-from remat_plan.verify.place import device_bytes, place, platforms_of
+from remat_plan.verify.place import device_bytes, place, platforms_of, returned_bytes
 from remat_plan.verify.targets import Target, resolve
 
 _OUT_OF_MEMORY = (
@@ -75,7 +76,8 @@ class CompiledMemory:
         seconds: of one run, as the text of the module tells; None where it was not asked for, or does not tell.
         over_device_memory: True when ``total_bytes`` is more than the target has. Where the compiler refused
             the program for that reason (TPU), ``total_bytes`` is what it said it needs, to 10 MiB; arguments
-            and outputs are then those of the function, and ``temp_bytes`` is the rest.
+            and outputs are then those of the function, and ``temp_bytes`` is the rest (see ``returned_bytes``).
+        collectives: what devices send each other, as the text of the module tells, where seconds were asked for.
         executable: what was compiled (``jax.stages.Compiled``), where it was asked for and can be run as it is.
     """
 
@@ -90,6 +92,7 @@ class CompiledMemory:
     seconds: float | None = None
     over_device_memory: bool = False
     host_held_bytes: int = 0
+    collectives: tuple[Collective, ...] = ()
     executable: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -212,13 +215,16 @@ def _compile(
             compiled = lowered.compile(compiler_options=options or None)
             others = [lowered.compile(compiler_options=options | _LIBRARY_KERNELS)] if is_absent_gpu else []
     except RuntimeError as err:  # JaxRuntimeError is one
-        return _refused(err, avals, lowered.out_info, target, time.perf_counter() - start), {target.platform}
+        donated = [info.donated for info in jax.tree.leaves(lowered.args_info)]
+        told = _refused(err, avals, donated, lowered.out_info, target, time.perf_counter() - start)
+        return told, {target.platform}
     seconds = time.perf_counter() - start
     stats = compiled.memory_analysis()
     if stats is None:
         raise RuntimeError(f"Target {target.name!r}: this backend does not report the memory that a program needs.")
     stats = max([stats, *(c.memory_analysis() for c in others)], key=lambda s: _total_bytes(s, target.platform, traced))
     total = _total_bytes(stats, target.platform, traced)
+    text = (compiled.as_text() or "") if hardware is not None else ""
     memory = CompiledMemory(
         total_bytes=total,
         argument_bytes=stats.argument_size_in_bytes,
@@ -228,18 +234,18 @@ def _compile(
         host_temp_bytes=stats.host_temp_size_in_bytes,
         compile_seconds=seconds,
         flops=_flops(compiled.cost_analysis()),
-        seconds=None if hardware is None else _seconds(compiled, stats.temp_size_in_bytes, target, hardware),
+        seconds=None if hardware is None else _seconds(text, stats.temp_size_in_bytes, target, hardware),
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
         host_held_bytes=_held_bytes(stats, "host_"),
+        collectives=collectives(text),
         executable=compiled,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)
 
 
-def _seconds(compiled: Any, temp_bytes: int, target: Target, hardware: Hardware) -> float | None:
-    """What one run takes, by the compiled module, which need not have a text, and its temporaries; None if unknown."""
-    text = compiled.as_text()
-    found = compiled_seconds(text, target.platform, hardware) if text else None
+def _seconds(text: str, temp_bytes: int, target: Target, hardware: Hardware) -> float | None:
+    """What one run takes, by the text of a compiled module, if it has one, and its temporaries; None if unknown."""
+    found = compiled_seconds(text, target.platform, hardware)
     return None if found is None or found.unknown_loops else found.seconds + hardware.fresh_seconds(temp_bytes)
 
 
@@ -268,7 +274,9 @@ def _flops(analysis: Any) -> float | None:
     return float(flops) if flops is not None and flops >= 0 else None  # XLA says -1 for "unknown"
 
 
-def _refused(err: RuntimeError, avals: Any, outputs: Any, target: Target, seconds: float) -> CompiledMemory:
+def _refused(
+    err: RuntimeError, avals: Any, donated: Any, outputs: Any, target: Target, seconds: float
+) -> CompiledMemory:
     """Turn "out of device memory" at compile time into a result; raise everything else, naming the target."""
     text = str(err)
     if "RESOURCE_EXHAUSTED" not in text:
@@ -281,6 +289,6 @@ def _refused(err: RuntimeError, avals: Any, outputs: Any, target: Target, second
     if found is None:
         raise MemoryError(f"Target {target.name!r}: the compiler ran out of device memory: {text}") from err
     total = math.ceil(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2) or " "))
-    arguments, returned = device_bytes(avals), device_bytes(outputs)
-    temporary = max(0, total - arguments - returned)
-    return CompiledMemory(total, arguments, returned, 0, temporary, 0, seconds, None, over_device_memory=True)
+    arguments, (returned, shared) = device_bytes(avals), returned_bytes(avals, donated, outputs)
+    temporary = max(0, total - arguments - returned + shared)
+    return CompiledMemory(total, arguments, returned, shared, temporary, 0, seconds, None, over_device_memory=True)

@@ -12,6 +12,7 @@ Limits: only meshes (``NamedSharding``) are moved from one backend to another, d
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import jax
@@ -60,6 +61,32 @@ def device_bytes(tree: Any) -> int:
             shape = sharding.shard_shape(leaf.shape) if isinstance(sharding, Sharding) else leaf.shape
             total += math.prod(shape) * leaf.dtype.itemsize
     return total
+
+
+def returned_bytes(arguments: Any, donated: Any, results: Any) -> tuple[int, int]:
+    """Bytes of the results of a step on one device, and those of them that are in the memory of donated arguments.
+
+    A result takes the place of a donated argument of its shape and type while there is one. Of others, those that do
+    not say how they lie, as along automatic axes, lie as such an argument does: a new version of it, or its gradient.
+    """
+    sizes: dict[Any, int] = {}
+    free: dict[Any, list[int]] = defaultdict(list)
+    for leaf, is_donated in zip(jax.tree.leaves(arguments), jax.tree.leaves(donated), strict=True):
+        if _is_aval(leaf):
+            size_bytes = sizes.setdefault((leaf.shape, leaf.dtype), device_bytes(leaf))
+            if is_donated:
+                free[leaf.shape, leaf.dtype].append(size_bytes)
+    total = shared = 0
+    for leaf in filter(_is_aval, jax.tree.leaves(results)):
+        key = leaf.shape, leaf.dtype
+        if free[key]:
+            size_bytes = free[key].pop(0)
+            shared += size_bytes
+        else:
+            is_known = isinstance(getattr(leaf, "sharding", None), Sharding) or key not in sizes
+            size_bytes = device_bytes(leaf) if is_known else sizes[key]
+        total += size_bytes
+    return total, shared
 
 
 def platforms_of(shardings: Any) -> set[str]:

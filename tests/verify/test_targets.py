@@ -171,7 +171,7 @@ def test_a_missing_assembler_is_explained() -> None:
     target = dataclasses.replace(resolve("cpu"), name="gpu:v100", platform="gpu", attached=False)
     said = RuntimeError("UNAVAILABLE: No PTX compilation provider is available. Neither ...\n - details")
     with pytest.raises(RuntimeError, match=r"'gpu:v100'.*No PTX.*pip install .remat_plan\[cuda12\]"):
-        compile_module._refused(said, (), (), target, 0.0)
+        compile_module._refused(said, (), (), (), target, 0.0)
 
 
 def test_out_of_memory_texts() -> None:
@@ -189,14 +189,17 @@ def test_out_of_memory_texts() -> None:
         ("Ran out of memory in memory space hbm. Used 512.00M of 94.74G hbm.", 0.5),
     ):
         said = RuntimeError(f"RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: {text}")
-        memory = compile_module._refused(said, (aval(MIB),), aval(MIB), target, 1.0)
+        memory = compile_module._refused(said, (aval(MIB),), (False,), aval(MIB), target, 1.0)
         assert memory.over_device_memory
         assert abs(memory.total_bytes - total * gib) < 2
         assert memory.argument_bytes == memory.output_bytes == 4 * MIB
         assert memory.temp_bytes == memory.total_bytes - 8 * MIB
+        memory = compile_module._refused(said, (aval(MIB),), (True,), aval(MIB), target, 1.0)
+        assert memory.alias_bytes == 4 * MIB
+        assert memory.temp_bytes == memory.total_bytes - 4 * MIB
     said = RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 17M of 16M vmem.")
     with pytest.raises(MemoryError, match=r"'tpu:v5e:1x1'.*vmem"):
-        compile_module._refused(said, (), (), target, 0.0)
+        compile_module._refused(said, (), (), (), target, 0.0)
 
 
 def test_gpu_configuration_texts() -> None:
@@ -391,13 +394,15 @@ def test_tpu_memory_fast_and_default() -> None:
 @needs_libtpu
 def test_tpu_over_memory_gives_the_total() -> None:
     avals = (aval(4096, 4096, dtype=jnp.bfloat16), aval(65536, 4096, dtype=jnp.bfloat16))
-    over = compile_memory(jax.grad(scanned(16)), avals, resolve("tpu:v5e:1x1"), fast=True)
-    fits = compile_memory(jax.grad(scanned(16)), avals, resolve("tpu:v5p:1x1x1"), fast=True)
+    over, fits = (
+        compile_memory(jax.grad(scanned(16)), avals, resolve(chip), fast=True, donate_argnums=0)
+        for chip in ("tpu:v5e:1x1", "tpu:v5p:1x1x1")
+    )
     assert over.over_device_memory
     assert not fits.over_device_memory
     assert abs(over.total_bytes / fits.total_bytes - 1) < 0.01
     assert over.argument_bytes == fits.argument_bytes
-    assert over.output_bytes == fits.output_bytes
+    assert over.output_bytes == fits.output_bytes == over.alias_bytes == fits.alias_bytes
 
 
 @needs_libtpu
