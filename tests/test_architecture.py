@@ -37,8 +37,8 @@ MAY_IMPORT = {
     "verify": {"_compat", "small", "cost", "compiled"},
     "clock": {"small", "cost", "verify"},
     "traced": {"_compat", "small", "graph", "rewrite", "structures"},
-    "results": {"_compat", "small", "graph", "cost", "verify", "clock", "traced"},
-    "report": {"small", "graph", "planning", "results"},
+    "results": {"_compat", "small", "graph", "cost", "compiled", "verify", "clock", "traced"},
+    "report": {"small", "graph", "planning", "compiled", "results"},
     "search": {"_compat", "small", "graph", "cost", "planning", "verify", "clock", "traced", "results"},
     "plans": {
         *("_compat", "small", "graph", "rewrite", "planning", "verify"),
@@ -74,7 +74,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 35_340, 21_640, 206
+LINES, CODE_LINES, CONSTANTS = 35_360, 21_655, 206
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

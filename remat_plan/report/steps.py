@@ -5,6 +5,7 @@ In: ``StepReport``, ``LargestSizes``, ``Measurement``. Out: for each a line, a `
 
 from __future__ import annotations
 
+from remat_plan.compiled.collectives import AGAIN, BACKWARD, FORWARD
 from remat_plan.report.charts import AFTER, BEFORE, GREY, Axis, BarChart, Chart, Look, Rule, Series, overhead_axis
 from remat_plan.report.curves import overhead_text
 from remat_plan.report.plans import best_overhead, overhead_fact
@@ -48,6 +49,7 @@ def step_table(report: StepReport) -> Table:
         line("gradients", report.gradient_bytes, report.gradient_bytes, "as large as the parameters"),
         line("activations and gradients", plain.activation_bytes, planned.activation_bytes, "predicted"),
         *([line("host memory", plain.host_bytes, planned.host_bytes, "in addition to the peak")] if moves else []),
+        *_sent(report),
     )
     return Table(
         f"Step {report.name} for {report.target}: {number_of(report.marks, 'mark')}, bytes on one device",
@@ -56,6 +58,27 @@ def step_table(report: StepReport) -> Table:
         tuple(_facts(report)),
         tuple(f"note: {note}" for note in report.notes),
     )
+
+
+def _sent(report: StepReport) -> list[Line]:
+    """What devices send each other, by pass; of a step that the compiler refused for its bytes it is not known."""
+    plain, planned = report.plain, report.planned
+    if not planned.collectives:
+        return []
+    rows = (
+        ("sent in the forward pass", FORWARD),
+        ("sent again, recomputing", AGAIN),
+        ("sent in the backward pass", BACKWARD),
+    )
+    return [
+        Line((
+            label,
+            format_bytes(plain.sent_bytes(when)) if plain.collectives else "-",
+            format_bytes(planned.sent_bytes(when)),
+            "between devices; no part of the peak",
+        ))
+        for label, when in rows
+    ]  # fmt: skip
 
 
 def _facts(report: StepReport) -> list[Fact]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remat_plan.compiled.collectives import Collective
 from remat_plan.results.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
 class StepBytes:
-    """Bytes on one device of one compiled training step.
+    """Bytes on one device of one compiled training step, and its seconds.
 
     Attributes:
         peak_bytes: what the step needs: arguments, results that are not in donated memory, temporaries.
@@ -24,6 +25,8 @@ class StepBytes:
         activation_bytes: of these, what the marked functions need at their peak beside arguments and gradients;
             predicted by the evaluator, without sharding.
         host_bytes: in the host's memory, in addition to the peak.
+        collectives: what devices send each other, by the compiled module.
+        seconds: of one run, by the compiled module; None where it does not tell.
     """
 
     peak_bytes: int
@@ -33,6 +36,12 @@ class StepBytes:
     temporary_bytes: int
     activation_bytes: int
     host_bytes: int = 0
+    collectives: tuple[Collective, ...] = ()
+    seconds: float | None = None
+
+    def sent_bytes(self, pass_name: str) -> int:
+        """What one device sends or gathers in a pass: ``"forward"``, ``"again"`` or ``"backward"``."""
+        return sum(found.size_bytes for found in self.collectives if found.pass_name == pass_name)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

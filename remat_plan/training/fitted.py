@@ -253,6 +253,8 @@ def _bytes(memory: CompiledMemory, level: int) -> StepBytes:
         temporary_bytes=memory.total_bytes - held_bytes(memory),
         activation_bytes=level,
         host_bytes=memory.host_bytes,
+        collectives=memory.collectives,
+        seconds=memory.seconds,
     )
 
 

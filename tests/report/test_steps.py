@@ -1,9 +1,11 @@
 """What is said of a fitted step: with a line for the host's memory where anything is there, and without."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from remat_plan.compiled.collectives import AGAIN, BACKWARD, Collective
 from remat_plan.results.steps import StepBytes, StepReport
 
 
@@ -27,3 +29,18 @@ def test_a_step_that_moves_values_says_how_many_bytes_are_on_the_host():
 @pytest.mark.parametrize("text", [str, repr, StepReport._repr_html_])
 def test_a_step_that_moves_nothing_says_nothing_of_the_host(text):
     assert "host" not in text(report(0, 0))
+
+
+def test_what_devices_send_each_other_is_told_by_pass():
+    sent = Collective(AGAIN, "all-gather", 4, 10**9), Collective(BACKWARD, "reduce-scatter", 2, 2 * 10**9)
+    made = report(0, 0)
+    shown = replace(made, planned=replace(made.planned, collectives=sent))
+    lines = [" ".join(line.split()) for line in str(shown).splitlines() if line.startswith("sent")]
+    end = "between devices; no part of the peak"
+    assert lines == [
+        f"sent in the forward pass - 0 B {end}",
+        f"sent again, recomputing - 1 GB {end}",
+        f"sent in the backward pass - 2 GB {end}",
+    ]
+    assert json.loads(shown.to_json())["planned"]["collectives"][0]["size_bytes"] == 10**9
+    assert "sent" not in str(made)
