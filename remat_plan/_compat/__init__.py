@@ -62,6 +62,7 @@ from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     is_elementwise,
     is_float,
     is_float_dtype,
+    is_inside_map,
     is_key,
     is_literal,
     is_ref,

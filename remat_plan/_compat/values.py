@@ -202,6 +202,12 @@ def shard_map_arguments(eqn: Any) -> dict[str, Any]:
     }
 
 
+def is_inside_map(eqn: Any) -> bool:
+    """Tell whether what is traced now runs inside a ``shard_map`` over the axes that one is over."""
+    axes = shard_map_arguments(eqn)["axis_names"]
+    return axes <= set(jax.sharding.get_abstract_mesh().manual_axes)
+
+
 def varies(aval: Any) -> bool:
     """Tell whether a value differs between devices inside ``shard_map`` (its type says over which axes)."""
     kind = getattr(aval, "manual_axis_type", None)

@@ -89,6 +89,8 @@ class ShardMap(Call):
         inner = _compat.call_jaxpr(op.eqn)
 
         def mapped(make: Callable[[], Any]) -> Any:
+            if _compat.is_inside_map(op.eqn):  # where the map itself is traced, and a part of it is made anew
+                return make()
             made: list[Any] = []
 
             def body(args: Sequence[Any]) -> list[Any]:

@@ -1,5 +1,7 @@
 """Loops whose steps speak of the axes of a map around them are planned like others."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -41,3 +43,24 @@ def test_in_a_map_with_a_name():
     assert_trees_close(*(gradient(*args) for gradient in gradients))
     twice, once = (str(jax.make_jaxpr(gradient)(*args)).count("= tanh") for gradient in gradients)
     assert twice == 2 * once
+
+
+def test_what_is_mapped_in_a_loop_runs_in_slices_in_a_fitted_step():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    rows = P("i")
+
+    def layer(w, x):
+        return x + jnp.sin(jnp.tanh(x @ w)) @ w.T
+
+    def loss(ws, x):
+        mapped = jax.shard_map(layer, mesh=mesh, in_specs=(P(), rows), out_specs=rows)
+        return jnp.sum(lax.scan(lambda x, w: (mapped(w, x), None), x, ws)[0] ** 2)
+
+    def step(mark, ws, x):
+        return ws - jax.grad(mark(loss))(ws, x)
+
+    ws, x = jax.random.normal(jax.random.key(0), (4, 8, 1024)) / 8, jax.random.normal(jax.random.key(1), (4096, 8))
+    with searching_quickly():
+        fitted = rp.fit(functools.partial(step, rp.mark), ws, x, budget="8%")
+    assert "slices" in str(fitted.plan)
+    assert_trees_close(fitted(ws, x), jax.jit(functools.partial(step, lambda f: f))(ws, x), rtol=1e-3, atol=1e-3)
