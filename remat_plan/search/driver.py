@@ -29,7 +29,8 @@ from remat_plan.verify.targets import Target
 
 MOST_COMPILES = 8
 """So often a program is compiled for one budget at most: as it is written, plain, and under the choices of a search;
-half as often where a compile takes minutes (TPUs that are not attached)."""
+half as often where a compile takes minutes (TPUs that are not attached); a step as written that is refused there, which
+takes seconds, does not count."""
 
 MARGIN = 0.0075
 """The share of the budget that is left free by what is compiled next, for each that came out above it and one more:

@@ -112,7 +112,8 @@ def search_choices(measuring: Measuring, budget_bytes: int, rate: float, held_by
     known = {choice: memory for choice, memory in measuring.known.now().items() if measuring.allows(choice)}
     if not measuring.has_own_remat and measuring.knows(measuring.written):  # which is the one that recomputes nothing
         known[measuring.plain] = measuring.as_written
-    left = most_compiles(measuring.target) - 1
+    refused = measuring.target.compiles_slowly and measuring.as_written.over_device_memory  # within seconds
+    left = most_compiles(measuring.target) - (not refused)
     driver = Driver(measuring.marks, measuring.compile, held_bytes, rate, known, left=left)
     return driver.search(budget_bytes), driver.tried
 
