@@ -14,6 +14,7 @@ from benchmarks.longest import ATTENTIONS
 from benchmarks.models import MODELS
 from benchmarks.offload import NAMES as OFFLOADED
 from benchmarks.packages import PACKAGES
+from benchmarks.pods.configs import PODS
 from benchmarks.shipped.configs import SHIPPED
 from benchmarks.split import PLACES
 
@@ -29,7 +30,7 @@ _MODULES |= {"devices_absent": "benchmarks.devices_absent", "architectures": "be
 _MODULES |= {"referee": "benchmarks.referee.table", "packages": "benchmarks.packages.plans"}
 _MODULES |= {"longest": "benchmarks.longest"}
 _MODULES |= {"split": "benchmarks.split", "offload": "benchmarks.offload", "gpu": "benchmarks.gpu.table"}
-_MODULES |= {"shipped": "benchmarks.shipped.table"}
+_MODULES |= {"shipped": "benchmarks.shipped.table", "pods": "benchmarks.pods.table"}
 _MODULES |= {"predict": "benchmarks.predict", "summary": "benchmarks.summary"}
 ALL = tuple(_MODULES)
 _MODULES |= {"time_again": "benchmarks.timing_again"}
@@ -75,6 +76,8 @@ _EPILOG = """benchmarks (each writes benchmarks/results/<name>.md, growing as it
                  flash; --targets; hours; needs the extra cuda12)
   shipped        ten configurations of MaxText under the policies of its authors, and planned in their bytes
                  (--models, --timeout; two hours; needs the extra tpu)
+  pods           whole steps of Llama 3 70B and 405B on 64 and 256 chips, by hand and fitted: bytes, seconds, what chips
+                 send each other (--models, --timeout 3000; hours; needs the extras cuda12 and tpu)
   gpu            what a card did (make gpu, on a machine with one) against what was said without it   (a second)
   summary        of these tables the figures that matter most, and how old they are: results/README.md   (a second)
 
@@ -83,8 +86,8 @@ read. No accelerator is used.
 
 `time` keeps its rows in timing.json and goes on where it stopped; a model that is named is run again. Run it on a
 machine that does nothing else. `overheads`, `peaks`, `architectures`, `fit`, `targets`, `devices_absent`, `split`,
-`offload`, `longest` and `shipped` keep theirs in JSON beside the tables and make only what is missing: delete a line to
-make it again.
+`offload`, `longest`, `shipped` and `pods` keep theirs in JSON beside the tables and make only what is missing: delete a
+line to make it again.
 
 examples:
   python -m benchmarks                          everything, in that order
@@ -103,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help=f"which: {', '.join(ALL)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny models; writes to results/quick/")
     known = {"authors": AUTHORS, "headlines": HEADLINES, "packages": PACKAGES, "architectures": ARCHITECTURES}
-    known |= {"split": PLACES, "offload": OFFLOADED, "longest": ATTENTIONS, "shipped": SHIPPED}
+    known |= {"split": PLACES, "offload": OFFLOADED, "longest": ATTENTIONS, "shipped": SHIPPED, "pods": PODS}
     parser.add_argument("--models", nargs="+", default=(), metavar="model",
                         choices=sorted({*MODELS, *(name for names in known.values() for name in names)}),
                         help=f"only these: {', '.join(MODELS)}; "
@@ -116,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--without", nargs="+", default=(), metavar="rule", help="of predict: only these rules")
     parser.add_argument("--results", type=Path, help="folder for the tables (default: benchmarks/results)")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="s",
-                        help="seconds for a child of planning_time, targets, shipped, or a step of split")  # fmt: skip
+                        help="seconds for a child of planning_time, targets, shipped, pods, split")  # fmt: skip
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(_MODULES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(_MODULES)}")
