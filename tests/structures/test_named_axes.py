@@ -64,3 +64,16 @@ def test_what_is_mapped_in_a_loop_runs_in_slices_in_a_fitted_step():
         fitted = rp.fit(functools.partial(step, rp.mark), ws, x, budget="8%")
     assert "slices" in str(fitted.plan)
     assert_trees_close(fitted(ws, x), jax.jit(functools.partial(step, lambda f: f))(ws, x), rtol=1e-3, atol=1e-3)
+
+
+def test_a_layer_that_maps_a_part_of_it_is_one_segment():
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(lambda h: jnp.tanh(h @ h.T) @ h, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+
+    def loss(ws, x):
+        return jnp.sum(lax.scan(lambda x, w: (x + jnp.sin(mapped(x @ w) @ w), None), x, ws)[0] ** 2)
+
+    plan = rp.plan(loss, jnp.ones((8, 32, 32)), jnp.ones((64, 32)), strategy="each_block", verify=False)
+    parts = [part for s in plan.schedule for _, choice in s.way.choices for part in choice.parts]
+    ((step,),) = (part.schedule for part in parts)
+    assert (step.start, type(step.way).__name__, step.way.choices) == (0, "Keep", ())

@@ -12,7 +12,7 @@ from dataclasses import replace
 from remat_plan.cost.hardware import Hardware
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import as_is, closed
-from remat_plan.graph.structure import holds_structure
+from remat_plan.graph.structure import holds_structure, is_loop, structure_of
 from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.cuts import find_cuts, without_loss
 from remat_plan.planning.honours import honours
@@ -56,6 +56,20 @@ def named_schedules(task: Task, names: Iterable[str]) -> list[Schedule]:
     return [schedule for one in found if one is not None for schedule in one.schedules]
 
 
+def _may_hold_layers(region: Graph) -> bool:
+    """Whether several layers may be in a structure of a region: in a loop or branches, or in what a call of it calls.
+
+    What is only called is a part of its layer: attention in a ``shard_map``, say.
+    """
+    for op in region.ops:
+        structure = structure_of(op)
+        if structure is not None:
+            inner = structure.regions(region, op)
+            if len(inner) > 1 or is_loop(op) or any(map(_may_hold_layers, inner)):
+                return True
+    return False
+
+
 def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
     """Return schedules in which structures are run by the strategy's law too, at any depth."""
 
@@ -64,12 +78,12 @@ def _with_structures(strategy: Strategy, task: Task, found: Found) -> Found:
         spread = task.spread and region.in_place is None  # inside a map over the devices all is on one
         inner = Task(region, cuts, task.hardware, task.settings, True, spread)
         one = in_loop or len(cuts.positions) == 2  # a branch may hold many layers, one after another
-        layer = strategy.layer is not None and one and not holds_structure(region)
+        layer = strategy.layer is not None and one and not _may_hold_layers(region)
         find = strategy.layer if layer else strategy.find
         assert find is not None
         if not region.ops:
             return inner, ((as_is(0, 0),),)
-        found = _with_structures(strategy, inner, find(inner)).schedules
+        found = (find(inner) if layer else _with_structures(strategy, inner, find(inner))).schedules
         return inner, found if one else tuple([closed(s, region.apart) for s in found])
 
     if strategy.law is None or not holds_structure(task.graph):
