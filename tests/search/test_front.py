@@ -176,6 +176,7 @@ def steps(weights, x):
 def test_of_a_loop_part_of_the_steps_is_run_one_way_the_rest_another(monkeypatch):
     """Neighbours on a curve are far apart there; with no way gone between them much of a budget is left."""
     monkeypatch.setattr("remat_plan.search.front.paths", paths)
+    monkeypatch.setattr("remat_plan.search.judge.hardware_of", lambda *_: CPU)
     program = traced(
         steps, jax.ShapeDtypeStruct((24, 128, 128), "float32"), jax.ShapeDtypeStruct((4096, 128), "float32")
     )
