@@ -161,13 +161,6 @@ class Chosen:
         return Search(tuple(rows))
 
 
-_NO_CERTIFICATE = (
-    "the gap is no guarantee here: the lower bound counts recomputation only, and a plan that writes less may save "
-    "more time than it spends on recomputing"
-)
-"""What is said of a gap by measured rates."""
-
-
 def _in_words(judge: Judge, schedule: Schedule) -> str:
     """A schedule in a few words."""
     if is_written(schedule):
@@ -212,8 +205,6 @@ def describe(
     overhead = judge.overhead(schedule)
     own = program.has_own_remat
     told = [*notes, *unmoved_notes(judge, task, request, schedule)]
-    if judge.hardware.measured and overhead > 0:
-        told.append(_NO_CERTIFICATE)
     return Plan(
         strategy=request.strategy.name,
         target=judge.device,

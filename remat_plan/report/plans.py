@@ -188,7 +188,7 @@ def _facts(plan: Plan) -> list[Fact]:
         ]
     if plan.lower_bound > 0 and plan.overhead > 0:  # else the bound says nothing
         within = "within budget" if has_budget else "at this peak"
-        facts.append(Fact("gap", "", plan.gap, f"predicted: no unsliced schedule {within} is faster by more"))
+        facts.append(Fact("gap", "", plan.gap, f"predicted: beyond what any unsliced schedule {within} runs again"))
     return [*facts, flops("plain", plain_flops), flops("planned", plan.step_flops)]
 
 

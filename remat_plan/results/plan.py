@@ -58,8 +58,8 @@ class Plan(Shown):
         compiled_overhead: the same from the modules that XLA compiled for both steps: the compiler's own cycles on a
             TPU, a roofline over the kernels elsewhere. Below 0 if recomputing is faster; None with ``verify=False`` or
             if the modules do not tell (because of a loop of unknown length, say).
-        lower_bound: no schedule within this budget (without one, this peak) that runs no segment in slices has less
-            overhead.
+        lower_bound: what any schedule within this budget (without one, this peak) that runs no segment in slices has
+            to run again, as a share of the plain step's seconds. Writing less may save some of it.
         fingerprint: identity of the program.
         schedule: the segments.
         decisions: the schedule as readable rows.
@@ -126,8 +126,7 @@ class Plan(Shown):
 
     @property
     def gap(self) -> float:
-        """Overhead above the certified lower bound: without slices, no schedule within the budget can be faster by
-        more."""
+        """Overhead beyond what any schedule without slices has to run again within the budget."""
         return max(self.overhead - self.lower_bound, 0.0)
 
     @property
