@@ -49,7 +49,8 @@ def peak(fn, ps):
 def test_a_budget_is_used_and_the_compiler_agrees(case, activation):
     fn, ps = CASES[case]
     plan = rp.plan(lambda ps, x: fn(ps, x, lambda p, x: block(p, x, activation)), ps, X, budget="60%")
-    assert 0.5 * plan.plain_peak_bytes < plan.compiled_peak_bytes <= plan.budget_bytes
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+    assert 0.5 * plan.plain_peak_bytes < plan.compiled_peak_bytes or plan.compiled_overhead < 0  # or less is faster
     assert plan.compiled_overhead < plan.overhead + 0.08
 
 

@@ -268,7 +268,8 @@ def test_an_analysis_of_nothing(analysis):
 def test_a_curve_is_a_table_with_bars(curve):
     lines = str(curve).splitlines()
     assert max(map(len, lines)) <= text.WIDTH
-    rows = lines[-len(curve.points) :]
+    rule = next(number for number, line in enumerate(lines) if line and set(line) == {"-"})
+    rows = lines[rule + 1 :][: len(curve.points)]
     for row, point in zip(rows, curve.points, strict=True):
         assert row.startswith(format_bytes(point.peak_bytes)) or format_bytes(point.peak_bytes) in row
         assert f"{point.overhead:.1%}" in row
