@@ -100,11 +100,12 @@ def facts(rows: list[Row]) -> list[str]:
     far = [f"{r.model} {r.budget} ({r.accuracy:.3f})" for r in rows if abs(r.accuracy - 1) > 0.1]
     wide = [f"{r.model} {r.budget} ({percent(r.slack)} %)" for r in finer if r.slack > 0.03]
     steps = _not_monotone(rows)
+    slack = f"{percent(mean([r.slack for r in finer]))} %" if finer else "unknown"
     return [
         f"over the budget: {_listed(over)} ({len(rows)} plans)",
         f"overhead falls as the budget falls: {_listed(steps)}",
         f"mean slack of the {len(finer)} plans that recompute something (overhead of 0.1 % or more; minimum left "
-        f"out): {percent(mean([r.slack for r in finer]))} %; above 3 %: {_listed(wide)}",
+        f"out): {slack}; above 3 %: {_listed(wide)}",
         f"prediction more than 10 % off: {_listed(far)}; mean distance "
         f"{percent(mean([abs(r.accuracy - 1) for r in rows]))} %",
     ]
