@@ -82,6 +82,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
             found.lower()
         budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * found.least_bytes))
         found.propose(budget_bytes)
+    found.halve(budget_bytes)
     if named is None:
         found.go_ways(budget_bytes)
     fitting = found.fitting(budget_bytes)
@@ -160,7 +161,7 @@ class _Front:
         """
         plain = self.judge.timeline(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
-        if fitting and not self._recomputes(fitting[0]):
+        if fitting and self._is_as_plain(fitting[0]):
             return
         sliced, divided = self._sliced(), 0.0
         if sliced is None:
@@ -180,11 +181,26 @@ class _Front:
                 return
             divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)
 
-    def _recomputes(self, schedule: Schedule) -> bool:
-        """Whether a schedule takes more seconds than the plain one, or more FLOPs, where what it does not keep is worth
-        more than they take."""
+    def halve(self, budget_bytes: int) -> None:
+        """Where the fastest that fits takes less than the plain step, judge schedules for half its bytes, for half of
+        those, and so on: where memory that is not touched saves time, the fastest may be far below a budget.
+        """
+        plain, best = self.judge.timeline(self.judge.program.plain), self.fitting(budget_bytes)[0]
+        goal_bytes = self.judge.predicted_bytes(best) // 2
+        if self.judge.timeline(best).seconds >= (1 - _WORTH) * plain.seconds:
+            return
+        while True:
+            self.propose(goal_bytes, _PROPOSED_ALONG)
+            self.slice(goal_bytes)
+            if not self.fitting(goal_bytes):
+                return
+            goal_bytes //= 2
+
+    def _is_as_plain(self, schedule: Schedule) -> bool:
+        """Whether a schedule takes the seconds and FLOPs of the plain step. Where it takes less, what it does not keep
+        saves time, and slices may save more."""
         plain, made = self.judge.timeline(self.judge.program.plain), self.judge.timeline(schedule)
-        return made.seconds > (1 + _WORTH) * plain.seconds or made.flops > (1 + _WORTH) * plain.flops
+        return abs(made.seconds - plain.seconds) <= _WORTH * plain.seconds and made.flops <= (1 + _WORTH) * plain.flops
 
     def lower(self) -> None:
         """Judge what may need least of all; have the chains propose below it as long as that finds one.

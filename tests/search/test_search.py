@@ -24,7 +24,7 @@ from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import trace_program
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import resolve
-from tests.helpers import few
+from tests.helpers import CPU, few
 
 REQUEST = Request(lookup("auto"), True, (0,), False, (), "replan")
 
@@ -97,7 +97,10 @@ class KnowingJudge(Judge):
     memories: ClassVar[dict[Any, CompiledMemory]] = {}
 
     def __init__(self):
-        super().__init__(trace_program(chain, CHAIN, {}, 0, False, (), "replan"), resolve("cpu"), Progress("", False))
+        program = trace_program(chain, CHAIN, {}, 0, False, (), "replan")
+        with pytest.MonkeyPatch.context() as patch:  # what is chosen depends on no machine
+            patch.setattr("remat_plan.search.judge.hardware_of", lambda *_: CPU)
+            super().__init__(program, resolve("cpu"), Progress("", False))
 
     def compiled(self, schedule):
         self.asked.append(schedule)
@@ -128,8 +131,7 @@ def reachable():
 def test_few_compiles_find_a_budget(reachable, share):
     budget, judge = int(share * reachable), KnowingJudge()
     assert 0.9 * budget < judge.compiled_peak(budget) <= budget
-    # at the least itself, several that are predicted to fit and are faster come out above it on jaxlib 0.10
-    assert judge.count() <= (7 if share == 1 else 5)
+    assert judge.count() <= 5
 
 
 @pytest.mark.slow
