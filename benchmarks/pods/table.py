@@ -10,9 +10,7 @@ line of JSON. One that takes longer than ``--timeout`` is given up, and the tabl
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,9 +22,9 @@ import jax
 import remat_plan as rp
 from benchmarks.authors.record import Wrap, identity
 from benchmarks.common import Options, Report, percent, versions
-from benchmarks.kept import Kept
 from benchmarks.pods.configs import PODS, QUICK, Pod
 from benchmarks.pods.decoder import Training, build, by_hand
+from benchmarks.steps_kept import StepTable, listed
 from remat_plan.compiled.collectives import AGAIN, BACKWARD, PASSES, Collective
 from remat_plan.cost.hardware import Hardware, hardware_for
 from remat_plan.cost.memory import Timeline, evaluate
@@ -173,82 +171,34 @@ def make_fitted(name: str, step: str, pod: Pod, hand: Row, *, target: str) -> Ro
     return replace(row, minutes=minutes[0], cpu_minutes=minutes[1])
 
 
-def _kept(path: Path) -> Kept[Row]:
-    return Kept(path, Row, lambda row: (row.name, row.step))
-
-
 def facts_of(rows: Sequence[Row], names: Iterable[str] = ()) -> list[str]:
     """What must hold, checked; of all ``names``, what is missing."""
     known = {(row.name, row.step): row for row in rows}
     fitted = [row for row in rows if row.step != HAND and not row.problem]
     pairs = [(row, known[row.name, HAND]) for row in fitted if (row.name, HAND) in known]
 
-    def told(found: Iterable[Row]) -> str:
-        return ", ".join(f"{row.name} ({row.step})" for row in found) or "none"
-
     missing = [f"{name} ({step})" for name in names for step in STEPS if (name, step) not in known]
     changed = (row for row, hand in pairs if abs(row.summed - hand.summed) > _SAME_BYTES * hand.summed)
     again = (row for row, hand in pairs if row.sent(AGAIN) > (1 + _SAME_BYTES) * hand.sent(AGAIN))
     return [
-        f"over the budget: {told(row for row in fitted if row.slack < 0)} ({len(fitted)} fitted steps)",
-        f"more than 3 % under it: {told(row for row in fitted if row.slack > _CLOSE)}",
-        f"more FLOPs than by hand: {told(row for row, hand in pairs if row.flops > hand.flops)}",
-        f"more sent again than by hand: {told(again)}",
-        f"another amount summed over chips in the backward pass: {told(changed)}",
-        f"more than 15 minutes of two cores: {told(row for row in fitted if row.cpu_minutes > 2 * 15)}",
+        f"over the budget: {listed(row for row in fitted if row.slack < 0)} ({len(fitted)} fitted steps)",
+        f"more than 3 % under it: {listed(row for row in fitted if row.slack > _CLOSE)}",
+        f"more FLOPs than by hand: {listed(row for row, hand in pairs if row.flops > hand.flops)}",
+        f"more sent again than by hand: {listed(again)}",
+        f"another amount summed over chips in the backward pass: {listed(changed)}",
+        f"more than 15 minutes of two cores: {listed(row for row in fitted if row.cpu_minutes > 2 * 15)}",
         f"without a figure: {', '.join(f'{r.name} ({r.step}: {r.problem})' for r in rows if r.problem) or 'none'}",
         f"not made yet: {', '.join(missing) or 'none'}",
         *(f"made with {made}" for made in dict.fromkeys(row.made for row in rows if row.made)),
     ]
 
 
+TABLE = StepTable("pods", _INTRO, _COLUMNS, "benchmarks.pods.table", Row, STEPS, facts_of)
+
+
 def run(options: Options) -> Report:
     """Make what is missing; write and return the table of all that is kept."""
-    report = Report("pods", _INTRO, _COLUMNS, options.results)
-    kept = _kept(options.results / "pods.json")
-    known = QUICK if options.quick else PODS
-    for name in options.choose(tuple(known)):
-        for step in STEPS:
-            hand = kept.find((name, HAND))
-            if kept.find((name, step)) is None and (step == HAND or (hand and not hand.problem)):
-                row = kept.put(_child(name, step, kept.path, options))
-                print(*row.cells(known[name], hand), sep=" | ", flush=True)
-                _fill(report, kept.read(), known)
-    _fill(report, kept.read(), known)
-    report.done = True
-    report.write()
-    print("\n".join(report.facts), flush=True)
-    return report
-
-
-def _fill(report: Report, rows: Sequence[Row], known: dict[str, Pod]) -> None:
-    """Write the table of some rows, in the order of the pods."""
-    found = {(row.name, row.step): row for row in rows}
-    report.rows = [
-        found[name, step].cells(pod, found.get((name, HAND)))
-        for name, pod in known.items()
-        for step in STEPS
-        if (name, step) in found
-    ]
-    report.facts = facts_of([row for row in rows if row.name in known], known)
-    report.write()
-
-
-def _child(name: str, step: str, path: Path, options: Options) -> Row:
-    """A step made by a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.pods.table", name, step, str(path)]
-    with tempfile.TemporaryFile("w+") as err:
-        try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=err, text=True, timeout=options.timeout_seconds, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Row(name, step, problem=f"no result in {options.timeout_seconds:.0f} s", made=versions())
-        if done.returncode:
-            err.seek(0)
-            last = (err.read().strip().splitlines() or ["failed"])[-1]
-            return Row(name, step, problem=last[:120].replace("|", "/"), made=versions())
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    return TABLE.run(options, QUICK if options.quick else PODS)
 
 
 def make(name: str, step: str, path: Path) -> Row:
@@ -256,7 +206,7 @@ def make(name: str, step: str, path: Path) -> Row:
     pod = {**PODS, **QUICK}[name]
     if step == HAND:
         return make_hand(name, pod, target=pod.target)
-    hand = _kept(path).find((name, HAND))
+    hand = TABLE.kept(path).find((name, HAND))
     assert hand is not None
     return make_fitted(name, step, pod, hand, target=pod.target)
 

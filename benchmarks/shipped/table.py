@@ -10,9 +10,7 @@ prints it as a line of JSON. One that takes longer than ``--timeout`` is given u
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +20,9 @@ from typing import Any
 import jax
 
 from benchmarks.common import Options, Report, Session, mb, percent, raw_step, versions
-from benchmarks.kept import Kept
 from benchmarks.shipped.configs import QUICK, SHIPPED, Shipped
 from benchmarks.shipped.decoders import build
+from benchmarks.steps_kept import StepTable
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate
 from remat_plan.planning.constraints import make_constraints
@@ -126,10 +124,6 @@ def make_ours(name: str, c: Shipped, theirs: Row) -> Row:
     return replace(row, compiles=len(set(session.judge.asked)), minutes=minutes)
 
 
-def _kept(path: Path) -> Kept[Row]:
-    return Kept(path, Row, lambda row: (row.name, row.step))
-
-
 def facts_of(rows: Sequence[Row], names: Iterable[str] = ()) -> list[str]:
     """What must hold, checked: what is behind a policy, and in what; of all ``names``, what is missing."""
     known = {(row.name, row.step): row for row in rows}
@@ -163,53 +157,12 @@ def facts_of(rows: Sequence[Row], names: Iterable[str] = ()) -> list[str]:
     ]
 
 
+TABLE = StepTable("shipped", _INTRO, _COLUMNS, "benchmarks.shipped.table", Row, (THEIRS, OURS), facts_of)
+
+
 def run(options: Options) -> Report:
     """Make what is missing; write and return the table of all that is kept."""
-    report = Report("shipped", _INTRO, _COLUMNS, options.results)
-    kept = _kept(options.results / "shipped.json")
-    known = QUICK if options.quick else SHIPPED
-    for name in options.choose(tuple(known)):
-        for step in (THEIRS, OURS):
-            theirs = kept.find((name, THEIRS))
-            if kept.find((name, step)) is None and (step == THEIRS or (theirs and not theirs.problem)):
-                row = kept.put(_child(name, step, kept.path, options))
-                print(*row.cells(known[name], theirs or row), sep=" | ", flush=True)
-                _fill(report, kept.read(), known)
-    _fill(report, kept.read(), known)
-    report.done = True
-    report.write()
-    print("\n".join(report.facts), flush=True)
-    return report
-
-
-def _fill(report: Report, rows: Sequence[Row], known: dict[str, Shipped]) -> None:
-    """Write the table of some rows, in the order of the configurations."""
-    found = {(row.name, row.step): row for row in rows}
-    report.rows = [
-        found[name, step].cells(c, found.get((name, THEIRS)))
-        for name, c in known.items()
-        for step in (THEIRS, OURS)
-        if (name, step) in found
-    ]
-    report.facts = facts_of([row for row in rows if row.name in known], known)
-    report.write()
-
-
-def _child(name: str, step: str, path: Path, options: Options) -> Row:
-    """A step made by a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.shipped.table", name, step, str(path)]
-    with tempfile.TemporaryFile("w+") as err:
-        try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=err, text=True, timeout=options.timeout_seconds, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Row(name, step, problem=f"no result in {options.timeout_seconds:.0f} s", made=versions())
-        if done.returncode:
-            err.seek(0)
-            last = (err.read().strip().splitlines() or ["failed"])[-1]
-            return Row(name, step, problem=last[:120].replace("|", "/"), made=versions())
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    return TABLE.run(options, QUICK if options.quick else SHIPPED)
 
 
 def make(name: str, step: str, path: Path) -> Row:
@@ -217,7 +170,7 @@ def make(name: str, step: str, path: Path) -> Row:
     c = {**SHIPPED, **QUICK}[name]
     if step == THEIRS:
         return make_theirs(name, c)
-    theirs = _kept(path).find((name, THEIRS))
+    theirs = TABLE.kept(path).find((name, THEIRS))
     assert theirs is not None
     return make_ours(name, c, theirs)
 
