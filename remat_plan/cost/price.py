@@ -2,8 +2,7 @@
 
 In: seconds and FLOPs of a forward and backward pass, and of the plain one. Out: seconds to compare.
 
-Seconds below the plain ones count: rates are held to a clock or to a compiler's own figures on every backend. Parts of
-a program are added up, and there one may gain what another loses; so a chain is also solved by ``bounded_price``.
+Seconds below the plain ones count: rates are held to a clock or to a compiler's own figures on every backend.
 """
 
 from __future__ import annotations
@@ -19,12 +18,3 @@ def price(seconds: float, flops: float, plain_seconds: float, plain_flops: float
     0.9015
     """
     return seconds + _WORK * plain_seconds * flops / max(plain_flops, 1.0)
-
-
-def bounded_price(seconds: float, flops: float, plain_seconds: float, plain_flops: float) -> float:
-    """Return the price of a part whose seconds below the plain ones are not counted upon.
-
-    >>> bounded_price(0.9, 15.0, 1.0, 10.0), bounded_price(2.0, 15.0, 1.0, 10.0)
-    (1.0015, 2.0015)
-    """
-    return price(max(seconds, plain_seconds), flops, plain_seconds, plain_flops)

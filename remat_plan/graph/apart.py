@@ -67,7 +67,17 @@ def operations_of(borders: Borders, segment: Segment) -> list[int]:
 
 
 def find_apart(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
-    """Spread the axis of a value over the operations of a segment; see the module docstring."""
+    """Spread the axis of a value over the operations of a segment; see the module docstring.
+
+    Done once for all numbers of slices.
+    """
+    known, key = borders.graph.bodies, (Apart, segment.start, segment.end, value, dimension)
+    if key not in known:
+        known[key] = _spread(borders, segment, value, dimension)
+    return known[key]
+
+
+def _spread(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
     graph, ops = borders.graph, operations_of(borders, segment)
     if graph.values[value].producer not in ops or graph.values[value].aval.shape[dimension] < 2:
         return None

@@ -91,7 +91,8 @@ class Graph:
         carried: of the body of a loop, the inputs that the last step handed on.
         in_place: runs a function while the maps around the region are being traced, whose axes its equations may speak
             of; None where there are none.
-        bodies: regions inside structures, by class of equation, filled when asked for.
+        bodies: regions inside structures, by class of equation, filled when asked for; so are segments in slices, and
+            what of them is apart, by what they are.
     """
 
     ops: tuple[Op, ...]
@@ -112,4 +113,4 @@ class Graph:
     is_region: bool = False
     carried: tuple[int, ...] = ()
     in_place: Callable[[Callable[[], Any]], Any] | None = field(default=None, compare=False, repr=False)
-    bodies: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    bodies: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)

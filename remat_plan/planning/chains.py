@@ -1,20 +1,15 @@
 """The chain problems made of the options.
 
-In: ``Graph``, ``Cuts``, ``Options``. Out: one to three ``ChainProblem`` for ``solve.chain``.
+In: ``Graph``, ``Cuts``, ``Options``. Out: one or two ``ChainProblem`` for ``solve.chain``.
 
 Left outside a segment, a block may compute things for its backward pass that depend on arguments only. The
 compiler runs them at the start of the program, so they are there during the forward passes of the blocks before
 it too, where the peak may be if the block is the last one (the loss). The dynamic program cannot see that far
 ahead, so there are two chains where it matters: one in which the last block is a segment, and one in which it
 is plain and every forward pass has these bytes on top.
-
-Where ways to run a structure are predicted to be faster than running it as it is, there is a chain that believes it
-and one that does not: the one finds the least seconds, the other the least work.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from remat_plan.graph.records import Graph
 from remat_plan.graph.ways import Plain
@@ -61,23 +56,9 @@ def make_problems(graph: Graph, cuts: Cuts, options: Options) -> tuple[ChainProb
     last = [_early(o) for o in options.profiles[n - 1, n].options if isinstance(o.way, Plain)] if n else []
     early = max(last, default=0)
     problems = [_problem(graph, cuts, options, 0)]
-    careful = _bounded(options)
-    if careful != options:
-        problems.append(_problem(graph, cuts, careful, 0))
     if early:
         problems.append(_problem(graph, cuts, options, early))
     return tuple(problems)
-
-
-def _bounded(options: Options) -> Options:
-    """The options with ``bounded_seconds`` of structures for their seconds."""
-    profiles = {
-        run: replace(
-            p, options=tuple([replace(o, seconds=o.bounded_seconds) if o.way.choices else o for o in p.options])
-        )
-        for run, p in options.profiles.items()
-    }
-    return replace(options, profiles=profiles)
 
 
 def _problem(graph: Graph, cuts: Cuts, options: Options, early: int) -> ChainProblem:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from remat_plan.cost.builder import Rules
-from remat_plan.cost.price import bounded_price, price
+from remat_plan.cost.price import price
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.structure import RegionSolver, is_loop, structure_of
@@ -62,7 +62,6 @@ class SegmentOption:
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
-        bounded_seconds: of a structure, with seconds below the plain ones not counted upon (see ``cost.price``).
         tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
             recomputed.
         repeats: whether ``seconds`` come on top even at the end of a part that is run again. What a segment saves is
@@ -75,7 +74,6 @@ class SegmentOption:
     backward_bytes: int
     early_bytes: int
     seconds: float
-    bounded_seconds: float = 0.0
     tail: int = 0
     repeats: bool = False
 
@@ -185,10 +183,9 @@ class _Profiler:
         if found.timeline.host_bytes > run.limits.host_bytes:
             return
         made, own = found.timeline, (plain.timeline.seconds, plain.timeline.flops)
-        seconds, bounded = [rule(made.seconds, made.flops, *own) - rule(*own, *own) for rule in (price, bounded_price)]
+        seconds = price(made.seconds, made.flops, *own) - price(*own, *own)
         kept = max(found.kept_bytes, sum(self.graph.values[v].size_bytes for v in run.leaves))
-        bounded = bounded if way.choices else 0.0
-        yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, bounded, repeats=repeats)
+        yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, repeats=repeats)
 
     def with_splits(self, run: Run, single: bool) -> Profile:
         """The profile of a run that may run in slices too."""
@@ -264,7 +261,6 @@ def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, *_preference(o.way))):
         beaten = any(
             k.seconds <= o.seconds
-            and k.bounded_seconds <= o.bounded_seconds
             and k.backward_bytes <= o.backward_bytes
             and k.forward_bytes <= o.forward_bytes
             and k.early_bytes <= o.early_bytes

@@ -82,9 +82,10 @@ class SlicedProgram:
 
     def __init__(self, rules: Rules, limits: Limits):
         run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
-        found = _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)
+        found = {slices: line for slices, *line in _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)}
+        batch = next(iter(found.values()), None)  # along another dimension less of the program would be in the loop
         self._rules = rules
-        self._lines = {slices: (value, dimension) for slices, value, dimension in found}
+        self._lines = {slices: line for slices, line in found.items() if line == batch}
         self.counts = tuple(self._lines)
 
     def schedule(self, slices: int) -> Schedule | None:

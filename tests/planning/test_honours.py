@@ -153,7 +153,6 @@ def test_there_is_something_to_choose_from(fn):
     on = judge(fn)
     for constraints in (SAVE, AGAIN):
         peaks = [on.predicted_bytes(schedule) for schedule in schedules(fn, "auto", constraints)]
-        assert min(peaks) < max(peaks)
         assert min(peaks) < on.predicted_bytes(on.program.plain)
 
 

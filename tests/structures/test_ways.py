@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import remat_plan as rp
-from remat_plan.cost.price import bounded_price, price
+from remat_plan.cost.price import price
 from remat_plan.graph.schedule import as_is, closed, saving
 from remat_plan.structures.regions import Way, worth_having
 from remat_plan.structures.scan_choices import partly_grouped
@@ -23,10 +23,9 @@ def test_what_another_way_beats_in_every_respect_is_left_out():
     assert worth_having([needs_less, quick, small]) == [small, quick, needs_less]
 
 
-def test_seconds_below_the_plain_ones_count_unless_a_price_is_bounded():
-    assert bounded_price(0.5, 1.0, 1.0, 1.0) == bounded_price(1.0, 1.0, 1.0, 1.0)
+def test_seconds_below_the_plain_ones_count_and_of_equal_ones_the_work():
     assert price(0.5, 1.0, 1.0, 1.0) < price(1.0, 1.0, 1.0, 1.0)
-    assert bounded_price(0.5, 1.0, 1.0, 1.0) < bounded_price(0.5, 2.0, 1.0, 1.0)
+    assert price(0.5, 1.0, 1.0, 1.0) < price(0.5, 2.0, 1.0, 1.0)
 
 
 def test_a_closed_schedule_leaves_nothing_as_it_is_at_its_end():
