@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from remat_plan.report import charts
 from remat_plan.report.charts import Chart, Look, Rule, Series
 from remat_plan.report.tables import Cell, Column, Line, Table, figures, number_of, optional_share
-from remat_plan.small.budget import format_bytes
+from remat_plan.small.budget import format_bytes, on_host
 
 if TYPE_CHECKING:
     from remat_plan.results.curves import Comparison, ComparisonRow, Tradeoff
@@ -33,13 +33,8 @@ def _points(
 ) -> Series:
     """Peaks, overheads and bytes on the host as a series; each point tells what it is, after what all of them tell."""
     peaks, overheads = [peak for peak, _, _ in points], [overhead for _, overhead, _ in points]
-    hints = [f"{told}peak {format_bytes(p)}{_on_host(host)}, overhead {o:.1%}" for p, o, host in points]
+    hints = [f"{told}peak {format_bytes(p)}{on_host(host)}, overhead {o:.1%}" for p, o, host in points]
     return Series(label, look, peaks, overheads, hints, stairs)
-
-
-def _on_host(size_bytes: int) -> str:
-    """What goes behind a peak on the device."""
-    return f", {format_bytes(size_bytes)} on the host" if size_bytes else ""
 
 
 def _chart(

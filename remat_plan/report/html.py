@@ -88,9 +88,9 @@ def cell(inner: str, style: str = "", title: str = "") -> str:
     return f'<td style="{_CELL}left{";" if style else ""}{style}"{told}>{inner}</td>'
 
 
-def prose(text: str, title: str = "") -> str:
+def prose(text: str) -> str:
     """A cell of plain text, aligned to the left."""
-    return cell(escape(text), title=title)
+    return cell(escape(text))
 
 
 def number(text: str) -> str:

@@ -11,20 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from remat_plan.report.charts import PLAIN, PLANNED, Axis, Chart, Look, Rule, Series, bytes_axis
 from remat_plan.report.entries import Entry, plan_entries
-from remat_plan.report.tables import (
-    Cell,
-    Column,
-    Fact,
-    Line,
-    Table,
-    figures,
-    format_flops,
-    number_of,
-    peak_fact,
-    times,
-)
+from remat_plan.report.tables import Cell, Column, Fact, Line, Table, figures, format_flops, number_of, peak_fact, times
 from remat_plan.results.plan import Plan
-from remat_plan.small.budget import format_bytes
+from remat_plan.small.budget import format_bytes, on_host
 
 if TYPE_CHECKING:
     from remat_plan.results.evidence import MemoryTrace
@@ -75,14 +64,8 @@ def summary_line(plan: Plan) -> str:
     before = format_bytes(plan.written_peak_bytes)
     if plan.has_own_remat:
         before += f" as written, {format_bytes(plan.plain_peak_bytes)} plain"
-    after = f"{format_bytes(peak)} {word}{_on_host(plan)}"
+    after = f"{format_bytes(peak)} {word}{on_host(plan.kept_on_host_bytes)}"
     return f"{before} -> {after}, budget {_budget(plan)}, overhead {overhead:.1%} {source}"
-
-
-def _on_host(plan: Plan) -> str:
-    """What goes behind a peak on the device: the bytes on the host, if there are any."""
-    size = plan.kept_on_host_bytes
-    return f", {format_bytes(size)} on the host" if size else ""
 
 
 def status_line(
@@ -235,7 +218,7 @@ def plan_chart(plan: Plan) -> Chart:
     owned = plan.planned_timeline.owned_bytes
     overhead, source = best_overhead(plan)
     return Chart(
-        f"Memory over a gradient step: {overhead:.1%} overhead ({source}){_on_host(plan)}",
+        f"Memory over a gradient step: {overhead:.1%} overhead ({source}){on_host(plan.kept_on_host_bytes)}",
         Axis("position in the gradient step (% of its instructions)", 0, 100, lambda value: f"{value:.0f}%"),
         bytes_axis("live memory (predicted)", [peak, *(rule.at for rule in rules)]),
         tuple(lines),

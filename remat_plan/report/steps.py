@@ -12,15 +12,14 @@ from remat_plan.report.plans import best_overhead, overhead_fact
 from remat_plan.report.tables import Column, Fact, Line, Table, figures, format_seconds, number_of, peak_fact
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.steps import LargestSize, LargestSizes, StepReport
-from remat_plan.small.budget import format_bytes
+from remat_plan.small.budget import format_bytes, on_host
 
 
 def step_line(report: StepReport) -> str:
     """A report for the debugger."""
     before, after = format_bytes(report.plain.peak_bytes), format_bytes(report.planned.peak_bytes)
     overhead, source = best_overhead(report)
-    host = report.planned.host_bytes
-    after += f", {format_bytes(host)} on the host" if host else ""
+    after += on_host(report.planned.host_bytes)
     told = f"{before} -> {after}, budget {format_bytes(report.budget_bytes)}, overhead {overhead:.1%} {source}"
     return f"<StepReport of {report.name} for {report.target}: {told}>"
 

@@ -161,6 +161,11 @@ def format_bytes(size_bytes: float | None) -> str:
     return "-" if size_bytes is None else in_units(size_bytes, ("B", "kB", "MB", "GB", "TB"))
 
 
+def on_host(size_bytes: int) -> str:
+    """What goes behind a peak on the device: the bytes in the host's memory, if there are any."""
+    return f", {format_bytes(size_bytes)} on the host" if size_bytes else ""
+
+
 def in_units(size: float, units: Sequence[str]) -> str:
     """Return a number of the first unit in one that suits it, each of which is 1000 times the one before."""
     power = 0
