@@ -31,8 +31,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from remat_plan.compiled.hlo import Computation, Instruction, Module, parse
-from remat_plan.compiled.traffic import traffic, turned_operands
-from remat_plan.compiled.transfers import transfer
+from remat_plan.compiled.traffic import traffic, transfer, turned_operands
 from remat_plan.compiled.trips import Constants, steps_of
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.links import Link

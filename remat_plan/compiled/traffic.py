@@ -1,6 +1,7 @@
 """What one kernel of a compiled module reads, writes and computes.
 
-In: an instruction of a ``Module``, a fusion or one by itself. Out: ``Traffic``: bytes at its border, FLOPs inside.
+In: an instruction of a ``Module``, a fusion or one by itself. Out: ``Traffic``: bytes at its border, FLOPs inside; for
+what moves values between the device and its host, ``Transfer``.
 
 Inside a fusion nothing is written to memory, and only those elements are computed that the result needs. So elements
 are counted from the result back to the parameters: a slice wants as many as it has, an update in place none of what
@@ -11,6 +12,9 @@ XLA:CPU makes one kernel of a transposed copy and the chain of operations before
 in which the copy is written: every operand is read in strides (``turned_operands``). Which copies are slow is the rule
 of the evaluator (``splits_rows``): one that leaves rows whole ran at 45 GB/s (2 x 12.6 MB), against 41 of a copy in
 order, and 6 to 9 of copies that split rows (two cores).
+
+XLA puts what is on the host into memory space 5, and moves it by a copy, or by an update or a slice of what a loop
+stacks there; started and awaited apart (``-start``, ``-done``) or at once.
 
 Limits: an element that is read twice in one kernel is read from memory once. An update of a parameter is taken to be in
 place. Caches between kernels are not known. As in the evaluator, operands much smaller than what is written in another
@@ -33,6 +37,7 @@ _UPDATED_WITH = {"dynamic-update-slice": 1, "scatter": 2}
 """Operations that may write a part of their first operand in place, and which operand is the part."""
 _RENAMES = frozenset({"bitcast", "reshape"})
 _COPIES = frozenset({"copy", "transpose"})
+_MOVES = ("copy", "fusion", "dynamic-update-slice", "dynamic-slice", "slice")
 
 
 class Traffic(NamedTuple):
@@ -236,3 +241,34 @@ def _is_for_convolution(inside: Computation, found: Instruction) -> bool:
             if other.opcode in _RENAMES | {"get-tuple-element"}:
                 names.add(other.name)
     return False
+
+
+class Transfer(NamedTuple):
+    """So many bytes on their way to the host, or ``returning`` from it."""
+
+    size_bytes: float
+    returning: bool
+
+
+def transfer(inside: Computation, found: Instruction) -> Transfer | None:
+    """Return what an instruction moves between the device and the host; None where it moves nothing.
+
+    >>> from remat_plan.compiled.hlo import parse
+    >>> entry = parse('''ENTRY %main (x: f32[8]) -> f32[8] {
+    ...   %x = f32[8]{0} parameter(0)
+    ...   ROOT %y = f32[8]{0:S(5)} copy(%x)
+    ... }''').entry
+    >>> transfer(entry, entry.root)
+    Transfer(size_bytes=32.0, returning=False)
+    """
+    name = found.opcode.removesuffix("-start")
+    if name not in _MOVES:
+        return None
+    # Of what is started the type has the operands, the result and a context; of a copy the result comes first.
+    started = found.opcode != name
+    made = found.arrays[0 if name == "copy" else -2 if started else 0 :] if found.arrays else ()
+    operands = [a for n in found.operands if n in inside.instructions for a in inside.instructions[n].arrays]
+    if not made or not any(array.on_host for array in (*made[:1], *operands)):
+        return None
+    on_device = [array.bytes for array in (made[0], *operands) if not array.on_host]
+    return Transfer(max(on_device, default=0.0), not made[0].on_host)

@@ -4,7 +4,7 @@ import pytest
 
 from remat_plan.compiled.hlo import parse
 from remat_plan.compiled.seconds import compiled_seconds
-from remat_plan.compiled.transfers import Transfer, transfer
+from remat_plan.compiled.traffic import Transfer, transfer
 from remat_plan.cost.hardware import Hardware
 
 STORE_ON_GPU = """
