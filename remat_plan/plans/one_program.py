@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from typing import Required, TypedDict, Unpack
 
 from remat_plan.clock.turns import Ratio
-from remat_plan.graph.schedule import Schedule, is_written
+from remat_plan.graph.records import Graph
+from remat_plan.graph.schedule import Schedule, is_planned, is_written
+from remat_plan.graph.structure import is_loop
 from remat_plan.planning.certificate import least_overhead
+from remat_plan.planning.limits import Limits
+from remat_plan.planning.names import structures_in
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
-from remat_plan.plans.unmoved import unmoved_notes
 from remat_plan.report.plans import plan_status
 from remat_plan.results.decisions import decide
 from remat_plan.results.evidence import Search, Tried, reduce_timeline
@@ -204,7 +207,7 @@ def describe(
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
     overhead = judge.overhead(schedule)
     own = program.has_own_remat
-    told = [*notes, *unmoved_notes(judge, task, request, schedule)]
+    told = [*notes, *_unmoved_notes(judge, task, request, schedule)]
     return Plan(
         strategy=request.strategy.name,
         target=judge.device,
@@ -310,3 +313,31 @@ def _source_notes(candidates: Candidates, request: Request) -> list[str]:
     named = candidates.named(request)
     source = [f"source: {request.strategy.source}"] if request.strategy.source else []
     return [] if named is None else [*source, *named.notes]
+
+
+def _unmoved_notes(judge: Judge, task: Task, request: Request, schedule: Schedule) -> list[str]:
+    """Return what is to be said where values may go to the host and none does."""
+    asked, strategy = request.constraints, request.strategy
+    if not asked.may_offload or judge.timeline(schedule).host_bytes:
+        return []
+    if not strategy.sources:
+        why = f"only a search moves values there, and strategy {strategy.name!r} is none"
+    elif request.goal != TIME and (is_written(schedule) or not is_planned(schedule)):
+        why = "the budget is met without"
+    elif not judge.hardware.link_bytes_per_second:
+        why = f"the memory of {judge.device} is its host's"
+    elif not _may_move(judge.rules.graph, task.cuts.limits):
+        none = "there is no loop" if asked.may_offload is True else "may_offload names none of that"
+        why = f"only what steps of loops keep is moved, and {none}"
+    else:
+        within = "" if asked.host_bytes is None else " within host_budget"
+        why = f"no schedule that moves values there{within} is predicted to be clearly faster"
+    return [f"nothing is kept in the host's memory: {why}"]
+
+
+def _may_move(graph: Graph, limits: Limits) -> bool:
+    """Whether a loop has steps some of whose values may be moved."""
+    return any(
+        (is_loop(op) and limits.inside(region).movable != frozenset()) or _may_move(region, limits.inside(region))
+        for op, region, _ in structures_in(graph)
+    )
