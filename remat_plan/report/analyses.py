@@ -15,8 +15,7 @@ from remat_plan.results.places import file_label, is_cell
 from remat_plan.small.budget import format_bytes
 
 if TYPE_CHECKING:
-    from remat_plan.results.analysis import Analysis, Residual
-    from remat_plan.results.peak import PeakPlace
+    from remat_plan.results.analysis import Analysis, PeakPlace, Residual
 
 RESIDUALS = 20
 """Most lines that a terminal shows, and most bars of the chart: the labels of more would be too small to read."""

@@ -1,7 +1,7 @@
 """What plain JAX saves between the forward and backward passes, and what is really needed.
 
 In: ``Rules`` of a graph. Out: ``Analysis``: one row per value, sorted by bytes, with totals, and where the plain step
-has its peak. Nothing is compiled.
+has its peak, and whether what stands there can run in slices. Nothing is compiled.
 
 *Saved* is what JAX's own linearisation stores: values that the backward pass reads, and internals of JVP rules
 (for ``tanh`` it is ``1 - y*y`` instead of ``y``). *Needed* is the least set of program values from which the
@@ -17,10 +17,13 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
+from remat_plan.cost.whole_step import StepProgram
+from remat_plan.graph.apart import lines_of
 from remat_plan.graph.records import Graph, Op
+from remat_plan.graph.schedule import as_is
 from remat_plan.graph.uses import all_residuals, residuals
-from remat_plan.results.peak import PeakPlace, find_peak
-from remat_plan.results.places import lines_text
+from remat_plan.graph.ways import Segment
+from remat_plan.results.places import equation_text, equations_in, lines_text, value_text
 from remat_plan.results.shown import Shown
 
 
@@ -51,6 +54,29 @@ class Residual:
     needed: bool
     saved: bool
     read_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeakPlace:
+    """Where the plain step needs most memory.
+
+    Attributes:
+        peak_bytes: predicted for the attached device: arguments, outputs and temporaries.
+        where: the equation, in the forward or the backward pass: primitive and source line.
+        value: the largest value that the program makes there: name or primitive, dtype and shape, source line; ``""``
+            where only arguments are read.
+        value_bytes: of it.
+        dimension: the dimension of this value along which that part of the program can run in slices, the one that
+            leaves least whole; None where there is none.
+        slices: how many slices there can be at most; 1 where there is no such dimension.
+    """
+
+    peak_bytes: int
+    where: str
+    value: str
+    value_bytes: int
+    dimension: int | None
+    slices: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,20 +111,13 @@ def _place(eqn: Any) -> tuple[str, str]:
 def _place_inside(eqn: Any) -> tuple[str, str]:
     """Where what an equation runs inside stands: the lines of a scanned layer, say, not the line of the scan."""
     lines = defaultdict[tuple[str, str], list[int]](list)
-    for file, line, function in _places_inside(eqn):
+    for file, line, function in map(_compat.source_line, equations_in(eqn)):
         if file:
             lines[file, function].append(line)
     if not lines:
         return _place(eqn)
     file, function = max(lines, key=lambda place: len(lines[place]))
     return lines_text(file, lines[file, function]), function
-
-
-def _places_inside(eqn: Any) -> Iterator[tuple[str, int, str]]:
-    for jaxpr in _compat.sub_jaxprs(eqn.params):
-        for inner in _compat.open_jaxpr(jaxpr)[0].eqns:
-            yield _compat.source_line(inner)
-            yield from _places_inside(inner)
 
 
 def analyze_graph(rules: Rules) -> Analysis:
@@ -126,7 +145,7 @@ def analyze_graph(rules: Rules) -> Analysis:
         minimum_residual_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
         argument_bytes=sum(graph.values[v].size_bytes for v in graph.inputs),
         equations=len(graph.ops),
-        peak=find_peak(rules),
+        peak=_find_peak(rules),
     )
 
 
@@ -147,3 +166,29 @@ def _internals(op: Op, avals: Iterable[Any]) -> Iterator[Residual]:
     for aval in avals:
         kind = (tuple(aval.shape), str(aval.dtype))
         yield Residual(_compat.aval_bytes(aval), *kind, *origin, "", "internal", False, True, op.primitive)
+
+
+def _find_peak(rules: Rules) -> PeakPlace | None:
+    """Return where the plain step of a loss has its peak; None where that is at no equation of the program."""
+    graph = rules.graph
+    timeline = StepProgram(rules).loss_timeline((as_is(0, len(graph.ops)),))
+    place = timeline.places[timeline.peak_step] if timeline.live_bytes else -1
+    if place < 0:
+        return None
+    op = graph.ops[place]
+    values = [graph.values[v] for v in (*op.reads, *op.outputs)]
+    made = [value for value in values if value.producer >= 0 and _compat.is_float(value.aval)]
+    told = timeline.peak_bytes, equation_text(op.eqn)
+    if not made:
+        return PeakPlace(*told, "", 0, None, 1)
+    largest = max(made, key=lambda value: (value.size_bytes, -value.index))
+    found = next(iter(lines_of(rules.borders, _stretch(graph, op, largest.producer), largest.index)), None)
+    along = (None, 1) if found is None else (found.dimension, found.units)
+    return PeakPlace(*told, value_text(graph, largest.index), largest.size_bytes, *along)
+
+
+def _stretch(graph: Graph, op: Op, producer: int) -> Segment:
+    """The equations around an operation and an earlier one, as far as none has an effect."""
+    walls = [-1, *(o.index for o in graph.ops if o.effectful), len(graph.ops)]
+    start = max(wall for wall in walls if wall < producer or wall == -1) + 1
+    return Segment(start, min(wall for wall in walls if wall > op.index))

@@ -72,18 +72,18 @@ def equation_text(eqn: Any) -> str:
     """One equation as text: its primitive, and the user's source line where there is one; else the largest one in it
     that has a line, as in a loop over slices."""
     name, line = eqn.primitive.name, line_text(eqn)
-    inside = [] if line else [inner for inner in _equations_in(eqn) if line_text(inner)]
+    inside = [] if line else [inner for inner in equations_in(eqn) if line_text(inner)]
     if inside:
         return f"{name} ({equation_text(max(inside, key=_result_bytes))} in it)"
     return f"{name} {line}".strip()
 
 
-def _equations_in(eqn: Any) -> Iterator[Any]:
+def equations_in(eqn: Any) -> Iterator[Any]:
     """Yield the equations that an equation runs inside, at every level."""
     for sub in _compat.sub_jaxprs(eqn.params):
         for inner in _compat.open_jaxpr(sub)[0].eqns:
             yield inner
-            yield from _equations_in(inner)
+            yield from equations_in(inner)
 
 
 def _result_bytes(eqn: Any) -> int:
