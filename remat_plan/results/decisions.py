@@ -16,11 +16,36 @@ from remat_plan.cost.rules import Kind, eqn_flops, kind_of
 from remat_plan.graph.action import action_of
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
-from remat_plan.graph.slices import region_of
+from remat_plan.graph.slices import region_of, sliced
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import Borders, all_residuals, residuals
+from remat_plan.graph.uses import Borders, residuals
+from remat_plan.graph.ways import Split
 from remat_plan.results.places import file_label, lines_text, value_text
-from remat_plan.results.slicing import Slicing, slicing_of
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """How a segment runs slice by slice.
+
+    Attributes:
+        slices: how many slices there are; the last one may be shorter.
+        value, dimension: the axis: that of a dimension of a value, which is told by its name or primitive, dtype and
+            shape, and source line.
+        whole_bytes, slice_bytes: of the largest value that slices make: whole, and of one slice.
+        sums: how many values slices add up in the forward pass.
+        gradients: how many values every slice reads whole, so that slices add up their gradients.
+        gradient_bytes: of the gradients that are made in the forward pass and kept for the backward pass; 0 where the
+            backward pass makes them.
+    """
+
+    slices: Annotated[int, 2]
+    value: str
+    dimension: int
+    whole_bytes: int
+    slice_bytes: int
+    sums: int
+    gradients: int
+    gradient_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +112,7 @@ def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
     return lines
 
 
-def _recomputed(graph: Graph, needed: frozenset[int], segment: Segment, saved: set[int]) -> float:
+def _recomputed(graph: Graph, segment: Segment, saved: set[int]) -> float:
     """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
     stack = [v for op in graph.ops[segment.start : segment.end] for v in residuals(graph, op)]
     again: set[int] = set()
@@ -106,9 +131,7 @@ def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:
     """Return the rows of a schedule; equal neighbours are one row with a count."""
     if is_written(schedule):
         return (Decision(1, 0, "left as written", (0, len(graph.ops)), _source(graph, 0, len(graph.ops))),)
-    rows: list[Decision] = []
-    _collect(graph, all_residuals(graph), schedule, 0, rows)
-    return tuple(_merged(rows))
+    return tuple(_merged(_collect(graph, schedule, 0)))
 
 
 def count_segments(schedule: Sequence[Segment]) -> int:
@@ -131,20 +154,20 @@ def segment_action(segment: Segment, structures: Sequence[str] = ()) -> str:
     return f"{own}; {inside}" if segment.checkpointed or segment.end - segment.start > 1 else inside
 
 
-def _collect(
-    graph: Graph, needed: frozenset[int], schedule: Sequence[Segment], depth: int, rows: list[Decision]
-) -> None:
+def _collect(graph: Graph, schedule: Sequence[Segment], depth: int) -> list[Decision]:
+    """One row for each segment, and behind it those of what is inside, deeper."""
+    rows: list[Decision] = []
     for s in schedule:
-        inside: list[Decision] = []
-        figures, texts = _own(graph, needed, s)
-        structures = []
-        for index, choice in s.choices:
-            of_structure, words = _collect_structure(graph, graph.ops[index], choice, depth, inside)
-            figures = figures.plus(of_structure)
-            structures.append(words)
         if s.way.sliced:
             rows += _split(graph, s, depth)
             continue
+        figures, texts = _own(graph, s)
+        structures, inside = list[str](), list[Decision]()
+        for index, choice in s.choices:
+            of_structure, words, below = _collect_structure(graph, graph.ops[index], choice, depth)
+            figures = figures.plus(of_structure)
+            structures.append(words)
+            inside += below
         nested, told = bool(s.children), bool(structures) or (s.checkpointed and not s.children)
         rows.append(
             Decision(
@@ -163,15 +186,14 @@ def _collect(
                 recomputed_flops=float(figures.recomputed_flops),
             )
         )
-        rows.extend(inside)
-        _collect(graph, needed, s.children, depth + 1, rows)
+        rows += [*inside, *_collect(graph, s.children, depth + 1)]
+    return rows
 
 
 def _split(graph: Graph, s: Segment, depth: int) -> list[Decision]:
     """The rows of a split segment: its own, and one deeper those of the region that it is run as."""
-    borders, inside = Borders(graph), list[Decision]()
-    slicing, (region, schedule) = slicing_of(borders, s), region_of(borders, s)
-    _collect(region, all_residuals(region), schedule, depth + 1, inside)
+    borders = Borders(graph)
+    slicing, inside = _slicing(borders, s), _collect(*region_of(borders, s), depth + 1)
     own = [row for row in inside if row.depth == depth + 1]
     kept = [row.saved_bytes for row in own if row.saved_bytes is not None]
     row = Decision(
@@ -187,6 +209,31 @@ def _split(graph: Graph, s: Segment, depth: int) -> list[Decision]:
         slicing=slicing,
     )
     return [row, *inside]
+
+
+def _slicing(borders: Borders, segment: Segment) -> Slicing:
+    """Return how a split segment runs; ``graph.valid`` has found that it can."""
+    way, values = segment.way, borders.graph.values
+    assert isinstance(way, Split)
+    found = sliced(borders, segment, way)
+    assert found is not None
+    apart, moving = found.apart, borders.graph.moving
+    made = {v for i, axis in apart.axes for v in borders.graph.ops[i].outputs}.difference(apart.sums)
+    inside = made.difference([v for v, _ in apart.stacked]) or made
+    part = -(-apart.units // way.slices)
+    largest = max((values[v].size_bytes for v in inside), default=0)
+    read = [v for v in apart.whole if moving[v] and _compat.is_float(values[v].aval)]
+    rows = [v for v in dict.fromkeys(v for v, _ in apart.rows) if moving[v] and _compat.is_float(values[v].aval)]
+    return Slicing(
+        slices=-(-apart.units // part),
+        value=value_text(borders.graph, way.value),
+        dimension=way.dimension,
+        whole_bytes=largest,
+        slice_bytes=largest * part // apart.units,
+        sums=len(apart.sums),
+        gradients=len(read),
+        gradient_bytes=sum(values[v].size_bytes for v in (*read, *rows)) if way.gradient_first else 0,
+    )
 
 
 class _Figures(NamedTuple):
@@ -205,14 +252,14 @@ class _Figures(NamedTuple):
         return _Figures._make([count * figure for figure in self])
 
 
-def _own(graph: Graph, needed: frozenset[int], s: Segment) -> tuple[_Figures, tuple[str, ...]]:
+def _own(graph: Graph, s: Segment) -> tuple[_Figures, tuple[str, ...]]:
     """The figures of one segment, structures left out, and texts of the largest values that it keeps."""
     saved, moved = set(s.saved), s.hosted
     flops = 0.0
     if s.children:
         flops = sum(eqn_flops(op.eqn) for op in graph.ops[s.start : s.end])
     elif s.checkpointed:
-        flops = _recomputed(graph, needed, s, saved)
+        flops = _recomputed(graph, s, saved)
     size = sum(action_of(action).device_bytes(graph.values[v].size_bytes) for v, action in s.actions)
     apart = moved if moved < saved else set()  # where all of them are, the action says so
     first = sorted(saved, key=lambda v: (v not in apart, -graph.values[v].size_bytes, v))
@@ -224,22 +271,19 @@ def _bytes(graph: Graph, values: Iterable[int]) -> int:
     return sum(graph.values[v].size_bytes for v in values)
 
 
-def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int, rows: list[Decision]) -> tuple[_Figures, str]:
-    """Add the rows of the regions of a structure, one deeper, of one run each.
-
-    Returned is what all runs come to, and how it is run in words.
-    """
+def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int) -> tuple[_Figures, str, list[Decision]]:
+    """What all runs of a structure come to, how it is run in words, and the rows of its regions, of one run each."""
     structure = structure_of(op)
     assert structure is not None
     regions, counts = structure.regions(graph, op), structure.run_counts(op)
     loop = structure.loop(graph, op)
     carry_bytes = 0 if loop is None else loop.carry_bytes
-    found = _Figures()
+    found, rows = _Figures(), list[Decision]()
     for number, part in enumerate(choice.parts):
         region = regions[number if len(regions) > 1 else 0]
-        before = len(rows)
-        _collect(region, all_residuals(region), part.schedule, depth + 1, rows)
-        own = [row for row in rows[before:] if row.depth == depth + 1]
+        inside = _collect(region, part.schedule, depth + 1)
+        rows += inside
+        own = [row for row in inside if row.depth == depth + 1]
         each = _Figures(
             sum(row.count * (row.saved_bytes or 0) for row in own),
             sum(row.count * row.host_bytes for row in own),
@@ -255,7 +299,7 @@ def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int, rows: l
             first = part.schedule[0]
             carry = carry_bytes - _bytes(region, first.hosted & {*region.carried}) if first.checkpointed else 0
             found = found.plus(each.plus(_Figures(carry)).times(part.count))
-    return found, structure.describe(graph, op, choice)
+    return found, structure.describe(graph, op, choice), rows
 
 
 def _merged(rows: Iterable[Decision]) -> list[Decision]:
