@@ -51,8 +51,7 @@ class Split:
     def joined(self, arrays: Any, is_static: bool = False) -> Any:
         if is_static:
             return self.others[0]
-        left, others = iter(jax.tree.leaves(arrays)), iter(self.others)
-        return jax.tree.unflatten(self.tree, [next(left) if t else next(others) for t in self.traced])
+        return jax.tree.unflatten(self.tree, _compat.merge_lists(self.traced, self.others, jax.tree.leaves(arrays)))
 
 
 @dataclass(eq=False)

@@ -23,8 +23,7 @@ class _Step:
 
     def outputs(self, moving: Sequence[Any], fixed: Sequence[Any]) -> list[Any]:
         """Run it on the values that gradients are taken of, and the others."""
-        sources = iter(fixed), iter(moving)
-        return list(self.run(*[next(sources[flag]) for flag in self.differentiated]))
+        return list(self.run(*_compat.merge_lists(self.differentiated, fixed, moving)))
 
 
 class GradientStep(_Step):
@@ -32,7 +31,7 @@ class GradientStep(_Step):
 
     def __call__(self, *values: Any) -> tuple[Any, Any, Any]:
         """Return ``(loss, other outputs, gradients)``."""
-        moving, fixed = _split(values, self.differentiated)
+        fixed, moving = _compat.partition_list(self.differentiated, values)
         (loss, others), gradients = jax.value_and_grad(self._loss, has_aux=True)(moving, fixed)
         return loss, others, gradients
 
@@ -53,17 +52,12 @@ class PullbackStep(_Step):
         Values are those of the program, then one cotangent per output of floating point (shape and dtype as it).
         """
         n = len(self.differentiated)
-        moving, fixed = _split(values[:n], self.differentiated)
+        fixed, moving = _compat.partition_list(self.differentiated, values[:n])
 
         def run(*moving: Any) -> tuple[list[Any], list[Any]]:
             outputs = self.outputs(moving, fixed)
-            return _split(outputs, [_compat.is_float(jax.typeof(x)) for x in outputs])
+            others, floats = _compat.partition_list([_compat.is_float(jax.typeof(x)) for x in outputs], outputs)
+            return floats, others
 
         outputs, pull, others = jax.vjp(run, *moving, has_aux=True)
         return outputs, others, list(pull(list(values[n:])))
-
-
-def _split(values: Sequence[Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
-    """Return the values with a flag, and those without."""
-    chosen = [v for v, flag in zip(values, flags, strict=True) if flag]
-    return chosen, [v for v, flag in zip(values, flags, strict=True) if not flag]

@@ -44,6 +44,9 @@ KNOWN_TPUS = (
 )
 """Topologies that libtpu is known to accept; larger ones of the same chips work too."""
 
+_ABSENT = (*(f"gpu:{name}" for name in GPUS), *(f"tpu:{name}" for name in KNOWN_TPUS))
+"""Devices that need not be here, as a user names them."""
+
 _TPU_MEMORY_MIB: Mapping[str, int] = {
     "TPU v2": 7662,
     "TPU v3": 15854,
@@ -167,15 +170,13 @@ def _presenting(name: Any) -> AbstractContextManager[Any]:
 
 
 def _unknown(name: str, complaint: str = "") -> str:
-    known = ["default", "cpu", "gpu", "tpu", *(f"gpu:{gpu}" for gpu in GPUS), *(f"tpu:{tpu}" for tpu in KNOWN_TPUS)]
+    known = ["default", "cpu", "gpu", "tpu", *_ABSENT]
     said = f": {complaint.rstrip('.')}" if complaint else ""
     return f"Unknown target {short(name)}{said}.{did_you_mean(_FAMILIES.get(name, name), known)} {_known()}"
 
 
 def _known() -> str:
-    gpus = ", ".join(f"gpu:{name}" for name in GPUS)
-    tpus = ", ".join(f"tpu:{name}" for name in KNOWN_TPUS)
-    return f"Known: default, cpu, gpu, tpu (devices of this process), {gpus}, {tpus} (and larger topologies)."
+    return f"Known: default, cpu, gpu, tpu (devices of this process), {', '.join(_ABSENT)} (and larger topologies)."
 
 
 def _default_device() -> Device:
