@@ -6,6 +6,7 @@ arguments, for editors.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -61,6 +62,10 @@ class CheckpointOptions(_Options, total=False):
     concrete: bool
 
 
+_CONSTRAINTS = inspect.signature(make_constraints).parameters
+"""Those of them that say what is kept, recomputed, split and moved."""
+
+
 def asks_for_plans(policy: Any, budget: Any, strategy: Any, planning: Mapping[str, Any]) -> bool:
     """Tell whether something is to be planned: there is a budget or a strategy.
 
@@ -90,22 +95,15 @@ def make_options(
     """Check what a door was given, before anything is traced; ``argnums`` are empty for a function that is no loss."""
     if unknown := sorted(set(planning) - set(Planning.__annotations__)):
         raise unknown_argument(unknown[0], RematOptions.__annotations__)
+    told: Mapping[str, Any] = planning
     row, settings = resolve_strategy(strategy or ("memory" if budget is None else "auto"))
     check_budget(row, settings, budget is not None)
-    existing = planning.get("existing", "replan")
+    existing = told.get("existing", "replan")
     check_existing(existing)
-    constraints = make_constraints(
-        planning.get("must_save", ()),
-        planning.get("must_recompute", ()),
-        planning.get("never_recompute"),
-        planning.get("never_split", ()),
-        planning.get("offload", False),
-        planning.get("may_offload", ()),
-        planning.get("host_budget"),
-    )
-    verify, static = planning.get("verify", True), positions(static_argnums, "static_argnums")
+    constraints = make_constraints(**{name: told[name] for name in _CONSTRAINTS if name in told})
+    verify, static = told.get("verify", True), positions(static_argnums, "static_argnums")
     request = Request(row, verify, argnums, has_aux, static, existing, constraints, settings)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     parsed = None if budget is None else parse_budget(budget)
-    target, cost = planning.get("target"), check_cost(planning.get("cost", "table"))
-    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost, progress=planning.get("progress"))
+    target, cost = told.get("target"), check_cost(told.get("cost", "table"))
+    return PlanOptions(parsed, request, target, names, prevent_cse, cost=cost, progress=told.get("progress"))

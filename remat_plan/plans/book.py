@@ -131,14 +131,11 @@ class PlanBook:
         with self.planning:
             plan = self.plans.use(digest)
             if plan is None:
-                plan = self._make_plan(program)
+                o, started = self.options, time.perf_counter()
+                plan = plan_program(program, resolve(o.target), o.budget, o.request, o.cost, o.progress, started)
                 self.plans.keep(digest, plan)
                 warn_where_undone(plan.schedule)
             return plan
-
-    def _make_plan(self, program: Program) -> Plan:
-        o, started = self.options, time.perf_counter()
-        return plan_program(program, resolve(o.target), o.budget, o.request, o.cost, o.progress, started)
 
 
 def program_digest(program: Program) -> str:
