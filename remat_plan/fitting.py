@@ -178,10 +178,9 @@ class FittedStep(Generic[P, R]):
                 _LOG.info("fitting again: %s", changes(last.kind, last.placed, call))
                 found = fit_again(last.found, step, call, self._target)
             if found is None:
-                started = time.perf_counter()
                 with Progress("remat_plan", self._progress) as shown:
-                    found = fit_step(step, self._budget, self._target, shown, started, self._cost)
-                report, seconds = found.report, time.perf_counter() - started
+                    found = fit_step(step, self._budget, self._target, shown, self._cost)
+                report, seconds = found.report, time.perf_counter() - shown.started
                 peaks = report.plain.peak_bytes, report.planned.peak_bytes
                 shown.conclude(status_line(self.fn, *peaks, best_overhead(report), report.compiles, seconds))
             if self._first is None:
@@ -301,11 +300,9 @@ def fit(
         raise ValueError("rp.fit: no arguments. Pass those of the step (arrays or jax.ShapeDtypeStruct) after it.")
     parsed, device = parse_budget(budget), resolve(target)
     placed = in_position(train_step, args, named)[0]
-    shardings = in_shardings, out_shardings
-    told = Settings.of(
-        train_step, placed, static_argnums, static_argnames, donate_argnums, *shardings, compiler_options
-    )
-    told = replace(told, host=make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget))
+    host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
+    others = in_shardings, out_shardings, compiler_options, host
+    told = Settings.of(train_step, placed, static_argnums, static_argnames, donate_argnums, *others)
     step = FittedStep(train_step, parsed, device, told, progress, check_cost(cost))
     step.fit(args, named)
     return step

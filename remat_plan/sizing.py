@@ -7,7 +7,6 @@ In: a training step with marked functions in it, a function from sizes to its ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from remat_plan.clock.store import Cost, check_cost
@@ -150,15 +149,14 @@ def largest(
         )
     budget_bytes = parsed.resolve(0, device.device_memory_bytes)
     host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
+    others = in_shardings, out_shardings, compiler_options, host
 
     with Progress("remat_plan", progress) as shown:
 
         def step_at(size: int) -> Measuring:
             shown.say(f"tracing the step with {dimension} {size}")
             args = tuple(make_args(size))
-            shardings = in_shardings, out_shardings
-            told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *shardings, compiler_options)
-            told = replace(told, host=host)
+            told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *others)
             return find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)[0]
 
         sizes = Sizes(step_at, multiple_of, budget_bytes)

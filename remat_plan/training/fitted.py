@@ -126,10 +126,8 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
 
 
 @garbage.seldom_in
-def fit_step(
-    step: TrainingStep, budget: Budget, target: Target, progress: Progress, started: float, cost: str
-) -> Found:
-    """Fit a step; see ``fitting.fit``. ``started`` is when planning began (``time.perf_counter``)."""
+def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progress, cost: str) -> Found:
+    """Fit a step; see ``fitting.fit``."""
     measuring, trace = find_marks(step, target, progress, cost)
     opaque = [None if mark.judge.program.has_own_remat else find_opaque(mark.judge) for mark in measuring.marks]
     check_opaque(opaque, budget)
@@ -146,10 +144,10 @@ def fit_step(
     if not found.fits:
         raise _below(measuring, found, budget_bytes, written.total_bytes)
     report = _report(searched, written, sort_arguments(trace, step.structs), budget, budget_bytes)
-    _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", report.name, time.perf_counter() - started,
-              report.planned.peak_bytes, budget_bytes, report.compiles)  # fmt: skip
+    told = report.name, time.perf_counter() - progress.started, report.planned.peak_bytes, budget_bytes, report.compiles
+    _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", *told)
     pairs = zip(measuring.marks, found.choice, strict=True)
-    plans = tuple(_plan(mark, mark.known(schedule), report, started) for mark, schedule in pairs)
+    plans = tuple(_plan(mark, mark.known(schedule), report, progress.started) for mark, schedule in pairs)
     return Found(measuring.step, measuring.trial(found.choice), report, plans, found.memory.executable)
 
 

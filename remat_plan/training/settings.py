@@ -43,7 +43,8 @@ class Settings:
         donate_argnums: int | Sequence[int],
         in_shardings: Any,
         out_shardings: Any,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Mapping[str, Any] | None,
+        host: Constraints,
     ) -> Settings:
         """Check what was said against the step's parameters, and the arguments there are (by position)."""
         options = {} if compiler_options is None else compiler_options
@@ -68,7 +69,7 @@ class Settings:
         if both := sorted(set(static) & set(donated)):
             raise ValueError(f"argument {both[0]} is in both static_argnums and donate_argnums; use one of them.")
         by_name = tuple(name for name in named if name not in names)
-        return Settings(static, by_name, donated, in_shardings, out_shardings, dict(options))
+        return Settings(static, by_name, donated, in_shardings, out_shardings, dict(options), host)
 
     def of_call(self, count: int, names: Sequence[str]) -> Settings:
         """What they are of a call with so many arguments by position, and behind them some by name."""
