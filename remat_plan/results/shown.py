@@ -1,8 +1,8 @@
 """How results find what shows them: by type.
 
 In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich, ``.plot()`` and JSON show them;
-``Renderer``, what shows one type of them; ``register``. Results import no rendering: ``report.renderers``, where the
-renderers of all types are, is found by its name when the first result is shown.
+``Renderer``, what shows one type of them. Results import no rendering: ``report.renderers``, where the renderers of all
+types are, is found by its name when the first result is shown.
 """
 
 from __future__ import annotations
@@ -39,17 +39,9 @@ class Renderer:
     plot: Callable[[Any, Any], Any]
 
 
-_RENDERERS: dict[type, Renderer] = {}
-
-
-def register(shown: type, renderer: Renderer) -> None:
-    """Have results of a type, and of types made from it, shown by a renderer, in place of what showed them before."""
-    _RENDERERS[shown] = renderer
-
-
 def renderer_of(thing: object) -> Renderer:
     """Return what shows a result: the renderer of the nearest of its types."""
-    known = {**importlib.import_module("remat_plan.report.renderers").RENDERERS, **_RENDERERS}
+    known = importlib.import_module("remat_plan.report.renderers").RENDERERS
     for base in type(thing).__mro__:
         if base in known:
             return known[base]
@@ -57,7 +49,7 @@ def renderer_of(thing: object) -> Renderer:
 
 
 class Shown:
-    """A result that is shown by the renderer registered for its type."""
+    """A result that is shown by the renderer of its type."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Results are shown by what is registered for their type, and know no rendering themselves."""
+"""Results are shown by the row for their type, and know no rendering themselves."""
 
 import ast
 import dataclasses
@@ -10,10 +10,9 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.report.renderers import RENDERERS
-from remat_plan.results import shown
 from remat_plan.results.analysis import Analysis
 from remat_plan.results.curves import Comparison, Tradeoff
-from remat_plan.results.shown import Renderer, Shown, register, renderer_of
+from remat_plan.results.shown import Renderer, Shown, renderer_of
 
 FOLDER = Path(rp.__file__).parent / "results"
 
@@ -23,29 +22,24 @@ class Found(Shown):
     size: int
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    monkeypatch.setattr(shown, "_RENDERERS", dict(shown._RENDERERS))
-
-
 def renderer(word):
     return Renderer(*(lambda *things, way=way: f"{word} {way} {things[0].size}" for way in ("a", "b", "c", "d", "e")))
 
 
-def test_all_ways_to_show_a_result_go_to_its_renderer(registry):
-    register(Found, renderer("found"))
+def test_all_ways_to_show_a_result_go_to_its_renderer(monkeypatch):
+    monkeypatch.setitem(RENDERERS, Found, renderer("found"))
     thing = Found(3)
     ways = (repr(thing), str(thing), thing.__rich__(), thing._repr_html_(), renderer_of(thing).plot(thing, None))
     assert ways == ("found a 3", "found b 3", "found c 3", "found d 3", "found e 3")
 
 
-def test_the_nearest_type_says_how(registry):
+def test_the_nearest_type_says_how(monkeypatch):
     class Special(Found):
         pass
 
-    register(Found, renderer("found"))
+    monkeypatch.setitem(RENDERERS, Found, renderer("found"))
     assert str(Special(1)) == "found b 1"
-    register(Special, renderer("special"))
+    monkeypatch.setitem(RENDERERS, Special, renderer("special"))
     assert str(Special(1)) == "special b 1"
     assert str(Found(1)) == "found b 1"
 
