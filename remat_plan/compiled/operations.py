@@ -44,11 +44,11 @@ _TOLD = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _SCORES = re.compile(r'"intermediate_tensor_shape":\{[^}]*"dimensions":\[([^\]]*)\]')
 
 
-def work_of(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float | None]:
+def work_of(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float]:
     """Return the class of work of an operation, with the type that it computes in, and its FLOPs.
 
     Of products and convolutions these are all; of other operations, of so many ``elements`` of the result, for which so
-    many of the operands are ``read``. None of a library call that is not known.
+    many of the operands are ``read``. 0 of a library call that is not known.
 
     >>> from remat_plan.compiled.hlo import parse
     >>> module = parse('''ENTRY %main (x: f32[4]) -> f32[4] {
@@ -63,7 +63,7 @@ def work_of(inside: Computation, found: Instruction, elements: float, read: floa
     return work.with_type(kind, computed.dtype if computed is not None else ""), flops
 
 
-def _work(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float | None]:
+def _work(inside: Computation, found: Instruction, elements: float, read: float) -> tuple[str, float]:
     opcode = found.opcode
     if opcode == "dot":
         return _dot(inside, found)
@@ -109,7 +109,7 @@ def _dot(inside: Computation, found: Instruction) -> tuple[str, float]:
     return work.product_class(batch, rows, columns, depth), 2.0 * found.size * depth
 
 
-def _library_call(inside: Computation, found: Instruction) -> tuple[str, float | None]:
+def _library_call(inside: Computation, found: Instruction) -> tuple[str, float]:
     """By the sizes of a call, products (M x K) (K x N); attention is a batch of them."""
     target, flops = found.word("custom_call_target"), _library_flops(inside, found)
     shape = found.array.shape if found.array is not None else ()
@@ -117,18 +117,18 @@ def _library_call(inside: Computation, found: Instruction) -> tuple[str, float |
         return work.convolution_class((), shape, False, False), flops
     if "fmha" in target or len(shape) < 2:
         return work.BATCHED, flops
-    depth = (flops or 0.0) / (2 * max(math.prod(shape), 1))
+    depth = flops / (2 * max(math.prod(shape), 1))
     return work.product_class(math.prod(shape[:-2]), shape[-2], shape[-1], round(depth)), flops
 
 
-def _library_flops(inside: Computation, found: Instruction) -> float | None:
+def _library_flops(inside: Computation, found: Instruction) -> float:
     target = found.word("custom_call_target")
     left, right, result = inside.operand_array(found, 0), inside.operand_array(found, 1), found.array
     if told := _TOLD.search(found.attributes):
         return float(told.group(1))
     if "matmul" in target or "gemm" in target:
         if left is None or right is None or result is None:
-            return None
+            return 0.0
         # Of a batch of products (M x K) (K x N), BMK * BKN * BMN = B (B M N K)^2 / 1: the sizes tell all.
         batch = math.prod(result.shape[:-2])
         return 2.0 * math.sqrt(left.size * right.size * result.size / max(batch, 1))
@@ -138,12 +138,12 @@ def _library_flops(inside: Computation, found: Instruction) -> float | None:
             output = left
         elif "BackwardFilter" in target:
             kernel, output = result, right
-        return None if output is None else _convolution_flops(kernel, output.size, found)
+        return 0.0 if output is None else _convolution_flops(kernel, output.size, found)
     if "fmha" in target and (scores := _SCORES.search(found.attributes)):
         sizes = [int(n) for n in re.findall(r"\d+", scores.group(1))]
         products = 5 if "Backward" in target else 2  # of (queries x keys x head size)
         return 2.0 * products * math.prod(sizes) * (left.shape[-1] if left is not None and left.shape else 1)
-    return None
+    return 0.0
 
 
 def _convolution_flops(kernel: Array | None, output_elements: int, found: Instruction) -> float:

@@ -75,7 +75,6 @@ class ModuleSeconds(NamedTuple):
         matrix_flops: of matrix products and convolutions; 0 where the compiler's own cycles are summed.
         moved_bytes: read and written by the kernels at their borders; 0 likewise.
         unknown_loops: loops whose trip count is not known; they count once.
-        opaque_kernels: calls of libraries that only their bytes are known of.
         link_seconds: of a transfer to the host's memory, or ``returning`` from it, beside kernels; none is in a sum.
     """
 
@@ -84,7 +83,6 @@ class ModuleSeconds(NamedTuple):
     matrix_flops: float = 0.0
     moved_bytes: float = 0.0
     unknown_loops: int = 0
-    opaque_kernels: int = 0
     link_seconds: float = 0.0
     returning: bool = False
 
@@ -143,7 +141,7 @@ def _kernel_seconds(module: Module, inside: Computation, found: Instruction, har
     compute = sum(hardware.work_seconds(work, flops) for work, flops in done.work.items())
     turned = turned_operands(module, inside, found) if hardware.turned_bytes_per_second else 0
     seconds = hardware.kernel_seconds(compute, done.moved_bytes, turned)
-    return ModuleSeconds(seconds, 1, done.matrix_flops, done.moved_bytes, opaque_kernels=int(done.is_opaque))
+    return ModuleSeconds(seconds, 1, done.matrix_flops, done.moved_bytes)
 
 
 def _walk(

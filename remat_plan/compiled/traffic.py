@@ -41,14 +41,10 @@ _MOVES = ("copy", "fusion", "dynamic-update-slice", "dynamic-slice", "slice")
 
 
 class Traffic(NamedTuple):
-    """What one run of one kernel reads and writes, its FLOPs by class of work (``cost.work``).
-
-    Of a library call that is opaque no more than its bytes is known.
-    """
+    """What one run of one kernel reads and writes, its FLOPs by class of work (``cost.work``)."""
 
     moved_bytes: float
     work: Mapping[str, float]
-    is_opaque: bool = False
 
     @property
     def matrix_flops(self) -> float:
@@ -74,14 +70,14 @@ def _fusion(module: Module, body: Computation) -> Traffic:
             for callee in module.called(found, "calls"):
                 work.update(_fusion(module, callee).work)
         else:
-            work.update(_work(body, found, elements)[0])
+            work.update(_work(body, found, elements))
     return Traffic(moved, work)
 
 
-def _work(inside: Computation, found: Instruction, elements: float) -> tuple[dict[str, float], bool]:
-    """FLOPs of one operation by its class of work, none of what only moves; whether nothing is known of them."""
+def _work(inside: Computation, found: Instruction, elements: float) -> dict[str, float]:
+    """FLOPs of one operation by its class of work, none of what only moves."""
     kind, flops = work_of(inside, found, elements, _read_elements(inside, found, elements))
-    return ({kind: flops} if flops else {}), flops is None
+    return {kind: flops} if flops else {}
 
 
 def _single(inside: Computation, found: Instruction) -> Traffic:
@@ -90,7 +86,7 @@ def _single(inside: Computation, found: Instruction) -> Traffic:
     operands = [inside.instructions[name] for name in found.operands if name in inside.instructions]
     reads = [_wanted_of(inside, found, index, elements, True) for index in range(len(operands))]
     read = sum(n * _item_bytes(operand) for n, operand in zip(reads, operands, strict=True))
-    return Traffic(read + _result_bytes(inside, found), *_work(inside, found, elements))
+    return Traffic(read + _result_bytes(inside, found), _work(inside, found, elements))
 
 
 def _result_bytes(inside: Computation, found: Instruction) -> float:
