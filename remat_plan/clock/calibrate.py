@@ -31,6 +31,7 @@ from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import eqn_flops, jaxpr_flops
 from remat_plan.cost.work import ELEMENTWISE, work_class
 from remat_plan.verify.compile import compiler_options
+from remat_plan.verify.place import HOST
 from remat_plan.verify.targets import Target
 
 LARGE_BYTES = 128 << 20
@@ -97,18 +98,14 @@ def calibrate(target: Target, table: Hardware, say: Callable[[str], None] = lamb
         work, flops = probe.rate_key()
         say(f"measuring {work}")
         rates[work] = flops / max(seconds(probe.fn, *probe.shapes, dtype=probe.dtype) - call, 1e-9)
-    return replace(
-        hardware,
-        rates=rates,
-        vector_flops=rates[f"{ELEMENTWISE} float32"],
-        matrix_flops=rates["product large float32"],
-    )
+    vector_flops, matrix_flops = rates[f"{ELEMENTWISE} float32"], rates["product large float32"]
+    return replace(hardware, rates=rates, vector_flops=vector_flops, matrix_flops=matrix_flops)
 
 
 def link_rate(target: Target) -> float:
     """Bytes a second between the memory of a device and its host's, the slower of the two ways."""
     here = SingleDeviceSharding(target.device)
-    there = here.with_memory_kind("pinned_host")
+    there = here.with_memory_kind(HOST)
     x = jax.device_put(jnp.ones(LARGE_BYTES // 4), here)
     out, back = [], []
     until = time.perf_counter() + _PROBE_SECONDS
