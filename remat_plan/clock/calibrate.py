@@ -29,7 +29,7 @@ from jax.sharding import SingleDeviceSharding
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import eqn_flops, jaxpr_flops
-from remat_plan.cost.work import ELEMENTWISE, work_class
+from remat_plan.cost.work import ELEMENTWISE, REORDERED, with_type, work_class
 from remat_plan.verify.compile import compiler_options
 from remat_plan.verify.place import HOST
 from remat_plan.verify.targets import Target
@@ -144,16 +144,19 @@ def _fastest(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A program and the shapes and types of its arguments."""
+    """A program, the shapes and types of its arguments, the class of its ``work`` where its equations do not tell."""
 
     fn: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
     dtype: Any = jnp.float32
+    work: str = ""
 
     def rate_key(self) -> tuple[str, float]:
         """The class of work that this is of, and its FLOPs."""
         structs = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
         jaxpr = jax.make_jaxpr(self.fn)(*structs)
+        if self.work:
+            return with_type(self.work, self.dtype.dtype), jaxpr_flops(jaxpr)
         eqn = max(jaxpr.jaxpr.eqns, key=eqn_flops)
         return work_class(eqn), jaxpr_flops(jaxpr)
 
@@ -184,6 +187,11 @@ def convolutions(scale: int, dtype: Any) -> Iterator[Probe]:
     yield Probe(partial(gradient, padding=((1, 1), (1, 1))), (image, image), dtype)
     yield Probe(partial(gradient, padding="VALID"), (image, image), dtype)
     yield Probe(window, ((8 * scale, 2, 2, 256), (3, 3, 256, 256)), dtype)
+
+    def looped(images: Any, cotangents: Any) -> Any:
+        return lax.map(lambda pair: gradient(*pair, padding=((1, 1), (1, 1))), (images, cotangents))
+
+    yield Probe(looped, ((2, 8 * scale, 16, 16, 16),) * 2, dtype, REORDERED)
 
 
 def elements(scale: int) -> Iterator[Probe]:

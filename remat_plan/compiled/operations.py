@@ -41,6 +41,8 @@ _FUNCTIONS = {
 """Functions of one element, and what JAX calls them; of the last ones no rates are measured."""
 
 _TOLD = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
+_CANONICAL = re.compile(r"b\d*f_\d*io->b\d*f$")
+"""Labels of the dimensions of a convolution's operands and result: NHWC, HWIO, NHWC."""
 _SCORES = re.compile(r'"intermediate_tensor_shape":\{[^}]*"dimensions":\[([^\]]*)\]')
 
 
@@ -166,6 +168,9 @@ def _convolution(inside: Computation, found: Instruction) -> tuple[str, float]:
         window = read
     spread, dilated = _sizes(text, "rhs_dilate"), _sizes(text, "lhs_dilate")
     kind = work.convolution_class(window, image, max(spread, default=1) > 1, max(dilated, default=1) > 1)
+    # On a CPU, in a loop: elsewhere XLA has put it in order, if not swapped it, or made it a library call.
+    if kind != work.NARROW and not _CANONICAL.match(found.word("dim_labels")):
+        kind = work.REORDERED
     # A dilated input has zeros between its elements, which no kernel multiplies.
     return kind, _convolution_flops(inside.operand_array(found, 1), found.size, found) / math.prod(dilated)
 

@@ -126,11 +126,19 @@ class Rules:
         self.recordings = Recordings()
         self.is_flat = all(structure_of(op) is None and kind_of(op.eqn) != Kind.REGION for op in graph.ops)
 
-    def inside(self, region: Graph) -> Rules:
-        """The rules of a region inside a structure of this graph."""
+    def inside(self, region: Graph, is_body: bool = True) -> Rules:
+        """The rules of a region inside a structure of this graph: of the body of a loop, of a branch, or of a call."""
         spread = self.spread and region.in_place is None  # inside a map over the devices all is on one
+        facts = self.bodies_facts if is_body else self.facts
         # regions are kept, so their ids stay their own
-        return self.once(("inside", id(region)), lambda: Rules(region, self.hardware, self.facts, spread))
+        return self.once(("inside", id(region)), lambda: Rules(region, self.hardware, facts, spread))
+
+    @property
+    def bodies_facts(self) -> FactBook:
+        """The facts of equations in bodies of loops and in branches."""
+        if self.facts.is_body:
+            return self.facts
+        return self.once("facts of bodies", lambda: fact_book(self.hardware, is_body=True))
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
         """Return what was made under a key before, of a structure its own; make it where nothing was."""

@@ -64,10 +64,15 @@ class Facts:
 
 
 class FactBook:
-    """The facts of all equations met so far, for one backend; ``bytes`` are those of what a kernel writes."""
+    """The facts of all equations met so far, for one backend; ``bytes`` are those of what a kernel writes.
 
-    def __init__(self, region_cost: Callable[[Any], RegionCost], backend: Backend, platform: str = "cpu"):
-        self.region_cost, self.backend, self.platform = region_cost, backend, platform
+    ``is_body``: whether they are of a loop's body or a branch, which XLA compiles as computations of their own.
+    """
+
+    def __init__(
+        self, region_cost: Callable[[Any], RegionCost], backend: Backend, platform: str = "cpu", is_body: bool = False
+    ):
+        self.region_cost, self.backend, self.platform, self.is_body = region_cost, backend, platform, is_body
         self.bytes: Callable[..., int] = backend.only("bytes") or _compat.aval_bytes
         self._library_role = backend.only("library")
         self._known: dict[int, Facts] = {}

@@ -147,7 +147,7 @@ def region_cost(eqn: Any, hardware: Hardware) -> RegionCost:
     if name == "pallas_call":
         return _own_kernel(eqn, hardware)
     for key, sub in _compat.named_jaxprs(eqn.params):
-        program = lower(sub, fact_book(hardware), eqn if LOOPS.get(name) == key else None)
+        program = lower(sub, fact_book(hardware, is_body=True), eqn if LOOPS.get(name) == key else None)
         timeline = evaluate_program(program, hardware)
         found.append(timeline.as_region())
     if not found:
@@ -176,9 +176,10 @@ def _own_kernel(eqn: Any, hardware: Hardware) -> RegionCost:
     return RegionCost(seconds=hardware.kernel_seconds(compute, moved), matrix_flops=flops)
 
 
-def fact_book(hardware: Hardware) -> FactBook:
-    """Return an empty book of facts for a backend."""
-    return FactBook(partial(region_cost, hardware=hardware), backend_for(hardware), hardware.name.split(":")[0])
+def fact_book(hardware: Hardware, is_body: bool = False) -> FactBook:
+    """Return an empty book of facts for a backend, of bodies of loops and branches or of what is around them."""
+    platform = hardware.name.split(":")[0]
+    return FactBook(partial(region_cost, hardware=hardware), backend_for(hardware), platform, is_body)
 
 
 def evaluate(jaxpr: Any, hardware: Hardware) -> Timeline:

@@ -229,7 +229,7 @@ def run_sliced(builder: ProgramBuilder, segment: Segment, linear: bool) -> None:
 
     def make() -> RegionUnit:
         arriving = tuple([v >= 0 and region.active[v] for v in region.outputs])
-        return RegionUnit(rules.inside(region), schedule, arriving, stored=False)
+        return RegionUnit(rules.inside(region, is_body=False), schedule, arriving, stored=False)
 
     unit = rules.once(("sliced", id(region), schedule), make)
     inputs = [builder.buffer(v) for v in reads]

@@ -7,8 +7,9 @@ about one rate of FLOPs.
 Products are told apart by shape: a batch of small ones (attention) and thin ones run at other rates than large ones.
 Convolutions are told apart by what they are in the gradient step: forward, with kernels of one element, gradients with
 respect to both kinds of kernels (whose window is as large as an image), of strided ones (whose input is dilated), and
-those of images that are smaller than the kernel. Reductions
-are told apart by whether rows are summed, or columns. All else is told by name where it costs more than an addition.
+those of images that are smaller than the kernel; and those that XLA:CPU finds in another order than NHWC in a loop,
+which no library computes. Reductions are told apart by whether rows are summed, or columns. All else is told by name
+where it costs more than an addition.
 
 Limits: the shapes that rates are measured on stand for all of their class.
 """
@@ -37,6 +38,15 @@ ELEMENTWISE = "element-wise"
 
 BATCHED = "product batched"
 """The class of a batch of products, as attention has them."""
+
+NARROW = "convolution narrow"
+"""The class of convolutions of images that are smaller than the kernel."""
+
+REORDERED = "convolution reordered"
+"""The class of convolutions in a loop or a branch whose operands or result XLA:CPU would first copy to another order.
+
+It does so in the main computation only (``ConvCanonicalization`` of jaxlib 0.12); elsewhere each element is summed up
+by itself, at a hundredth of the rate."""
 
 WINDOW_SUM = "reduce window"
 """The class of reductions over windows, as poolings are."""
@@ -70,7 +80,7 @@ def convolution_class(window: Sequence[int], image: Sequence[int], is_spread: bo
     if widest >= _LARGE_WINDOW or is_spread:
         return "convolution kernel-gradient" if largest > 1 else "convolution pointwise-kernel-gradient"
     if 1 < largest < widest <= _SMALL_WINDOW:
-        return "convolution narrow"
+        return NARROW
     if is_dilated:
         return "convolution dilated"
     return "convolution pointwise" if widest == 1 else "convolution window"

@@ -131,7 +131,7 @@ def _schedules(rules: Rules, found: Sliced) -> Iterator[Schedule]:
     if not choices:
         return  # what is made by the gradient is all that is kept
     run = make_run(region, whole_region(region), 0, 1)
-    problem = planned_problem(rules.inside(region), run, op_seconds(region, rules.hardware))
+    problem = planned_problem(rules.inside(region, is_body=False), run, op_seconds(region, rules.hardware))
     for point in min_cut.hull(problem, _MAX_HULL):
         actions = tuple([(run.values[i], action) for i, action in actions_of(run, point)])
         yield (Segment(0, n, Keep(actions, choices)),)

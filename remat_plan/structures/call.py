@@ -57,12 +57,12 @@ class Call:
         """The call as the evaluator runs it: in its place."""
         (region,) = self.regions(rules.graph, op)
         arriving = reached(region, rules.arriving(op))
-        return RegionUnit(rules.inside(region), choice.parts[0].schedule, arriving, stored=False)
+        return RegionUnit(rules.inside(region, is_body=False), choice.parts[0].schedule, arriving, stored=False)
 
     def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
         """Every schedule of what is called."""
         (region,) = self.regions(rules.graph, op)
-        return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region)))
+        return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region, is_body=False)))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
         """The call as JAX runs it."""

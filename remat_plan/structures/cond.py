@@ -67,7 +67,7 @@ class Cond:
             RegionUnit(rules.inside(region), part.schedule, reached(region, arriving), stored=True)
             for region, part in zip(regions, choice.parts, strict=True)
         ]
-        return Chosen(BranchUnit(units, rules.facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
+        return Chosen(BranchUnit(units, rules.bodies_facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
 
     def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
         """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
@@ -87,7 +87,7 @@ class Cond:
         inside, moving = rules.inside(region), reached(region, rules.arriving(op))
         schedules = solve(inside)
         units = [RegionUnit(inside, schedule, moving, stored=True) for schedule in schedules]
-        alone = [BranchUnit([unit], rules.facts, rules.hardware, op.eqn) for unit in units]
+        alone = [BranchUnit([unit], rules.bodies_facts, rules.hardware, op.eqn) for unit in units]
         return worth_having(ways_of(schedules, [passes for unit in alone for passes in unit.branches]))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:

@@ -39,7 +39,7 @@ class ScanUnits:
 
     def loop_step(self, unit: Unit) -> LoopStep:
         """A unit as the step of a loop over this scan's rows."""
-        return LoopStep(unit, self.loop.n_consts, self.loop.n_carry, self.rules.facts, self.rules.hardware)
+        return LoopStep(unit, self.loop.n_consts, self.loop.n_carry, self.inside.facts, self.rules.hardware)
 
     def scan(self, choice: Choice) -> Unit:
         """The whole."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from remat_plan.compiled.hlo import parse
 from remat_plan.compiled.operations import work_of
@@ -77,6 +78,17 @@ def test_a_gradient_that_reverses_its_kernel_is_one_over_a_window():
 
     found = classes_in(parse(text_of(gradient, image(16, 16), aval(3, 3, 8, 8), image(16, 16))))
     assert {work for work in found if work.startswith("convolution")} == {"convolution window float32"}
+
+
+def test_a_convolution_that_a_loop_leaves_in_its_order_is_of_a_class_of_its_own():
+    def gradient(x, dy):
+        return jax.vjp(lambda w: conv(x, w), jnp.ones((3, 3, 8, 8)))[1](dy)[0]
+
+    rows = aval(4, *image(16, 16).shape)
+    alone = classes_in(parse(text_of(gradient, image(16, 16), image(16, 16))))
+    looped = classes_in(parse(text_of(lambda *xs: lax.map(lambda x: gradient(*x), xs), rows, rows)))
+    assert "convolution reordered float32" in looped
+    assert "convolution reordered float32" not in alone
 
 
 def test_rates_count_for_their_class_only():

@@ -111,6 +111,30 @@ def test_gradient_of_convolution_copies_both_operands_on_cpu():
     assert names(jax.grad(loss), *args, model=GENERIC).count("layout_copy") == 0
 
 
+@pytest.mark.parametrize(("is_body", "copies", "work"), [(False, 3, "kernel-gradient"), (True, 0, "reordered")])
+def test_in_loops_convolutions_are_not_put_in_order_on_cpu(is_body, copies, work):
+    """XLA's ``ConvCanonicalization`` looks at the main computation only."""
+
+    def loss(w, x):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")).sum()
+
+    book = FactBook(partial(region_cost, hardware=HARDWARE), CPU, is_body=is_body)
+    steps = lower(jax.make_jaxpr(jax.grad(loss))(f32(3, 3, 32, 32), f32(8, 16, 16, 32)), book).steps
+    assert sum(s.primitive == "layout_copy" for s in steps) == copies
+    assert [s.work for s in steps if s.primitive == "conv_general_dilated"] == [f"convolution {work} float32"]
+
+
+def test_a_kernel_gradient_takes_much_longer_in_a_loop_on_a_cpu():
+    def gradient(x, dy):
+        return lax.conv_general_dilated(x, dy, (1, 1), "SAME", dimension_numbers=("CHWN", "IHWO", "HWNC"))
+
+    args = (f32(64, 16, 16, 32), f32(64, 16, 16, 32))
+    rows = [jax.ShapeDtypeStruct((4, 16, *a.shape[1:]), a.dtype) for a in args]
+    alone = evaluate(jax.make_jaxpr(gradient)(*args), HARDWARE).seconds
+    looped = evaluate(jax.make_jaxpr(lambda *xs: lax.map(lambda x: gradient(*x), xs))(*rows), HARDWARE).seconds
+    assert looped > 20 * alone
+
+
 def test_pooling_gradient_keeps_indices_on_cpu():
     def loss(x):
         pooled = lax.reduce_window(x * x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")

@@ -11,8 +11,9 @@ import remat_plan as rp
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
+from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.splits import SLICES, large_runs, narrowest, split_ways
+from remat_plan.planning.splits import SLICES, SlicedProgram, large_runs, narrowest, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
 from remat_plan.results.codec import decode, encode
 from remat_plan.search.judge import Judge
@@ -210,3 +211,19 @@ def test_equal_runs_have_equal_ways():
         assert profiles.setdefault((planner.options.runs[run].signature, run[1] - run[0]), profile) is profile
     schedules = [schedule for curve in planner.curves for schedule in curve]
     assert any(segment.way.sliced for schedule in schedules for segment in schedule)
+
+
+def test_images_on_a_cpu_are_not_sliced_for_time():
+    """In a loop XLA:CPU computes gradients of convolutions without its library, so slices of a batch take long."""
+
+    def loss(kernels, x):
+        for kernel in kernels:
+            x = jax.nn.relu(jax.lax.conv(x.transpose(0, 3, 1, 2), kernel, (1, 1), "SAME").transpose(0, 2, 3, 1))
+        return jnp.mean(x**2)
+
+    kernels = [jax.ShapeDtypeStruct((16, n, 3, 3), "float32") for n in (3, 16, 16)]
+    program = traced(loss, kernels, jax.ShapeDtypeStruct((32, 32, 32, 3), "float32"))
+    judge = Judge(program, resolve("cpu"), Progress("test", False))
+    schedule = SlicedProgram(judge.rules, NO_LIMITS).schedule(2)
+    assert schedule is not None
+    assert judge.timeline(schedule).seconds > 2 * judge.timeline(program.plain).seconds

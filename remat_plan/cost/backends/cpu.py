@@ -22,6 +22,7 @@ from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts, equal_key, is_float, is_real
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
 from remat_plan.cost.steps import RegionCost, Step
+from remat_plan.cost.work import REORDERED, with_type
 from remat_plan.graph.pooling import by_offsets
 
 _LIBRARY = frozenset(
@@ -105,9 +106,14 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
 
 
 def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
-    """Lower a convolution with the copies of its operands and its result, into and out of NHWC, HWIO and 32 bits."""
+    """Lower a convolution with the copies of its operands and its result, into and out of NHWC, HWIO and 32 bits.
+
+    In bodies of loops and in branches there are none, and no library that computes it where there should be.
+    """
     eqn, out_bytes = facts.eqn, facts.out_bytes[0]
-    odd = layout.conv_orders(eqn)
+    odd, work = layout.conv_orders(eqn), facts.work
+    if state.facts.is_body and any(odd):
+        odd, work = (False, False, False), with_type(REORDERED, eqn.outvars[0].aval.dtype)
     spec = eqn.params["dimension_numbers"]
     orders = (tuple(spec.lhs_spec), tuple(spec.rhs_spec))
     width = 2 if _is_half(eqn.outvars[0].aval) else 1
@@ -116,7 +122,7 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]
             state.copy(eqn, read, atom.aval.shape, order, width * state.sizes[read]) if bad or width > 1 else read
             for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
         ]
-    made = Step(tuple(reads), Kind.OPAQUE, facts.name, eqn, flops=facts.flops, work=facts.work)
+    made = Step(tuple(reads), Kind.OPAQUE, facts.name, eqn, flops=facts.flops, work=work)
     result = state.emit(facts.key, made, (width * out_bytes,))[0]
     if not odd[2] and width == 1:
         return (result,)
