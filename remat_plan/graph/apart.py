@@ -130,6 +130,7 @@ class _Spread:
             for v in graph.ops[i].reads:
                 self.readers.setdefault(v, []).append(i)
         self.extent = graph.values[value].aval.shape[dimension]
+        self.known: dict[tuple[int | None, ...], Axis | None] = {}
         self.given: set[int] = set()
         self.banned: set[int] = set()
 
@@ -180,7 +181,10 @@ class _Spread:
 
     def axis(self, op: Op, operands: Sequence[int | None], results: Sequence[int | None]) -> Axis | None:
         """The axis through an operation, if it is apart and agrees with what is in the loop."""
-        axis = axis_of(op.eqn, operands, results)
+        key = op.index, *operands, *results
+        if key not in self.known:  # each search after the first asks for most of it again
+            self.known[key] = axis_of(op.eqn, operands, results)
+        axis = self.known[key]
         if axis is None or (
             self.value in op.outputs and not isinstance(axis.results[op.outputs.index(self.value)], int)
         ):
@@ -207,7 +211,7 @@ class _Spread:
     def check_readers(self, op: Op, operands: Sequence[int | str | None]) -> None:
         """Where something in the loop reads a result whole, it is made outside."""
         outputs = set(op.outputs)
-        for index in {i for v in outputs for i in self.readers.get(v, ())}.intersection(self.axes):
+        for index in {i for v in outputs for i in self.readers.get(v, ()) if i in self.axes}:
             read = zip(self.graph.ops[index].operands, self.axes[index].operands, strict=True)
             if any(v in outputs and d is None for v, d in read):
                 entering = {v for v, d in zip(op.operands, operands, strict=True) if d is not None} - self.forward
