@@ -52,10 +52,16 @@ class SearchedChain:
     def __init__(self, curve: Curve):
         self.curve = curve
         self._seconds: dict[Schedule, float] = {}
+        self._needed: dict[Schedule, int] = {}
         self._peaks: dict[int, int] = {}
 
     def teach(
-        self, timeline: Callable[[Schedule], Timeline], room_bytes: int, best: Schedule | None, doubt_seconds: float
+        self,
+        timeline: Callable[[Schedule], Timeline],
+        room_bytes: int,
+        best: Schedule | None,
+        doubt_seconds: float,
+        same_seconds: float,
     ) -> Schedule | None:
         """Have one more schedule evaluated for a number of bytes, and learn from it; None where there is no new one.
 
@@ -64,13 +70,18 @@ class SearchedChain:
             room_bytes: beside arguments and outputs.
             best: of what fits, if it is known; what is believed to be slower by ``doubt_seconds`` is not evaluated.
             doubt_seconds: see there.
+            same_seconds: what is believed to take as long as one that fits, but for so much, is not evaluated either.
         """
         most = doubt_seconds + (math.inf if best is None else self._seconds.get(best, math.inf))
+        fitting = [own for schedule, own in self._seconds.items() if self._needed[schedule] <= room_bytes]
         for point in self._points(room_bytes):
-            schedule = joined(self.curve[point])
-            if schedule not in self._seconds and self.curve.seconds[point] < most:
-                self._seconds[schedule] = self.curve.seconds[point]
-                self._learn(point, timeline(schedule))
+            schedule, own = joined(self.curve[point]), self.curve.seconds[point]
+            is_new = schedule not in self._seconds and all(abs(own - known) > same_seconds for known in fitting)
+            if is_new and own < most:
+                made = timeline(schedule)
+                self._seconds[schedule] = own
+                self._needed[schedule] = made.peak_bytes - made.argument_bytes - made.output_bytes
+                self._learn(point, made)
                 return schedule
         return None
 

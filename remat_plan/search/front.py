@@ -39,6 +39,11 @@ _WORTH = 0.003
 """A schedule that is next to another is gone towards for so much less seconds or FLOPs, as a share of them; what a
 chain believes to take so much more than the best that it proposed is not judged."""
 
+_SAME_SECONDS = 5e-4
+"""What a chain believes to take as long as a schedule that fits, but for this share of the plain step's seconds, is not
+judged. Of a GPT-2 at three quarters of its peak on a CPU two proposals are judged instead of sixteen, whose prices
+differ by less than 0.1 %."""
+
 _GAIN = 0.01
 """A schedule that keeps values on the host has to be faster by this share than one that does not: rates of links are
 those of data sheets, and a link may be shared."""
@@ -147,7 +152,8 @@ class _Front:
             chain = chains.pop(0)
             best = next(iter(self.fitting(budget_bytes)), None)
             room = budget_bytes - plain.argument_bytes - plain.output_bytes
-            schedule = chain.teach(self.judge.timeline, room, best, _WORTH * plain.seconds)
+            doubts = _WORTH * plain.seconds, _SAME_SECONDS * plain.seconds
+            schedule = chain.teach(self.judge.timeline, room, best, *doubts)
             if schedule is not None:
                 left -= schedule not in self.known
                 self.known[schedule] = None
@@ -189,7 +195,7 @@ class _Front:
         goal_bytes = self.judge.predicted_bytes(best) // 2
         if self.judge.timeline(best).seconds >= (1 - _WORTH) * plain.seconds:
             return
-        while True:
+        while goal_bytes > self.judge.owned_bytes:
             self.propose(goal_bytes, _PROPOSED_ALONG)
             self.slice(goal_bytes)
             if not self.fitting(goal_bytes):

@@ -1,5 +1,6 @@
 """A chain that is taught believes of schedules near a budget what the evaluator says of them."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -39,9 +40,9 @@ class Chain:
         self.untaught = planner.curve
         self.taught = TaughtChain(planner.graph, planner.cuts, planner.options, planner.problems[0], planner.curve)
 
-    def teach(self, share, most=12, best=None):
+    def teach(self, share, most=12, best=None, same=0.0):
         room = int(share * self.plain.peak_bytes) - self.owned
-        proposed = (self.taught.teach(self.timeline, room, best, 0.0) for _ in range(most))
+        proposed = (self.taught.teach(self.timeline, room, best, 0.0, same) for _ in range(most))
         return room, [s for s in proposed if s is not None]
 
     def gap(self, curve, room):
@@ -74,6 +75,16 @@ def test_what_is_believed_to_be_slower_than_the_best_is_not_evaluated():
     assert max(seconds) > known[best], "there were others"
 
 
+def test_what_is_believed_to_take_as_long_as_one_that_fits_is_not_evaluated():
+    chain, close = Chain(perceptron()), Chain(perceptron())
+    same = 0.3 * chain.plain.seconds
+    _, proposed = chain.teach(0.5, most=40)
+    room, fewer = close.teach(0.5, most=40, same=same)
+    assert 1 < len(fewer) < len(proposed)
+    fitting = [close.taught._seconds[s] for s in fewer if close.timeline(s).peak_bytes - close.owned <= room]
+    assert all(abs(a - b) > same for a, b in itertools.combinations(fitting, 2))
+
+
 @pytest.mark.slow
 def test_what_is_impossible_stays_so():
     model = small("gpt2")
@@ -98,7 +109,7 @@ def test_the_border_is_found_on_a_curve_that_stays(share):
     searched = SearchedChain(chain.untaught)
     room = int(share * chain.plain.peak_bytes) - chain.owned
     for _ in range(10):
-        searched.teach(chain.timeline, room, None, 0.0)
+        searched.teach(chain.timeline, room, None, 0.0, 0.0)
     peaks = [chain.timeline(s).peak_bytes - chain.owned for s in chain.untaught]
     proposed = [chain.timeline(s).peak_bytes - chain.owned for s in chain.asked[:10]]
     assert max(own for own in peaks if own <= room) in proposed

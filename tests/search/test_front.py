@@ -32,7 +32,7 @@ class Table:
 
     def __init__(self, rows):
         self.rows, self.asked = rows, set()
-        self.identity, self.progress = None, Progress("test", False)
+        self.identity, self.progress, self.owned_bytes = None, Progress("test", False), 0
         self.program = SimpleNamespace(graph=SimpleNamespace(ops=[SimpleNamespace(eqn=None)]), plain=None)
 
     def predicted_bytes(self, schedule):
@@ -64,7 +64,7 @@ class Chain:
     def __init__(self, schedules):
         self.schedules, self.rooms = list(schedules), []
 
-    def teach(self, timeline, room_bytes, best, doubt_seconds):
+    def teach(self, timeline, room_bytes, best, doubt_seconds, same_seconds):
         self.rooms.append(room_bytes)
         if not self.schedules:
             return None
@@ -123,6 +123,14 @@ def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
     offers = Offers([2, 0, 1])
     assert find(Table(rows), offers, 0, AUTO) == 0
     assert 999_000 in offers.proposing[0].rooms
+
+
+@pytest.mark.parametrize(("owned_bytes", "rooms"), [(0, {1000, 60}), (59, {1000, 60}), (60, {1000})])
+def test_faster_ones_are_looked_for_in_half_the_bytes_but_not_below_what_the_caller_owns(owned_bytes, rooms):
+    judge, offers = Table({0: (900, 0.9), 1: (120, 0.6)}), Offers([0, 1])
+    judge.owned_bytes = owned_bytes
+    assert find(judge, offers, 1000, AUTO) == 1
+    assert set(offers.proposing[0].rooms) == rooms
 
 
 def test_what_is_beside_the_chains_counts_for_the_least():
