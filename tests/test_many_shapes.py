@@ -115,3 +115,9 @@ def test_what_is_used_stays():
     assert known.use("b") is None
     known.keep("a", 4)
     assert known.latest_first() == [("a", 4), ("c", 3)]
+
+
+def test_what_is_not_there_is_made_once_and_without_a_key_each_time():
+    known, made = Recent(2), iter(range(9))
+    assert [known.find(key, made.__next__) for key in ("a", "a", None, "b", None)] == [0, 0, 1, 2, 3]
+    assert known == {"a": 0, "b": 2}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from remat_plan import _compat
@@ -98,6 +98,14 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+
+
+def search_key(identity: Hashable, limits: Limits) -> Hashable:
+    """Equal for programs (see ``cost.builder.Rules``) for which the same is found within the same limits; None where
+    that cannot be told: limits of regions go by their addresses."""
+    if identity is None or limits.regions:
+        return None
+    return identity, _compat.trace_context(), limits, limits.actions, limits.host_bytes
 
 
 def resolve(graph: Graph, constraints: Constraints) -> Limits:

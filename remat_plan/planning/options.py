@@ -36,7 +36,7 @@ from remat_plan.planning.runs import (
     stays_plain,
 )
 from remat_plan.planning.saving import is_product, is_unbatched_product
-from remat_plan.planning.splits import LEAST_SLICE_BYTES, large_runs, narrowest, split_ways
+from remat_plan.planning.splits import BEYOND, KNEE, LEAST_SLICE_BYTES, large_runs, narrowest, split_ways
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
@@ -192,14 +192,20 @@ class _Profiler:
         key = run.signature, single, "split"
         if key not in self.known:
             profile = self.profile(run, single)
-            self.known[key] = replace(profile, options=_undominated([*profile.options, *self.splits(run)]))
+            self.known[key] = replace(profile, options=self.splits(run, profile.options))
         return self.known[key]
 
-    def splits(self, run: Run) -> Iterator[SegmentOption]:
-        """The ways to run a run in slices."""
-        plain = plain_run(self.rules, run)
-        for way in split_ways(self.rules, run, LEAST_SLICE_BYTES):
-            yield from self.outside(run, way, plain, repeats=True)
+    def splits(self, run: Run, known: tuple[SegmentOption, ...]) -> tuple[SegmentOption, ...]:
+        """The ways to run a run that are ``known``, and those in slices: from the knee on, in more and in fewer, as
+        long as those are of use."""
+        plain, options, counts = plain_run(self.rules, run), known, [KNEE]
+        while counts:
+            ways = split_ways(self.rules, run, LEAST_SLICE_BYTES, counts[:1])
+            made = [option for way in ways for option in self.outside(run, way, plain, repeats=True)]
+            before, options = options, _undominated([*options, *made])
+            further = () if made and options == before else BEYOND.get(counts[0], ())
+            counts = [*counts[1:], *further]
+        return options
 
     def choices(self, run: Run, problem: SegmentProblem, single: bool) -> list[Selection]:
         if single or len(run.ops) <= _LONG_RUN:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
 
-from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import holds_structure
+from remat_plan.planning import splits
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
     Cuts,
@@ -24,7 +24,7 @@ from remat_plan.planning.cuts import (
     whole_region,
 )
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
+from remat_plan.planning.limits import NO_LIMITS, Limits, check_some, search_key
 from remat_plan.planning.offloads import may_offload, offloaded
 from remat_plan.planning.options import Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
@@ -126,8 +126,9 @@ _options: Recent[Hashable, Options] = Recent(_PROGRAMS)
 
 
 def forget() -> None:
-    """Forget the options of all programs."""
+    """Forget the options and the slices of all programs."""
     _options.clear()
+    splits.forget()
 
 
 class Planner:
@@ -154,20 +155,8 @@ class Planner:
         def find() -> Options:
             return find_options(self.graph, self.cuts, self.rules, RegionPlanner(limits), merge)
 
-        if self.rules.identity is None or limits.regions:  # regions are told by their addresses
-            return find()
-        key = (
-            self.rules.identity,
-            _compat.trace_context(),
-            self.cuts.positions,
-            limits,
-            limits.actions,
-            limits.host_bytes,
-            merge,
-        )
-        if (known := _options.use(key)) is None:
-            _options.keep(key, known := find())
-        return known
+        program = search_key(self.rules.identity, limits)
+        return _options.find(program and (program, self.cuts.positions, merge), find)
 
     @cached_property
     def curve(self) -> Curve:

@@ -10,7 +10,8 @@ what stays whole is smallest. Weights are read once in each slice, and their gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from remat_plan import _compat
@@ -21,14 +22,17 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
 from remat_plan.planning.cuts import whole_region
-from remat_plan.planning.limits import Limits
+from remat_plan.planning.limits import Limits, search_key
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.small.recent import Recent
 from remat_plan.solve import min_cut
 
-SLICES = (2, 8, 16, 32)
-"""The numbers of slices that are tried: each region takes as long to build as the segment takes to trace. Without 16
-the heads ``inductor`` and ``trl`` of ``benchmarks.split``, in the bytes of eight slices by hand, take 22 and 43 % more
-time on an H100 by prediction, with it 15 and 24 %."""
+KNEE, BEYOND = 8, {8: (2, 16), 16: (32,)}
+"""The number of slices that is tried first, and those that are tried where so many are of use: each region takes as
+long to build as the segment takes to trace. Without 16 the heads ``inductor`` and ``trl`` of ``benchmarks.split``, in
+the bytes of eight slices by hand, take 22 and 43 % more time on an H100 by prediction, with it 15 and 24 %."""
+
+SLICES = tuple(sorted({KNEE, *itertools.chain(*BEYOND.values())}))
 
 LARGE_SHARE = 0.2
 """Blocks that need less meanwhile than this share of what the largest one needs are not split."""
@@ -45,12 +49,12 @@ all else does, so they are made one after the other, as a budget needs them."""
 _MAX_HULL = 4
 
 
-def split_ways(rules: Rules, run: Run, least_slice_bytes: int) -> Iterator[Split]:
+def split_ways(rules: Rules, run: Run, least_slice_bytes: int, counts: Sequence[int] = SLICES) -> Iterator[Split]:
     """Yield the ways to run a run in slices that have so many bytes; none where its limits forbid it.
 
     Slices of what lies on several devices would be sent from one to the other.
     """
-    for slices, value, dimension in _lines(rules, run, SLICES, least_slice_bytes):
+    for slices, value, dimension in _lines(rules, run, counts, least_slice_bytes):
         for kind in (Split, SplitGradient):
             way = kind(value, dimension, slices)
             found = sliced(rules.borders, run.segment(Plain()), way)
@@ -71,6 +75,17 @@ def _lines(rules: Rules, run: Run, counts: Sequence[int], least_slice_bytes: int
         yield from [(slices, largest, dimension) for dimension in fitting[:1]]
 
 
+_Found = tuple[dict[int, tuple[int, ...]], dict[int, Schedule | None]]
+
+_programs: Recent[Hashable, _Found] = Recent(64)
+"""By which value and dimension a program may be sliced, and the schedules that were made: a few numbers each."""
+
+
+def forget() -> None:
+    """Forget how all programs may be sliced."""
+    _programs.clear()
+
+
 class SlicedProgram:
     """A whole program in slices of its batch, its gradient made meanwhile: what is called gradient accumulation.
 
@@ -81,15 +96,23 @@ class SlicedProgram:
     """
 
     def __init__(self, rules: Rules, limits: Limits):
-        run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
-        found = {slices: line for slices, *line in _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)}
-        batch = next(iter(found.values()), None)  # along another dimension less of the program would be in the loop
+        def find() -> _Found:
+            run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
+            lines = {slices: tuple(line) for slices, *line in _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)}
+            batch = next(iter(lines.values()), None)  # along another dimension less would be in the loop
+            return {slices: line for slices, line in lines.items() if line == batch}, {}
+
         self._rules = rules
-        self._lines = {slices: line for slices, line in found.items() if line == batch}
+        self._lines, self._made = _programs.find(search_key(rules.identity, limits), find)
         self.counts = tuple(self._lines)
 
     def schedule(self, slices: int) -> Schedule | None:
         """The schedule of so many slices; None where it cannot run so."""
+        if slices not in self._made:
+            self._made[slices] = self._make(slices)
+        return self._made[slices]
+
+    def _make(self, slices: int) -> Schedule | None:
         whole, (value, dimension) = Segment(0, len(self._rules.graph.ops)), self._lines[slices]
         way = SplitGradient(value, dimension, slices)
         found = sliced(self._rules.borders, whole, way)

@@ -26,7 +26,7 @@ from remat_plan.graph.action import registered_actions
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, is_written
 from remat_plan.graph.structure import registered_structures
-from remat_plan.search.known import KnownProgram
+from remat_plan.search.known import KnownProgram, predictions
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import key_of
 from remat_plan.traced.programs import Program, make_runner, run_plain
@@ -91,7 +91,8 @@ class Judge:
         self.hardware: Hardware = hardware_of(target, cost, progress.say)
         spread |= is_spread(program.call.structs) or may_be_spread(program.call.leaves, target)
         self.rules = Rules(program.graph, self.hardware, spread=spread, identity=(*self.identity, spread))
-        self._timelines: dict[Schedule, Timeline] = {}
+        lines = tuple([_compat.source_line(op.eqn) for op in program.graph.ops])  # of which timelines tell
+        self._timelines = predictions((self.rules.identity, lines))
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}
         self._compiled: dict[Schedule, CompiledMemory] = {}
@@ -137,7 +138,7 @@ class Judge:
             return self.timeline(self.program.plain)
         step = StepProgram(self.rules)
         made = step.loss_timeline(schedule) if self.program.is_loss else step.pullback_timeline(schedule)
-        self._timelines[schedule] = made
+        self._timelines.keep(schedule, made)
         return made
 
     def traced(self, schedule: Schedule) -> Timeline:

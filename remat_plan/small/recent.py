@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,6 +46,14 @@ class Recent(dict[K, V]):
             self[key] = value
             while len(self) > self.most:
                 del self[next(iter(self))]
+
+    def find(self, key: K | None, make: Callable[[], V]) -> V:
+        """What is kept under a key, made where nothing is; where there is no key it is made each time."""
+        if key is None:
+            return make()
+        if (known := self.use(key)) is None:
+            self.keep(key, known := make())
+        return known
 
     def latest_first(self) -> list[tuple[K, V]]:
         """What is kept now, in the order of last use."""

@@ -1,11 +1,16 @@
 """What is remembered of a program from one plan to the next, and what tells programs apart."""
 
+import dataclasses
+import re
+from unittest.mock import ANY
+
 import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
+from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import Action, register_action
-from remat_plan.planning import planner
+from remat_plan.planning import planner, splits
 from tests.helpers import sine_by_rule
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -62,6 +67,46 @@ def test_another_program_is_solved(solved, other):
     solved.clear()
     other()
     assert solved
+
+
+def test_another_budget_predicts_no_schedule_twice(monkeypatch):
+    found = []
+    evaluated = StepProgram.loss_timeline
+    monkeypatch.setattr(StepProgram, "loss_timeline", lambda self, s: found.append(s) or evaluated(self, s))
+    first = planned()
+    assert len(found) == len(set(found)) > 1
+    assert planned() == dataclasses.replace(first, planning_seconds=ANY)
+    rp.plan(layers(jnp.sin), W, X, budget="60%", target="cpu", verify=False)
+    assert len(found) == len(set(found))
+
+
+def test_timelines_tell_of_the_lines_of_their_own_program():
+    def other(ws, x):
+        for w in ws:
+            x = jnp.sin(x @ w)
+        return jnp.sum(x)
+
+    def told(fn):
+        with pytest.raises(rp.BudgetError) as info:
+            rp.plan(fn, W, X, budget=1, target="cpu", verify=False)
+        return set(re.findall(r"test_remembered.py:\d+", str(info.value)))
+
+    one, another = told(layers(jnp.sin)), told(other)
+    assert one
+    assert another
+    assert one.isdisjoint(another)
+
+
+def test_another_budget_slices_nothing_again(monkeypatch):
+    """The batch is small, so that the program may be run in slices of it."""
+    found = []
+    monkeypatch.setattr("remat_plan.graph.slices._make", lambda *args: found.append(args))
+    monkeypatch.setattr(splits, "LEAST_SLICE_BYTES", 0)
+    planned()
+    assert found
+    found.clear()
+    rp.plan(layers(jnp.sin), W, X, budget="70%", target="cpu", verify=False)
+    assert not [segment for _, segment, way in found if way.gradient_first and segment.end - segment.start > len(W)]
 
 
 def test_a_rule_of_its_own_makes_another_program(solved):

@@ -12,6 +12,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
 from remat_plan.planning.limits import NO_LIMITS
+from remat_plan.planning.options import SegmentOption, _Profiler
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.splits import SLICES, SlicedProgram, large_runs, narrowest, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
@@ -196,6 +197,23 @@ def test_the_run_around_a_block_is_split_for_that_block():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("useless", [(), (2,), (16,), (8,)])
+def test_more_and_fewer_slices_are_tried_while_they_are_of_use(useless, monkeypatch):
+    """Each takes more time and fewer bytes than the one before; those of no use take more bytes."""
+    program = traced(mean, PARAMS, X, LABELS)
+    tried = set()
+
+    def outside(self, run, way, plain, repeats):
+        if slices := getattr(way, "slices", 0):
+            tried.add(slices)
+            size = 2 * plain.timeline.peak_bytes if slices in useless else 100 - slices
+            yield SegmentOption(way, 0, size, size, 0, slices * 1e-6)
+
+    monkeypatch.setattr(_Profiler, "outside", outside)
+    _Profiler(program.graph, Rules(program.graph, CPU), lambda rules: ()).with_splits(whole_run(program), True)
+    assert tried == {8, 16, 32, 2} - {(16,): {32}, (8,): {2, 16, 32}}.get(useless, set())
+
+
 def test_equal_runs_have_equal_ways():
     """What a chain of equal blocks costs is solved once for all of them."""
 
