@@ -67,6 +67,11 @@ class Row:
         return self.ours.flops / self.theirs.flops - 1 if self.ours else 0.0
 
     @property
+    def more_seconds(self) -> float:
+        """The same of predicted seconds."""
+        return self.ours.seconds / self.theirs.seconds - 1 if self.ours else 0.0
+
+    @property
     def behind(self) -> str:
         """What ours falls short in; empty where it does not."""
         if self.ours is None:
@@ -87,7 +92,7 @@ class Row:
             *head,
             mb(self.ours.peak_bytes),
             *(f"{self.theirs.flops / 1e9:.4g}", f"{self.ours.flops / 1e9:.4g}", f"{100 * self.more_flops:+.2f}"),
-            f"{100 * (self.ours.seconds / self.theirs.seconds - 1):+.2f}",
+            f"{100 * self.more_seconds:+.2f}",
             percent(self.planned.plan.overhead),
             *(str(self.planned.compiles), f"{self.planned.seconds:.1f}", verdict),
         )
@@ -155,7 +160,10 @@ def run(options: Options) -> Report:
 def facts(rows: list[Row]) -> list[str]:
     """What was found."""
     behind = [f"{r.model} {r.policy} from {r.source} ({r.behind})" for r in rows if r.behind]
+    losing = [r for r in rows if r.behind and r.more_seconds > 0]
+    slower = [f"{r.model} {r.policy} from {r.source} ({100 * r.more_seconds:+.2f} %)" for r in losing]
     return [
         f"{len(rows)} rows, {len(behind)} behind: {', '.join(behind) or 'none'}",
+        f"of these predicted to take more time: {', '.join(slower) or 'none'}",
         f"ahead by over 0.1 % of FLOPs: {sum(not r.behind and r.more_flops < -EQUAL for r in rows)} rows",
     ]
