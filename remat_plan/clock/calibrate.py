@@ -29,7 +29,7 @@ from jax.sharding import SingleDeviceSharding
 
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import eqn_flops, jaxpr_flops
-from remat_plan.cost.work import ELEMENTWISE, REORDERED, with_type, work_class
+from remat_plan.cost.work import ELEMENTWISE, REORDERED, SHALLOW, SMALL, with_type, work_class
 from remat_plan.verify.compile import compiler_options
 from remat_plan.verify.place import HOST
 from remat_plan.verify.targets import Target
@@ -167,6 +167,8 @@ def probes(scale: int) -> Iterator[Probe]:
     for dtype in (jnp.float32, jnp.bfloat16):
         yield Probe(jnp.matmul, ((2 * n, n), (n, n)), dtype)
         yield Probe(jnp.matmul, ((16 * n, 64), (64, n)), dtype)
+        yield Probe(one_by_one, ((32, 128 * scale, 128), (32, 128, 512)), dtype, SMALL)
+        yield Probe(one_by_one, ((32, 128 * scale, 32), (32, 32, 512)), dtype, SHALLOW)
         yield Probe(jnp.matmul, ((16 * scale, 256, 64), (16 * scale, 64, 256)), dtype)
         yield from convolutions(scale, dtype)
     yield from elements(scale)
@@ -202,6 +204,12 @@ def elements(scale: int) -> Iterator[Probe]:
     yield Probe(many_additions, (shape,))
     yield Probe(lambda x: jnp.sum(x, axis=1), (shape,))
     yield Probe(lambda x: jnp.sum(x, axis=0), (shape,))
+
+
+def one_by_one(left: Any, right: Any) -> Any:
+    """Products one after another, added up, as the steps of a recurrent network have them."""
+    first = jnp.zeros((left.shape[1], right.shape[2]), left.dtype)
+    return lax.scan(lambda total, pair: (total + pair[0] @ pair[1], None), first, (left, right))[0]
 
 
 def many_additions(x: Any) -> Any:

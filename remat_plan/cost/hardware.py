@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from remat_plan.cost.work import NARROW, REORDERED, is_product
+from remat_plan.cost.work import NARROW, REORDERED, SHALLOW, SMALL, is_product
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +156,18 @@ def _cpu(cores: int) -> Hardware:
     """A CPU with so many cores, by what XLA:CPU of jaxlib 0.12 does on one and two of a server of 2022 (Zen 4).
 
     Arithmetic, turning one operand and touching fresh memory take half as long on two cores; all other traffic goes at
-    the rate of the memory, which they share, and a kernel that turns one of several operands is not faster on two.
-    Gradients of the kernels of convolutions, convolutions over few places, and those in loops that XLA leaves in
-    another order reach so small a share of what products do (the last 0.2 to 13 GFLOP/s on two cores, 1 at most sizes).
-    What else ``clock.calibrate`` measures (functions of one element, caches) moves the errors of
+    the rate of the memory, which they share; a kernel that turns one of several operands is not faster on two, nor is a
+    small product. Gradients of the kernels of convolutions, convolutions over few places, and those in loops that XLA
+    leaves in another order reach so small a share of what products do (the last 0.2 to 13 GFLOP/s on two cores, 1 at
+    most sizes). What else ``clock.calibrate`` measures (functions of one element, caches) moves the errors of
     ``benchmarks/timing.py`` by less than a point in the median. Memory from 32 MiB on is handed out anew.
     """
     products = 8e10 * cores
     rates = {
         "convolution kernel-gradient": 0.45 * products,
         NARROW: 0.035 * products,
+        SMALL: 6.4e10,
+        SHALLOW: 3e10,
         REORDERED: 0.006 * products,
     }
     return Hardware(

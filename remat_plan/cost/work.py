@@ -4,7 +4,8 @@ In: an equation, or the shapes that tell (of operations of a compiled module, wh
 Out: the name of a class of work, such as ``"product large float32"`` or ``"exp float32"``; work of one class runs at
 about one rate of FLOPs.
 
-Products are told apart by shape: a batch of small ones (attention) and thin ones run at other rates than large ones.
+Products are told apart by shape: a batch of small ones (attention), single small ones and thin ones run at other rates
+than large ones.
 Convolutions are told apart by what they are in the gradient step: forward, with kernels of one element, gradients with
 respect to both kinds of kernels (whose window is as large as an image), of strided ones (whose input is dilated), and
 those of images that are smaller than the kernel; and those that XLA:CPU finds in another order than NHWC in a loop,
@@ -27,6 +28,14 @@ from remat_plan.graph.records import MATRIX_PRIMITIVES
 THIN = 128
 """A product with a dimension of at most so many elements is thin: its operands are read more often than multiplied."""
 
+_SMALL_PRODUCT = 1 << 23
+"""A product of at most so many multiplications, as the steps of recurrent networks have them, is one core's work on
+XLA:CPU (128 x 128 x 512 at 52 to 81 GFLOP/s with two cores, 256 x 128 x 512 at 99 to 129)."""
+
+_SHALLOW = 32
+"""A small product whose sums have at most so many terms reaches half of that: its result is written more often than it
+is computed (128 x 512 of 16, 32, 64 and 128 terms at 27, 30, 54 and 85 GFLOP/s)."""
+
 _LARGE_WINDOW = 8
 """A convolution over a window of more elements a dimension is the gradient of a kernel."""
 
@@ -38,6 +47,12 @@ ELEMENTWISE = "element-wise"
 
 BATCHED = "product batched"
 """The class of a batch of products, as attention has them."""
+
+SMALL = "product small"
+"""The class of products that are too small for several cores."""
+
+SHALLOW = "product shallow"
+"""The class of those of them with few terms in a sum, as the gradients of weights by a few examples are."""
 
 NARROW = "convolution narrow"
 """The class of convolutions of images that are smaller than the kernel."""
@@ -60,11 +75,13 @@ def is_product(work: str) -> bool:
 def product_class(batch: int, rows: int, columns: int, depth: int) -> str:
     """Return the class of a batch of products (rows x depth) (depth x columns).
 
-    >>> product_class(1, 512, 512, 64)
-    'product thin'
+    >>> [product_class(1, 2048, 512, 64), product_class(1, 64, 512, 128), product_class(1, 128, 512, 32)]
+    ['product thin', 'product small', 'product shallow']
     """
     if batch > 1:
         return BATCHED
+    if rows * columns * depth <= _SMALL_PRODUCT:
+        return SHALLOW if depth <= _SHALLOW else SMALL
     return "product thin" if min(rows, columns, depth) <= THIN else "product large"
 
 

@@ -176,7 +176,7 @@ def test_probes_are_of_different_classes_and_cover_products_convolutions_and_fun
     assert len(set(classes)) == len(classes)
     assert all(flops > 0 for _, flops in found)
     for dtype in ("float32", "bfloat16"):
-        assert {f"product {kind} {dtype}" for kind in ("large", "thin", "batched")} <= set(classes)
+        assert {f"product {kind} {dtype}" for kind in ("large", "thin", "small", "shallow", "batched")} <= set(classes)
         assert {
             f"convolution {kind} {dtype}"
             for kind in ("window", "pointwise", "dilated", "kernel-gradient", "pointwise-kernel-gradient", "narrow")

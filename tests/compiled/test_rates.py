@@ -69,7 +69,7 @@ def test_an_operation_is_of_the_class_of_its_equation(fn, avals):
 
 
 def test_a_pointwise_convolution_that_became_a_product_is_one():
-    assert "product thin float32" in classes_in(parse(text_of(conv, image(16, 16), aval(1, 1, 8, 8))))
+    assert "product shallow float32" in classes_in(parse(text_of(conv, image(16, 16), aval(1, 1, 8, 8))))
 
 
 def test_a_gradient_that_reverses_its_kernel_is_one_over_a_window():

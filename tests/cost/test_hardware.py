@@ -192,6 +192,7 @@ def test_arithmetic_and_fresh_memory_of_a_cpu_scale_with_its_cores_and_the_memor
                     lambda h: h.fresh_seconds(1 << 30), lambda h: h.kernel_seconds(0, 1e9, turned_operands=1)):  # fmt: skip
         assert seconds(two) == pytest.approx(2 * seconds(four))
     assert two.kernel_seconds(0, 1e9) == four.kernel_seconds(0, 1e9)
+    assert two.work_seconds("product small float32", 1e9) == four.work_seconds("product small float32", 1e9)
     assert two.fresh_seconds((32 << 20) - 1) == 0
 
 

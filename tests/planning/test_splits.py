@@ -245,3 +245,28 @@ def test_images_on_a_cpu_are_not_sliced_for_time():
     schedule = SlicedProgram(judge.rules, NO_LIMITS).schedule(2)
     assert schedule is not None
     assert judge.timeline(schedule).seconds > 2 * judge.timeline(program.plain).seconds
+
+
+def test_slices_of_a_recurrent_network_cost_small_products_on_a_cpu():
+    """By the clock of two cores four slices take 1.3 times as long as the plain step, two slices 0.9 to 1.0 times."""
+
+    def loss(p, x):
+        def step(carry, row):
+            h, c = carry
+            gates = row @ p["x"] + h @ p["h"] + p["b"]
+            i, f, g, o = jnp.split(gates, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        return jnp.mean(jax.lax.scan(step, (jnp.zeros((128, 128)),) * 2, x)[1] ** 2)
+
+    shapes = {"x": (64, 512), "h": (128, 512), "b": (512,)}
+    params = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    program = traced(loss, params, jax.ShapeDtypeStruct((64, 128, 64), "float32"))
+    judge = Judge(program, resolve("cpu"), Progress("test", False))
+    slices = SlicedProgram(judge.rules, NO_LIMITS)
+    plain = judge.timeline(program.plain).seconds
+    two, four = (judge.timeline(slices.schedule(n)).seconds / plain for n in (2, 4))
+    assert two < 1.05
+    assert 1.1 < four < 1.6
