@@ -32,7 +32,7 @@ def test_in_a_shard_map(checked):
     loss = jax.shard_map(gathered, mesh=mesh, in_specs=(P(None, "i"), P("i")), out_specs=P(), check_vma=checked)
     with searching_quickly():
         plan = rp.plan(loss, W, X, budget="45%", never_recompute=())
-    assert 0.9 * plan.budget_bytes < plan.compiled_peak_bytes <= plan.budget_bytes
+    assert 0.85 * plan.budget_bytes < plan.compiled_peak_bytes <= plan.budget_bytes
     assert_trees_close(jax.grad(plan.apply(loss))(W, X), jax.grad(loss)(W, X))
 
 
