@@ -202,9 +202,9 @@ def test_strategies_by_name_and_constraints_do_what_they_promise():
     named = rp.plan(loss, *SHAPES, strategy="everything", verify=False)
     assert named.predicted_peak_bytes > named.written_peak_bytes
     assert "peak as written" in str(named)
-    gpu = {"target": "gpu:h100", "verify": False}  # where memory that is not touched saves more than the work costs
-    assert rp.plan(loss, *SHAPES, budget="1GB", **gpu).is_written
-    assert rp.plan(loss, *SHAPES, budget="1GB", never_recompute=["scan"], **gpu).is_identity
+    large = SHAPES[0], jax.ShapeDtypeStruct((1 << 17, 32), "float32")  # fresh memory takes longer than the work
+    assert rp.plan(loss, *large, budget="1GB", verify=False).is_written
+    assert rp.plan(loss, *large, budget="1GB", never_recompute=["scan"], verify=False).is_identity
 
 
 def test_a_planned_function_is_planned_again_from_what_it_needs():
