@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import NamedTuple
 
 from remat_plan.cost.memory import Timeline
 from remat_plan.graph.records import Graph
@@ -42,18 +43,28 @@ _Key = tuple[tuple[int, ...], int]
 """The classes of the blocks of a run, and the number of an option."""
 
 
+class Judged(NamedTuple):
+    """What is known of a schedule: its point, the seconds that the chain believed it to take more than the plain step,
+    and what it needs beside arguments and outputs."""
+
+    point: int
+    seconds: float
+    needed_bytes: int
+
+
 class SearchedChain:
     """Proposes schedules of a curve that stays as it is, and finds the border of what fits on it.
 
     Args:
         curve: the schedules of a solved chain.
+
+    Attributes:
+        judged: what was evaluated.
     """
 
     def __init__(self, curve: Curve):
         self.curve = curve
-        self._seconds: dict[Schedule, float] = {}
-        self._needed: dict[Schedule, int] = {}
-        self._peaks: dict[int, int] = {}
+        self.judged: dict[Schedule, Judged] = {}
 
     def teach(
         self,
@@ -72,22 +83,21 @@ class SearchedChain:
             doubt_seconds: see there.
             same_seconds: what is believed to take as long as one that fits, but for so much, is not evaluated either.
         """
-        most = doubt_seconds + (math.inf if best is None else self._seconds.get(best, math.inf))
-        fitting = [own for schedule, own in self._seconds.items() if self._needed[schedule] <= room_bytes]
+        most = doubt_seconds + (self.judged[best].seconds if best in self.judged else math.inf)
+        fitting = [known.seconds for known in self.judged.values() if known.needed_bytes <= room_bytes]
         for point in self._points(room_bytes):
             schedule, own = joined(self.curve[point]), self.curve.seconds[point]
-            is_new = schedule not in self._seconds and all(abs(own - known) > same_seconds for known in fitting)
+            is_new = schedule not in self.judged and all(abs(own - known) > same_seconds for known in fitting)
             if is_new and own < most:
                 made = timeline(schedule)
-                self._seconds[schedule] = own
-                self._needed[schedule] = made.peak_bytes - made.argument_bytes - made.output_bytes
+                self.judged[schedule] = Judged(point, own, made.inside_bytes)
                 self._learn(point, made)
                 return schedule
         return None
 
     def _points(self, room_bytes: int) -> Iterator[int]:
         """The points of the curve that come into question, in order."""
-        limits, peaks = self.curve.limits, self._peaks
+        limits, peaks = self.curve.limits, {known.point: known.needed_bytes for known in self.judged.values()}
         last = max((point for point, peak in peaks.items() if peak <= room_bytes), default=-1)
         first = min((point for point, peak in peaks.items() if point > last), default=len(limits))
         near = min(peaks, key=lambda point: abs(peaks[point] - room_bytes), default=0)
@@ -99,8 +109,7 @@ class SearchedChain:
         yield from (first + step for step in FURTHER if first + step < len(limits))
 
     def _learn(self, point: int, timeline: Timeline) -> None:
-        """Remember what a point needs."""
-        self._peaks[point] = timeline.peak_bytes - timeline.argument_bytes - timeline.output_bytes
+        """Learn from what is predicted of a point; a curve that stays as it is does not."""
 
 
 class TaughtChain(SearchedChain):

@@ -70,7 +70,7 @@ def test_what_is_believed_to_be_slower_than_the_best_is_not_evaluated():
     (best,) = chain.teach(0.5, most=1)[1]
     seconds = chain.untaught.seconds
     chain.teach(0.5, best=best)
-    known = chain.taught._seconds
+    known = {schedule: judged.seconds for schedule, judged in chain.taught.judged.items()}
     assert all(own < known[best] for s, own in known.items() if s != best)
     assert max(seconds) > known[best], "there were others"
 
@@ -81,7 +81,7 @@ def test_what_is_believed_to_take_as_long_as_one_that_fits_is_not_evaluated():
     _, proposed = chain.teach(0.5, most=40)
     room, fewer = close.teach(0.5, most=40, same=same)
     assert 1 < len(fewer) < len(proposed)
-    fitting = [close.taught._seconds[s] for s in fewer if close.timeline(s).peak_bytes - close.owned <= room]
+    fitting = [close.taught.judged[s].seconds for s in fewer if close.timeline(s).peak_bytes - close.owned <= room]
     assert all(abs(a - b) > same for a, b in itertools.combinations(fitting, 2))
 
 
