@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from remat_plan.cost import platforms
 from remat_plan.graph import action, structure
-from remat_plan.planning import planner
 from remat_plan.planning.strategies import registry
 from remat_plan.search import known
+from remat_plan.small import remembered
 from tests.helpers import searching_quickly
 
 gc.set_threshold(200_000, 50, 100)  # what JAX keeps is looked through at each collection, which finds next to nothing
@@ -49,9 +49,9 @@ def nothing_known(request):
     if "monkeypatch" not in request.fixturenames:
         yield
         return
-    planner.forget()
+    remembered.forget()
     yield
-    planner.forget()
+    remembered.forget()
 
 
 @pytest.fixture

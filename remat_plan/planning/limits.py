@@ -90,6 +90,11 @@ class Limits:
         return named.isdisjoint(ops) and self.forbidden.isdisjoint(values)
 
     @property
+    def key(self) -> Hashable:
+        """Equal for limits that count the same; None where that cannot be told: those of regions go by addresses."""
+        return None if self.regions else (self, self.actions, self.host_bytes)
+
+    @property
     def lets_stay_written(self) -> bool:
         """Whether the function as written will do: nobody has looked what it keeps, but it splits nothing."""
         return (
@@ -98,14 +103,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-def search_key(identity: Hashable, limits: Limits) -> Hashable:
-    """Equal for programs (see ``cost.builder.Rules``) for which the same is found within the same limits; None where
-    that cannot be told: limits of regions go by their addresses."""
-    if identity is None or limits.regions:
-        return None
-    return identity, _compat.trace_context(), limits, limits.actions, limits.host_bytes
 
 
 def resolve(graph: Graph, constraints: Constraints) -> Limits:

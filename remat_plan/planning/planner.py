@@ -5,16 +5,15 @@ In: ``Graph``, ``Rules``. Out: ``Planner``: solved chains, each a ``Curve`` of s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import overload
 
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import holds_structure
-from remat_plan.planning import splits
 from remat_plan.planning.chains import make_problems
 from remat_plan.planning.cuts import (
     Cuts,
@@ -24,13 +23,13 @@ from remat_plan.planning.cuts import (
     whole_region,
 )
 from remat_plan.planning.honours import honours
-from remat_plan.planning.limits import NO_LIMITS, Limits, check_some, search_key
+from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.offloads import may_offload, offloaded
 from remat_plan.planning.options import Options, SegmentOption, find_options, product_selections
 from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
-from remat_plan.small.recent import Recent
+from remat_plan.small.remembered import remembered
 from remat_plan.solve import milp, min_cut
 from remat_plan.solve.chain import ChainTable, Leaf, Nest
 from remat_plan.solve.long_chain import GroupedTable, solve_chain
@@ -119,17 +118,6 @@ def _levels(nodes: Sequence[Leaf | Nest]) -> int:
 _MERGE_SMALL = 12
 """So many equations of a small program may be one segment by themselves."""
 
-_PROGRAMS = 16
-"""Of so many programs the options are remembered, those that were planned last: another budget asks for the same."""
-
-_options: Recent[Hashable, Options] = Recent(_PROGRAMS)
-
-
-def forget() -> None:
-    """Forget the options and the slices of all programs."""
-    _options.clear()
-    splits.forget()
-
 
 class Planner:
     """All schedules of one program on one hardware.
@@ -151,12 +139,9 @@ class Planner:
 
     def _options(self, limits: Limits, merge: int) -> Options:
         """The options of all runs; those of a program that was planned before in this process are known."""
-
-        def find() -> Options:
-            return find_options(self.graph, self.cuts, self.rules, RegionPlanner(limits), merge)
-
-        program = search_key(self.rules.identity, limits)
-        return _options.find(program and (program, self.cuts.positions, merge), find)
+        find = partial(find_options, self.graph, self.cuts, self.rules, RegionPlanner(limits), merge)
+        key = limits.key and ("options", limits.key, self.cuts.positions, merge)
+        return remembered(self.rules.identity, key, find)
 
     @cached_property
     def curve(self) -> Curve:

@@ -11,7 +11,7 @@ what stays whole is smallest. Weights are read once in each slice, and their gra
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from remat_plan import _compat
@@ -22,9 +22,9 @@ from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
 from remat_plan.planning.cuts import whole_region
-from remat_plan.planning.limits import Limits, search_key
+from remat_plan.planning.limits import Limits
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
-from remat_plan.small.recent import Recent
+from remat_plan.small.remembered import remembered
 from remat_plan.solve import min_cut
 
 KNEE, BEYOND = 8, {8: (2, 16), 16: (32,)}
@@ -75,17 +75,6 @@ def _lines(rules: Rules, run: Run, counts: Sequence[int], least_slice_bytes: int
         yield from [(slices, largest, dimension) for dimension in fitting[:1]]
 
 
-_Found = tuple[dict[int, tuple[int, ...]], dict[int, Schedule | None]]
-
-_programs: Recent[Hashable, _Found] = Recent(64)
-"""By which value and dimension a program may be sliced, and the schedules that were made: a few numbers each."""
-
-
-def forget() -> None:
-    """Forget how all programs may be sliced."""
-    _programs.clear()
-
-
 class SlicedProgram:
     """A whole program in slices of its batch, its gradient made meanwhile: what is called gradient accumulation.
 
@@ -96,14 +85,14 @@ class SlicedProgram:
     """
 
     def __init__(self, rules: Rules, limits: Limits):
-        def find() -> _Found:
+        def find() -> tuple[dict[int, tuple[int, ...]], dict[int, Schedule | None]]:
             run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
             lines = {slices: tuple(line) for slices, *line in _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)}
             batch = next(iter(lines.values()), None)  # along another dimension less would be in the loop
             return {slices: line for slices, line in lines.items() if line == batch}, {}
 
         self._rules = rules
-        self._lines, self._made = _programs.find(search_key(rules.identity, limits), find)
+        self._lines, self._made = remembered(rules.identity, limits.key and ("slices", limits.key), find)
         self.counts = tuple(self._lines)
 
     def schedule(self, slices: int) -> Schedule | None:

@@ -41,7 +41,7 @@ from remat_plan.planning.strategies.records import (
 )
 from remat_plan.planning.taught import FURTHER, SearchedChain, chains_of
 from remat_plan.small.progress import Progress
-from remat_plan.small.recent import Recent
+from remat_plan.small.remembered import remembered
 from remat_plan.traced.programs import Program
 
 _LONG_OPS = 4000
@@ -60,12 +60,6 @@ CURVE_POINTS = 15
 _MOST_JUDGED, _MOST_OPS = 800, 15_000
 """So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
 of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
-
-_PROGRAMS = 64
-"""Of how many small programs it is remembered what the local search found. A perceptron of 16 layers is planned by
-predictions in 3.1 s of processor time, and then for another budget in 1.2 s."""
-
-_found: Recent[Hashable, tuple[Schedule, ...]] = Recent(_PROGRAMS)
 
 Goal = Literal["memory", "time"]
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -237,17 +231,16 @@ class Candidates:
         graph = self.rules.graph
         if MOVES not in request.strategy.sources or not is_small(graph) or not can_move(graph):
             return ()
-        key = identity, request.constraints
-        if (known := _found.use(key)) is not None:
-            return known
-        self.progress.say("improving schedules")
-        moves = Moves(graph, self.planner(request.constraints).cuts)
-        plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
-        curves = self.planner(request.constraints).curves
-        along = [schedule for curve in curves for schedule in curve.spread(CURVE_POINTS)]
-        seeds = [*plain, *along, *self.uniform(request)]
-        honoured = [s for s in map(joined, seeds) if honours(graph, moves.cuts.limits, s)]
-        most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-        found = improved(honoured, moves.neighbours, judged, most)
-        _found.keep(key, found)
-        return found
+
+        def search() -> tuple[Schedule, ...]:
+            self.progress.say("improving schedules")
+            moves = Moves(graph, self.planner(request.constraints).cuts)
+            plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
+            curves = self.planner(request.constraints).curves
+            along = [schedule for curve in curves for schedule in curve.spread(CURVE_POINTS)]
+            seeds = [*plain, *along, *self.uniform(request)]
+            honoured = [s for s in map(joined, seeds) if honours(graph, moves.cuts.limits, s)]
+            most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
+            return improved(honoured, moves.neighbours, judged, most)
+
+        return remembered(identity, ("improved", request.constraints), search)

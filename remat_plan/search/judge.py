@@ -26,15 +26,19 @@ from remat_plan.graph.action import registered_actions
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, is_written
 from remat_plan.graph.structure import registered_structures
-from remat_plan.search.known import KnownProgram, predictions
+from remat_plan.search.known import KnownProgram
 from remat_plan.small.progress import Progress
-from remat_plan.small.recent import key_of
+from remat_plan.small.recent import Recent, key_of
+from remat_plan.small.remembered import remembered
 from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.compile import CompiledMemory, compile_memory
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
+
+_MOST_TIMELINES = 1024
+"""Of so many schedules of a program predictions are remembered, more than a local search judges."""
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -92,7 +96,8 @@ class Judge:
         spread |= is_spread(program.call.structs) or may_be_spread(program.call.leaves, target)
         self.rules = Rules(program.graph, self.hardware, spread=spread, identity=(*self.identity, spread))
         lines = tuple([_compat.source_line(op.eqn) for op in program.graph.ops])  # of which timelines tell
-        self._timelines = predictions((self.rules.identity, lines))
+        known: Recent[Schedule, Timeline] = Recent(_MOST_TIMELINES)
+        self._timelines = remembered(self.rules.identity, ("timelines", lines), lambda: known)
         self._traced: dict[Schedule, Timeline] = {}
         self._prices: dict[Schedule, float] = {}
         self._compiled: dict[Schedule, CompiledMemory] = {}

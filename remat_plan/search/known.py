@@ -1,9 +1,8 @@
-"""What was compiled and predicted of a program in this process, whatever it was asked for.
+"""What was compiled of a program in this process, whatever it was asked for.
 
 In: what programs, devices and settings are told apart by. Out: ``KnownProgram``, which searches of one program share:
 what was compiled once, for another budget or by another strategy, is a candidate ever after. It is compiled again
-before it is used, since programs that are told apart by texts may differ in what texts leave out. ``predictions``,
-which they share too.
+before it is used, since programs that are told apart by texts may differ in what texts leave out.
 
 Several threads may read and add at once; a search goes by what was known when it began.
 """
@@ -15,8 +14,6 @@ from collections.abc import Hashable
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.memory import Timeline
-from remat_plan.graph.schedule import Schedule
 from remat_plan.small.recent import Recent
 from remat_plan.verify.compile import CompiledMemory
 
@@ -26,10 +23,6 @@ Known = dict[Any, CompiledMemory]
 _MOST = 64
 """Of how many programs how many schedules each are remembered, those that were compiled last: a few numbers each."""
 
-_MOST_PREDICTED, _MOST_TIMELINES = 4, 1024
-"""Of how many programs how many predictions are remembered, which are as long as the compiled program."""
-
-_predicted: Recent[Hashable, Recent[Schedule, Timeline]] = Recent(_MOST_PREDICTED)
 _programs: Recent[Hashable, Recent[Any, CompiledMemory]] = Recent(_MOST)
 _adding = threading.Lock()
 
@@ -55,14 +48,6 @@ class KnownProgram:
             _programs.find(self._key, lambda: Recent(_MOST)).keep(schedules, memory)
 
 
-def predictions(identity: Hashable) -> Recent[Schedule, Timeline]:
-    """What was predicted of a program's schedules; ``identity`` is equal for programs whose schedules cost the same."""
-    key = identity, _compat.trace_context()
-    with _adding:
-        return _predicted.find(key, lambda: Recent(_MOST_TIMELINES))
-
-
 def forget() -> None:
     """Forget everything, so that the next search of a program is its first."""
     _programs.clear()
-    _predicted.clear()

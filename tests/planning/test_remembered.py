@@ -4,6 +4,7 @@ import dataclasses
 import re
 from unittest.mock import ANY
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -11,7 +12,10 @@ import remat_plan as rp
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.action import Action, register_action
 from remat_plan.planning import planner, splits
-from tests.helpers import sine_by_rule
+from remat_plan.planning.constraints import NO_CONSTRAINTS, make_constraints
+from remat_plan.planning.limits import resolve
+from remat_plan.small import remembered
+from tests.helpers import sine_by_rule, traced
 
 pytestmark = pytest.mark.usefixtures("quick_search")
 
@@ -48,7 +52,7 @@ def test_another_budget_solves_nothing_again(solved):
     less = rp.plan(layers(jnp.sin), W, X, budget="60%", target="cpu", verify=False)
     assert solved == []
     assert (again.schedule, again.overhead) == (first.schedule, first.overhead)
-    planner.forget()
+    remembered.forget()
     assert rp.plan(layers(jnp.sin), W, X, budget="60%", target="cpu", verify=False).schedule == less.schedule
 
 
@@ -114,3 +118,16 @@ def test_a_rule_of_its_own_makes_another_program(solved):
     solved.clear()
     planned(layers(sine_by_rule(False)))
     assert solved
+
+
+def test_what_is_found_within_limits_of_regions_is_not_remembered():
+    """These go by addresses, which another program may have."""
+
+    def scanned(ws, x):
+        return jnp.sum(jax.lax.scan(lambda x, w: (jnp.sin(jnp.cos(x @ w)), None), x, ws)[0])
+
+    graph = traced(scanned, jnp.stack(W), X).graph
+    free = resolve(graph, NO_CONSTRAINTS).key
+    assert free is not None
+    assert free == resolve(graph, NO_CONSTRAINTS).key
+    assert resolve(graph, make_constraints((), (), ("dot_general",), ())).key is None

@@ -198,7 +198,6 @@ def test_the_run_around_a_block_is_split_for_that_block():
     assert size[narrowest(program.graph, planner.options.runs, block)] == size[block]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("useless", [(), (2,), (16,), (8,)])
 def test_more_and_fewer_slices_are_tried_while_they_are_of_use(useless, monkeypatch):
     """Each takes more time and fewer bytes than the one before; those of no use take more bytes."""
@@ -209,13 +208,14 @@ def test_more_and_fewer_slices_are_tried_while_they_are_of_use(useless, monkeypa
         if slices := getattr(way, "slices", 0):
             tried.add(slices)
             size = 2 * plain.timeline.peak_bytes if slices in useless else 100 - slices
-            yield SegmentOption(way, 0, size, size, 0, slices * 1e-6)
+            yield SegmentOption(way, size, size, size, size, slices * 1e-6)
 
     monkeypatch.setattr(_Profiler, "outside", outside)
     _Profiler(program.graph, Rules(program.graph, CPU), lambda rules: ()).with_splits(whole_run(program), True)
     assert tried == {8, 16, 32, 2} - {(16,): {32}, (8,): {2, 16, 32}}.get(useless, set())
 
 
+@pytest.mark.slow
 def test_equal_runs_have_equal_ways():
     """What a chain of equal blocks costs is solved once for all of them."""
 
