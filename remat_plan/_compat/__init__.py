@@ -36,6 +36,7 @@ from remat_plan._compat.checkpoints import (  # noqa: F401 (used as _compat.name
     linear_checkpoint,
     name_equation,
     name_of,
+    whole,
 )
 from remat_plan._compat.effects import (  # noqa: F401 (used as _compat.name)
     changes_arrays,
@@ -65,6 +66,7 @@ from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     is_inside_map,
     is_key,
     is_literal,
+    is_real,
     is_ref,
     is_spread,
     is_threefry,
@@ -79,6 +81,7 @@ from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     under_automatic_axes,
     varies,
     varying_axes,
+    wide,
     zeros,
 )
 

@@ -22,10 +22,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src.interpreters import batching
+from jax._src.interpreters.partial_eval import convert_constvars_jaxpr
 from jax._src.util import merge_lists, partition_list
 from jax.extend import core as jex_core
 from jax.extend.core.primitives import name_p
-from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.interpreters import ad, mlir, partial_eval
 
 from remat_plan._compat.values import depending, is_literal, struct
 
@@ -102,39 +104,77 @@ def linear_checkpoint(run: Callable[..., Any]) -> Callable[..., Any]:
 def held(run: Callable[..., Any], args: Sequence[Any], policy: Any) -> Any:
     """Call a function of arrays under ``jax.checkpoint``, with the barrier of this module."""
     closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
-    outputs = _bind(closed, jax.tree.leaves(args), policy)
+    outputs = _bind(_held, closed, jax.tree.leaves(args), policy=policy)
+    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+
+def whole(run: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of arrays so that JAX never evaluates it partially, which it does even where all is known.
+
+    In a loop nothing would be under ``jax.checkpoint`` any longer, and what steps have in common would be before it.
+    """
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
+    outputs = _bind(_whole, closed, jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
 
-_held = jex_core.Primitive("checkpoint")  # a call for whoever reads the program, like that of ``jax.checkpoint``
-_held.multiple_results = True
 
-
-def _bind(closed: Any, args: Sequence[Any], policy: Any) -> list[Any]:
+def _bind(primitive: Any, closed: Any, args: Sequence[Any], **params: Any) -> list[Any]:
     """Bind the equation for a jaxpr; what it closed over become operands, since they may be differentiated."""
     opened = getattr(closed, "jaxpr", closed)
-    call = jex_core.ClosedJaxpr(partial_eval.convert_constvars_jaxpr(opened), ())
-    return _held.bind(*closed.consts, *args, call_jaxpr=call, policy=policy)
+    call = jex_core.ClosedJaxpr(convert_constvars_jaxpr(opened), ())
+    return primitive.bind(*closed.consts, *args, call_jaxpr=call, **params)
 
 
-@_held.def_impl
-def _run(*args: Any, call_jaxpr: Any, policy: Any) -> list[Any]:
-    del policy
-    return jex_core.jaxpr_as_fun(call_jaxpr)(*args)
+def _make_call(name: str) -> Any:
+    """Return a primitive whose equations call a jaxpr; how they are differentiated is left open.
+
+    It has the name of one of JAX's calls, for whoever reads the program.
+    """
+    made = jex_core.Primitive(name)
+    made.multiple_results = True
+
+    def run(*args: Any, call_jaxpr: Any, **_: Any) -> list[Any]:
+        return jex_core.jaxpr_as_fun(call_jaxpr)(*args)
+
+    def types(*_: Any, call_jaxpr: Any, **__: Any) -> tuple[list[Any], Any]:
+        return list(call_jaxpr.out_avals), call_jaxpr.effects
+
+    def batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call_jaxpr: Any, **params: Any) -> Any:
+        to_first = [batching.zero_if_mapped] * len(call_jaxpr.out_avals)
+        batched, mapped = batching.batch_jaxpr_axes(call_jaxpr, axis, dims, to_first)
+        return _bind(made, batched, args, **params), [0 if is_mapped else None for is_mapped in mapped]
+
+    made.def_impl(run)
+    made.def_effectful_abstract_eval(types)
+    batching.fancy_primitive_batchers[made] = batch
+    partial_eval.dce_rules[made] = partial_eval.dce_jaxpr_closed_call_rule
+    mlir.register_lowering(made, mlir.lower_fun(run, multiple_results=True))
+    made.to_lojax = run  # where the jaxpr has equations of JAX's newer kind (jax 0.12)
+    return made
 
 
-@_held.def_effectful_abstract_eval
-def _types(*_: Any, call_jaxpr: Any, policy: Any) -> tuple[list[Any], Any]:
-    del policy
-    return list(call_jaxpr.out_avals), call_jaxpr.effects
+_held, _whole = _make_call("checkpoint"), _make_call("closed_call")
+
+
+def _moving(tangents: Sequence[Any]) -> list[bool]:
+    return [type(t) is not ad.Zero and t.dtype != jax.dtypes.float0 for t in tangents]
+
+
+def _whole_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: Any) -> Any:
+    """What is differentiated is what is called."""
+    moves = _moving(tangents)
+    still, moving = partition_list(moves, primals)
+    run = jex_core.jaxpr_as_fun(call_jaxpr)
+    return jax.jvp(lambda *xs: run(*merge_lists(moves, still, xs)), moving, partition_list(moves, tangents)[1])
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: Any, policy: Any
 ) -> tuple[list[Any], list[Any]]:
-    moves = [type(t) is not ad.Zero and t.dtype != jax.dtypes.float0 for t in tangents]
+    moves = _moving(tangents)
     still, moving = partition_list(moves, primals)
     _, directions = partition_list(moves, tangents)
     run = _jax_checkpoint(jex_core.jaxpr_as_fun(call_jaxpr), policy=policy, prevent_cse=False)
@@ -145,7 +185,7 @@ def _jvp(
     moved = [not is_literal(v) and v in reached for v in linear.outvars]
     some = jax.make_jaxpr(lambda *ds: partition_list(moved, push(*ds))[1])(*directions)
     unmoved = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x, m in zip(outputs, moved, strict=True) if not m]
-    return outputs, merge_lists(moved, unmoved, _bind(some, directions, None))
+    return outputs, merge_lists(moved, unmoved, _bind(_held, some, directions, policy=None))
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, call_jaxpr: Any, policy: Any) -> list[Any]:
@@ -161,15 +201,6 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call_jaxpr: Any, polic
     return merge_lists(linear, [None] * len(kept), some(given))
 
 
-def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call_jaxpr: Any, policy: Any) -> tuple[Any, Any]:
-    to_first = [batching.zero_if_mapped] * len(call_jaxpr.out_avals)
-    batched, mapped = batching.batch_jaxpr_axes(call_jaxpr, axis, dims, to_first)
-    return _bind(batched, args, policy), [0 if is_mapped else None for is_mapped in mapped]
-
-
 ad.primitive_jvps[_held] = _jvp
 ad.primitive_transposes[_held] = _transpose
-batching.fancy_primitive_batchers[_held] = _batch
-partial_eval.dce_rules[_held] = partial_eval.dce_jaxpr_closed_call_rule
-mlir.register_lowering(_held, mlir.lower_fun(_run, multiple_results=True))
-_held.to_lojax = _run  # where the jaxpr has equations of JAX's newer kind (jax 0.12)
+ad.primitive_jvps[_whole] = _whole_jvp

@@ -32,6 +32,12 @@ def is_float(aval: Any) -> bool:
     return dtype is not None and is_float_dtype(dtype)
 
 
+def is_real(aval: Any) -> bool:
+    """Tell whether a type is of real floating-point numbers."""
+    return is_float(aval) and aval.dtype.kind != "c"
+
+
+@functools.cache  # asking JAX takes long
 def is_float_dtype(dtype: Any) -> bool:
     """Tell whether values of this dtype have a tangent."""
     return bool(jax.numpy.issubdtype(dtype, np.inexact))
@@ -251,6 +257,12 @@ def zeros(aval: Any, leading: tuple[int, ...] = ()) -> jax.Array:
     empty = jax.numpy.zeros((*leading, *aval.shape), aval.dtype, out_sharding=placed)
     axes = varying_axes(aval)
     return jax.lax.pcast(empty, axes, to="varying") if axes else empty
+
+
+def wide(aval: Any) -> Any:
+    """Return the type in which values of a type are summed: of floating point, 32 bits at least."""
+    is_low = jax.numpy.issubdtype(aval.dtype, jax.numpy.floating) and jax.numpy.finfo(aval.dtype).bits < 32
+    return aval.update(dtype=jax.numpy.dtype(jax.numpy.float32)) if is_low else aval
 
 
 def in_order(first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:

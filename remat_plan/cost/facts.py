@@ -6,7 +6,6 @@ equation's found once: planning lowers the same equations many times.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +168,7 @@ class FactBook:
 
 def _is_one(atom: Any) -> bool:
     """Tell whether an operand is the number one, of floating point."""
-    is_number = _compat.is_literal(atom) and is_float(atom.aval) and getattr(atom.val, "size", 1) == 1
+    is_number = _compat.is_literal(atom) and _compat.is_float(atom.aval) and getattr(atom.val, "size", 1) == 1
     return is_number and bool(atom.val == 1)
 
 
@@ -207,20 +206,6 @@ def _reads(branch: Any) -> bool:
     used = {a for e in needed for a in e.invars if not _compat.is_literal(a)}
     used.update(a for a in jaxpr.outvars if not _compat.is_literal(a))
     return any(v in used for v in jaxpr.invars)
-
-
-_is_float_dtype = functools.cache(_compat.is_float_dtype)  # asking JAX takes long
-
-
-def is_float(aval: Any) -> bool:
-    """Tell whether a value of this type has a tangent."""
-    dtype = getattr(aval, "dtype", None)
-    return dtype is not None and _is_float_dtype(dtype)
-
-
-def is_real(aval: Any) -> bool:
-    """Tell whether a type is of real floating-point numbers."""
-    return is_float(aval) and aval.dtype.kind != "c"
 
 
 def equal_key(eqn: Any) -> tuple[Any, ...]:

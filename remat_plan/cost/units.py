@@ -79,8 +79,8 @@ class LoopUnit:
         self.length, self.eqn = length, eqn
         kinds, roles = step.signature, step.roles
         self.signature = Signature(
-            _stacked(kinds.inputs, roles.row, length),
-            _stacked(kinds.outputs, roles.result_row, length),
+            stacked(kinds.inputs, roles.row, length),
+            stacked(kinds.outputs, roles.result_row, length),
             kinds.moving,
             kinds.arriving,
         )
@@ -128,7 +128,8 @@ def _cleared(state: Lowering, made: Pass, sizes: Sequence[int], hardware: Hardwa
     return made.longer(hardware.clearing_seconds(state.cleared_bytes(sizes)))
 
 
-def _stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[Stack, ...]:
+def stacked(kinds: Sequence[Stack], rows: Sequence[bool], count: int) -> tuple[Stack, ...]:
+    """Return types of so many steps, those of rows in one array."""
     return tuple([kind.times(count) if row else kind for kind, row in zip(kinds, rows, strict=True)])
 
 

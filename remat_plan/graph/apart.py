@@ -48,6 +48,10 @@ class Apart:
     sums: tuple[int, ...]
     units: int
 
+    def part(self, slices: int) -> int:
+        """How many units a slice has, of which there are so many: two equal ones at least, and a rest behind them."""
+        return min(-(-self.units // slices), self.units // 2)
+
 
 class _Again(Exception):
     """Something was put outside of the loop: the search begins again."""

@@ -28,6 +28,10 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn, flatten, live_eqns
 
+SLICES = "remat_plan_slices"
+"""The named scope of a loop over slices (``graph.slicer``). Nothing of a slice is kept, so that its backward pass reads
+what it reads. That need not be traced, which for a whole program takes longer than all else that is done with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -103,6 +107,8 @@ def moving_outputs(
     floats = tuple(_compat.is_float(v.aval) for v in eqn.outvars)
     if not any(active) or not any(floats):
         return (False,) * len(floats)
+    if _is_over_slices(eqn) and len(floats) == 1:
+        return floats
     if any(_compat.is_ref(a.aval) for a in eqn.invars):
         file, line, _ = _compat.source_line(eqn)
         raise NotImplementedError(
@@ -131,11 +137,17 @@ def find_need(
     """
     if not any(active) or not any(given):
         return Need(given, (False,) * len(given), (False,) * len(active), (), (), (), (), 0, None)
+    if _is_over_slices(eqn):
+        return Need(given, given, active, tuple([i for i, o in enumerate(operands) if o >= 0]), (), (), (), 0, None)
     derivative = Derivative(eqn, operands, literals, active)
     cotangents = [_compat.struct(v.aval) for v, g in zip(eqn.outvars, given, strict=True) if g]
     closed = jax.make_jaxpr(functools.partial(derivative.pull, given))(derivative.structs, cotangents)
     places = [i for i, o in enumerate(operands) if o >= 0]
     return _classify(flatten(closed, keep_remat=True), places, active, given)
+
+
+def _is_over_slices(eqn: Any) -> bool:
+    return eqn.primitive.name == "scan" and _compat.in_scope(eqn, SLICES)
 
 
 def _depending(flat: Flat, values: Iterable[int]) -> set[int]:

@@ -1,11 +1,11 @@
-"""The loss that a segment ends in, slice by slice, with its gradient made in the forward pass.
+"""The loss that a segment ends in, as one sum over slices.
 
-In: a ``Slicer``, what the segment reads and what leaves it. Out: the segment as a function of what it reads; None
-unless it ends in one scalar that is linear in sums over slices, but for terms that do not depend on them.
+In: a ``Slicer``, what the segment reads and what leaves it. Out: the segment as a function of what it reads, with a
+``lax.scan`` that adds up nothing but the loss; None unless the segment ends in one scalar that is linear in sums over
+slices, but for terms that do not depend on them.
 
-Nothing runs twice: the linear part of the loss is a sum of what slices make, so that a slice's part of the gradient is
-known together with its part of the loss, but for the factor that is the loss's cotangent. It is the derivative rule of
-a ``jax.custom_jvp``, so that forward mode, second derivatives and any cotangent are right.
+Nothing of such a loop need run twice: a slice's part of the gradient can be made together with its part of the loss
+(``Choice.gradient_first``).
 
 What is added behind the loop and does not depend on the slices (a penalty on weights) is no part of any slice. Within
 slices it counts as zero; it is carried through the operations behind the loop by itself, and added to what the loop
@@ -20,12 +20,12 @@ from typing import Any
 import jax
 from jax import lax
 from jax import numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from remat_plan import _compat
+from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.slice_equation import Slice
-from remat_plan.graph.slicer import Slicer, unrows, wide, wide_zeros
+from remat_plan.graph.slicer import Slicer
 
 _LINEAR = frozenset(
     {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "name"}
@@ -33,8 +33,8 @@ _LINEAR = frozenset(
 _ADDITIONS = frozenset({"add", "sub", "add_any"})
 
 
-def with_gradient(slicer: Slicer, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]] | None:
-    """The segment as a function of what it reads, whose gradient is made in the forward pass; see the module docstring.
+def summed(slicer: Slicer, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]] | None:
+    """The segment as a function of what it reads, see the module docstring.
 
     What else there is behind the loop (how many labels count, say) is made before it.
     """
@@ -104,14 +104,6 @@ def _is_linear(op: Op, moving: Sequence[bool]) -> bool:
     return name in _ADDITIONS or name in _LINEAR
 
 
-def _product(gradient: Any, tangent: Any) -> Any:
-    """The change of a real number along a tangent; JAX's gradients by complex numbers are not conjugated.
-
-    A sum of products, which is what XLA makes of a product of two vectors.
-    """
-    return jnp.sum(gradient * tangent).real
-
-
 class _Loss:
     """The scalar that a segment ends in: of the values before the loop, which are ``read`` whole or by rows.
 
@@ -130,10 +122,18 @@ class _Loss:
         self.whole = *slicer.apart.whole, *self.factors
 
     def __call__(self, env: dict[int, Any]) -> Any:
-        """The part of the loss that is a sum over slices; its gradient is made with it."""
-        total = jax.custom_jvp(self.total)
-        total.defjvp(self.derivative, symbolic_zeros=True)
-        return total(*[env[v] for v in self.whole], *[env[v] for v, _ in self.slicer.apart.rows])
+        """The part of the loss that is a sum over slices."""
+        slicer = self.slicer
+        whole, rows = [env[v] for v in self.whole], [env[v] for v, _ in slicer.apart.rows]
+
+        def step(total: Any, xs: tuple[Any, list[Any]]) -> tuple[Any, None]:
+            return total + self.part(slicer.slice(xs[0]), whole, xs[1]), None
+
+        with jax.named_scope(SLICES):
+            total, _ = lax.scan(step, _compat.zeros(_compat.wide(self.aval)), slicer.stacked_rows(rows))
+        if slicer.rest:
+            total += self.part(slicer.last, whole, slicer.last_rows(rows))
+        return total.astype(self.aval.dtype)
 
     def terms_beside(self, env: dict[int, Any]) -> Any | None:
         """The part of the loss that no slice has a part of; None where there is none.
@@ -170,66 +170,4 @@ class _Loss:
                 for v, a, skip in zip(op.operands, op.eqn.invars, skips, strict=True)
             ]
             made.update(zip(op.outputs, _compat.bind(op.eqn, values), strict=True))
-        return made[self.loss].astype(wide(self.aval.dtype))
-
-    def total(self, *args: Any) -> Any:
-        """The sum over slices, where no gradient is asked for."""
-        slicer, (whole, rows) = self.slicer, self.divided(args)
-
-        def step(carry: Any, xs: tuple[Any, list[Any]]) -> tuple[Any, None]:
-            return carry + self.part(slicer.slice(xs[0]), whole, xs[1]), None
-
-        made, _ = lax.scan(step, wide_zeros(self.aval), slicer.stacked_rows(rows))
-        if slicer.rest:
-            made += self.part(slicer.last, whole, slicer.last_rows(rows))
-        return made.astype(self.aval.dtype)
-
-    def derivative(self, args: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """The rule of ``total``: the sum over slices, and its change."""
-        pairs = zip(args, tangents, strict=True)  # what no derivative is taken by needs no gradient
-        moves = [_compat.is_float(jax.typeof(x)) and not isinstance(t, SymbolicZero) for x, t in pairs]
-        made, gradients = self.gradients(args, moves)
-        given = _compat.partition_list(moves, list(tangents))[1]
-        shift = wide_zeros(self.aval)
-        for g, t in zip(gradients, given, strict=True):
-            shift += _product(g.astype(t.dtype), t).astype(shift.dtype)
-        return made.astype(self.aval.dtype), shift.astype(self.aval.dtype)
-
-    def gradients(self, args: Sequence[Any], moves: Sequence[bool]) -> tuple[Any, list[Any]]:
-        """The sum over slices, and its gradients by those arguments that move."""
-        slicer, (whole, rows) = self.slicer, self.divided(args)
-        lines = [d for (_, d), m in zip(slicer.apart.rows, self.divided(moves)[1], strict=True) if m]
-        moving = _compat.partition_list(self.divided(moves)[0], list(whole))[1]
-
-        def add(sums: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-            return [a + g.astype(a.dtype) for a, g in zip(sums, parts, strict=True)]
-
-        def step(sums: list[Any], xs: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
-            parts, by_row = self.slice_gradients(slicer.slice(xs[0]), whole, xs[1], moves)
-            return add(sums, parts), by_row
-
-        zeros = [wide_zeros(aval) for aval in (self.aval, *map(jax.typeof, moving))]
-        sums, stacked = lax.scan(step, zeros, slicer.stacked_rows(rows))
-        by_row = [unrows(y, d) for y, d in zip(stacked, lines, strict=True)]
-        if slicer.rest:
-            parts, last = self.slice_gradients(slicer.last, whole, slicer.last_rows(rows), moves)
-            sums = add(sums, parts)
-            by_row = [jnp.concatenate([a, b], axis=d) for a, b, d in zip(by_row, last, lines, strict=True)]
-        return sums[0], [*sums[1:], *by_row]
-
-    def slice_gradients(
-        self, piece: Slice, whole: Sequence[Any], rows: Sequence[Any], moves: Sequence[bool]
-    ) -> tuple[list[Any], list[Any]]:
-        """The part of a slice and its gradients by what is read whole; its gradients by rows."""
-        fixed, moving = _compat.partition_list(moves, [*whole, *rows])
-
-        def of(moving: list[Any]) -> Any:
-            return self.part(piece, *self.divided(_compat.merge_lists(moves, fixed, moving)))
-
-        made, gradients = jax.value_and_grad(of)(moving)
-        count = sum(self.divided(moves)[0])
-        return [made, *gradients[:count]], gradients[count:]
-
-    def divided(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Arguments that are read whole, and those read by rows."""
-        return args[: len(self.whole)], args[len(self.whole) :]
+        return made[self.loss].astype(_compat.wide(self.aval).dtype)

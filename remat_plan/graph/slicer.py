@@ -19,11 +19,9 @@ from jax import numpy as jnp
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart
 from remat_plan.graph.flatten import run_equations
+from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph
 from remat_plan.graph.slice_equation import Slice, cut, run_slice
-
-SCOPE = "remat_plan_slices"
-"""The named scope that tells the loop over slices from other loops."""
 
 
 class Slicer:
@@ -31,7 +29,7 @@ class Slicer:
 
     def __init__(self, graph: Graph, apart: Apart, value: int, slices: int):
         self.graph, self.apart, self.value = graph, apart, value
-        self.part = -(-apart.units // slices)
+        self.part = apart.part(slices)
         self.count, self.rest = divmod(apart.units, self.part)
 
     def run(self, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]]:
@@ -60,9 +58,9 @@ class Slicer:
             made = self.piece(self.slice(xs[0]), whole, xs[1])
             return self.added(sums, made), [made[v] for v, _ in apart.stacked]
 
-        zeros = [wide_zeros(values[v].aval) for v in apart.sums]
+        zeros = [_compat.zeros(_compat.wide(values[v].aval)) for v in apart.sums]
         xs = self.stacked_rows(rows)
-        with jax.named_scope(SCOPE):
+        with jax.named_scope(SLICES):
             sums, stacked = lax.scan(step, zeros, xs)
         results = [unrows(y, d) for y, (_, d) in zip(stacked, apart.stacked, strict=True)]
         if self.rest:
@@ -96,7 +94,7 @@ class Slicer:
 
     def widened(self, v: int, x: Any) -> Any:
         """A value that every slice reads, in the type that its gradient is added up in."""
-        return x.astype(wide(x.dtype)) if self.graph.moving[v] else x
+        return x.astype(_compat.wide(self.graph.values[v].aval).dtype) if self.graph.moving[v] else x
 
     def added(self, sums: Sequence[Any], made: dict[int, Any]) -> list[Any]:
         """The sums with a slice's parts of them."""
@@ -116,17 +114,6 @@ class Slicer:
             ]
             made.update(zip(op.outputs, run_slice(op.eqn, args, axis, piece), strict=True))
         return made
-
-
-def wide(dtype: Any) -> Any:
-    """The type in which values of a type are summed."""
-    is_low = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-    return jnp.float32 if is_low else dtype
-
-
-def wide_zeros(aval: Any) -> Any:
-    """What a sum of values of a type begins with."""
-    return _compat.zeros(aval).astype(wide(aval.dtype))
 
 
 def _rows(x: Any, count: int, dimension: int) -> Any:

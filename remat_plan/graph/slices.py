@@ -1,9 +1,9 @@
 """A segment as a region of its own whose equations run slice by slice: what a split segment is run as.
 
 In: ``Graph``, a segment, a value in it, a dimension, a number of slices. Out: ``Sliced``: a ``Graph`` from what the
-segment reads to what leaves it, with one ``lax.scan`` over slices among its equations, or with one equation that makes
-its own gradient (see ``graph.slice_loss``). It is planned, evaluated and run as any region is; that nothing but its
-operands is kept of a slice is a ``Choice`` for this scan.
+segment reads to what leaves it, with one ``lax.scan`` over slices among its equations. It is planned, evaluated and run
+as any region is. That nothing but its operands is kept of a slice is a ``Choice`` for this scan, or that nothing is,
+where it adds up a loss (see ``graph.slice_loss``) and its gradient is made with it.
 
 Equal segments share one region.
 """
@@ -20,10 +20,11 @@ from remat_plan.graph.apart import Apart, find_apart, operations_of
 from remat_plan.graph.build import build
 from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.merge import identity
+from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, saving
-from remat_plan.graph.slice_loss import with_gradient
-from remat_plan.graph.slicer import SCOPE, Slicer
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is, saving
+from remat_plan.graph.slice_loss import summed
+from remat_plan.graph.slicer import Slicer
 from remat_plan.graph.structure import is_loop, structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Split
@@ -36,12 +37,13 @@ class Sliced:
     Attributes:
         apart: what runs slice by slice, and what around it.
         region: the segment, sliced.
-        choices: (operation, choice) of the loop over slices, which keep nothing of a slice; none where the gradient is
-            made in the forward pass.
+        body: one slice.
+        choices: (operation, choice) of the loop over slices.
     """
 
     apart: Apart
     region: Graph
+    body: Graph
     choices: tuple[tuple[int, Choice], ...]
 
 
@@ -77,7 +79,7 @@ def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
         return None
     slicer = Slicer(graph, apart, way.value, way.slices)
-    run = with_gradient(slicer, reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
+    run = summed(slicer, reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
     if run is None:
         return None
 
@@ -88,10 +90,16 @@ def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
 
     made = make() if graph.in_place is None else graph.in_place(make)
     region = replace(made, is_region=True, in_place=graph.in_place)
-    loops = [op.index for op in region.ops if is_loop(op) and _compat.in_scope(op.eqn, SCOPE)]
-    if len(loops) != 1 - way.gradient_first:
+    loops = [op.index for op in region.ops if is_loop(op) and _compat.in_scope(op.eqn, SLICES)]
+    if len(loops) != 1:
         return None  # nothing that the loop makes is read
-    return Sliced(apart, region, tuple([(index, _forgetting(region, index)) for index in loops]))
+    op = region.ops[loops[0]]
+    structure = structure_of(op)
+    assert structure is not None
+    (body,), (count,) = structure.regions(region, op), structure.run_counts(op)
+    step = as_is(0, len(body.ops)) if way.gradient_first else saving(0, len(body.ops))  # of the others all runs again
+    choice = Choice((Part(int(count), (step,)),), gradient_first=way.gradient_first)
+    return Sliced(apart, region, body, ((op.index, choice),))
 
 
 def _sums_in_each_slice(graph: Graph, apart: Apart) -> bool:
@@ -100,15 +108,6 @@ def _sums_in_each_slice(graph: Graph, apart: Apart) -> bool:
     axes = {axis for v in made for axis in _compat.varying_axes(graph.values[v].aval)}
     whole = [set(_compat.varying_axes(graph.values[v].aval)) for v in apart.whole if graph.moving[v]]
     return any(own != axes for own in whole)
-
-
-def _forgetting(region: Graph, index: int) -> Choice:
-    """The choice that keeps nothing of a loop's steps."""
-    op = region.ops[index]
-    structure = structure_of(op)
-    assert structure is not None
-    (body,) = structure.regions(region, op)
-    return Choice((Part(int(structure.run_counts(op)[0]), (saving(0, len(body.ops)),)),))
 
 
 def _key(borders: Borders, segment: Segment, way: Split) -> Any:

@@ -24,10 +24,11 @@ from jax import lax
 from remat_plan import _compat
 from remat_plan.graph.apart import Apart, find_apart
 from remat_plan.graph.flatten import run_equations
+from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.slice_equation import Slice, cut
-from remat_plan.graph.slicer import SCOPE, Slicer, wide_zeros
+from remat_plan.graph.slicer import Slicer
 from remat_plan.graph.uses import Borders
 
 _SLICES = range(16, 65)
@@ -88,8 +89,8 @@ class Streamed:
             _compat.zeros(values[v].aval) if h is None else env[h]
             for h, (v, _) in zip(homes, apart.stacked, strict=True)
         ]
-        carry = [wide_zeros(values[v].aval) for v in apart.sums], stacked
-        with jax.named_scope(SCOPE):
+        carry = [_compat.zeros(_compat.wide(values[v].aval)) for v in apart.sums], stacked
+        with jax.named_scope(SLICES):
             carry = lax.fori_loop(0, slicer.count, lambda n, carry: step(slicer.slice(n), carry), carry)
         sums, stacked = step(slicer.last, carry) if slicer.rest else carry
         env.update((v, s.astype(values[v].aval.dtype)) for v, s in zip(apart.sums, sums, strict=True))

@@ -33,6 +33,33 @@ class Trips:
     carried: tuple[tuple[int, int], ...]
 
 
+def adds_up(trips: Trips) -> bool:
+    """Whether all that a loop makes is a sum of scalars, one of each step, so that their gradients are one sum too.
+
+    Not one whose steps have effects, or add up gradients over devices.
+    """
+    body = trips.body
+    if len(trips.carried) != 1 or len(body.outputs) != 1 or any(op.effectful for op in body.ops):
+        return False
+    ((total, following),) = trips.carried
+    aval = body.values[total].aval
+    axes = {_compat.varying_axes(body.values[v].aval) for v in body.differentiated_inputs}
+    return aval.shape == () and _compat.is_real(aval) and len(axes) == 1 and _adds_to(body, total, following)
+
+
+def _adds_to(body: Graph, total: int, following: int) -> bool:
+    """Whether one value is read only to make another one by adding something to it."""
+    readers = [op for op in body.ops if total in op.operands]
+    if len(readers) != 1 or readers[0].operands.count(total) != 1 or total in body.outputs:
+        return False
+    (op,) = readers
+    if op.primitive in ("add", "add_any"):
+        return op.outputs == (following,)
+    (made,) = op.outputs if op.primitive == "convert_element_type" else (total,)  # of Python's numbers the type is weak
+    alike = made != total and body.values[made].aval.dtype == body.values[total].aval.dtype
+    return alike and _adds_to(body, made, following)
+
+
 class RegionSolver(Protocol):
     """What planning makes schedules of regions by; ``rules`` are those of a region (``cost.builder.Rules``)."""
 

@@ -12,7 +12,7 @@ from remat_plan.graph.apart import find_apart
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Schedule, Segment, check_cover, is_written
 from remat_plan.graph.slices import sliced
-from remat_plan.graph.structure import structure_of
+from remat_plan.graph.structure import adds_up, structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Split
 
@@ -83,11 +83,14 @@ def _check_choice(graph: Graph, op: Op, choice: Choice) -> None:
         raise ValueError(f"{place} is not a loop, branch or call that can be planned inside")
     regions, loop = structure.regions(graph, op), structure.loop(graph, op)
     if loop is None:
-        if len(choice.parts) != len(regions) or choice.slots or any(part.groups for part in choice.parts):
+        if len(choice.parts) != len(regions) or choice.repeats or choice.gradient_first:
             raise ValueError(f"{place} has {len(regions)} regions and no steps, which this choice does not fit")
     else:
         _check_steps(choice, loop.count, place)
-        if op.effectful and (choice.slots or any(part.groups for part in choice.parts)):
+        if choice.gradient_first and (choice.repeats or len(choice.parts) > 1 or not adds_up(loop)):
+            why = "its steps are not run alike, once each" if adds_up(loop) else "it does more than add up one scalar"
+            raise ValueError(f"{place} cannot make its gradient in the forward pass: {why}")
+        if op.effectful and choice.repeats:
             raise ValueError(f"{place} has an effect that must happen once, but groups and slots would repeat it")
     for number, part in enumerate(choice.parts):
         if not part.schedule:

@@ -55,11 +55,19 @@ class Part:
 class Choice:
     """How a structure is run: its branches, in order, or stretches of a loop's steps in the order of the rows.
 
-    ``slots``: of a loop, how many carries binomial checkpointing may keep; 0 where it is not used.
+    ``slots``: of a loop, how many carries binomial checkpointing may keep; 0 where it is not used. ``gradient_first``:
+    of a loop that adds up a scalar (``structure.adds_up``), whether the gradient of each step is made right behind it,
+    so that nothing is kept of steps but the sum of their gradients.
     """
 
     parts: tuple[Part, ...]
     slots: int = 0
+    gradient_first: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether whole steps run again, in groups or for want of slots."""
+        return bool(self.slots) or any(part.groups for part in self.parts)
 
 
 class Way:

@@ -17,7 +17,9 @@ from dataclasses import replace
 from remat_plan.cost.builder import as_it_is
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, around, as_is, structured
+from remat_plan.graph.slices import region_of
 from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.uses import Borders
 
 _MOST_STEPS = 128
 """A longer loop is divided at so many places only."""
@@ -106,14 +108,18 @@ def _mixtures(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]
     """
     op = _structure(graph, low, high)
     if op is None:
+        yield from _in_slices(graph, low, high)
         return
     if not is_loop(op):
         yield from _in_call(graph, op, low[0], high[0])
         return
     mine, other = (_choice(graph, op, s[0]) for s in (low, high))
-    if mine.slots or other.slots:
-        return
     length = sum(part.count for part in mine.parts)
+    if mine.gradient_first and other.gradient_first:
+        for mixed in _steps_between(graph, op, mine.parts[0].schedule, other.parts[0].schedule, _PIECES):
+            yield (structured(op.index, Choice((Part(length, mixed),), gradient_first=True)),)
+    if mine.slots or other.slots or mine.gradient_first or other.gradient_first:
+        return
     between: dict[tuple[Schedule, Schedule], Sequence[Schedule]] = {}
     for count in range(0, length, max(length // _MOST_STEPS, 1)):
         less, more = _first(mine.parts, length - count), _last(other.parts, count)
@@ -145,6 +151,17 @@ def _in_call(graph: Graph, op: Op, low: Segment, high: Segment) -> Iterator[Sche
         mine, other = (_choice(graph, op, s).parts[0].schedule for s in (low, high))
         for inner in paths(regions[0], mine, other)[0]:
             yield (structured(op.index, Choice((Part(1, inner),))),)
+
+
+def _in_slices(graph: Graph, low: Schedule, high: Schedule) -> Iterator[Schedule]:
+    """Yield what lies between two ways to run what both run in the same slices."""
+    if len(low) != 1 or len(high) != 1 or not low[0].way.sliced or not high[0].way.sliced:
+        return
+    segment, other = low[0], high[0].way.sliced
+    if segment.with_parts(sliced=other) == high[0]:
+        region, mine = region_of(Borders(graph), segment)
+        for inner in paths(region, mine, other)[0]:
+            yield (segment.with_parts(sliced=inner),)
 
 
 def _structure(graph: Graph, low: Schedule, high: Schedule) -> Op | None:

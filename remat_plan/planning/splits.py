@@ -140,7 +140,7 @@ def _schedules(rules: Rules, found: Sliced) -> Iterator[Schedule]:
     region, choices = found.region, found.choices
     n = len(region.ops)
     yield (Segment(0, n, Plain(choices)),)
-    if not choices:
+    if any(choice.gradient_first for _, choice in choices):
         return  # what is made by the gradient is all that is kept
     run = make_run(region, whole_region(region), 0, 1)
     problem = planned_problem(rules.inside(region, is_body=False), run, op_seconds(region, rules.hardware))

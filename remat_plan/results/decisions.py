@@ -203,7 +203,7 @@ def _split(graph: Graph, s: Segment, depth: int) -> list[Decision]:
         equations=(s.start, s.end),
         source=_source(graph, s.start, s.end),
         structured=any(row.structured for row in own),
-        saved_bytes=sum(kept, slicing.gradient_bytes) if kept or slicing.gradient_bytes else None,
+        saved_bytes=sum(kept) if kept else None,
         host_bytes=sum(row.host_bytes for row in own),
         recomputed_flops=sum(row.recomputed_flops for row in own),
         slicing=slicing,
@@ -220,7 +220,7 @@ def _slicing(borders: Borders, segment: Segment) -> Slicing:
     apart, moving = found.apart, borders.graph.moving
     made = {v for i, axis in apart.axes for v in borders.graph.ops[i].outputs}.difference(apart.sums)
     inside = made.difference([v for v, _ in apart.stacked]) or made
-    part = -(-apart.units // way.slices)
+    part = apart.part(way.slices)
     largest = max((values[v].size_bytes for v in inside), default=0)
     read = [v for v in apart.whole if moving[v] and _compat.is_float(values[v].aval)]
     rows = [v for v in dict.fromkeys(v for v, _ in apart.rows) if moving[v] and _compat.is_float(values[v].aval)]
@@ -289,7 +289,11 @@ def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int) -> tupl
             sum(row.count * row.host_bytes for row in own),
             sum(row.count * row.recomputed_flops for row in own),
         )
-        if part.groups:
+        if choice.gradient_first:  # of one step at a time, but for the gradients
+            gradients = _bytes(graph, [v for v, active in zip(op.operands, op.active, strict=True) if active])
+            again = part.count * each.recomputed_flops
+            found = _Figures(gradients + each.saved_bytes, each.host_bytes, again)
+        elif part.groups:
             again = len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
             at_a_time = functools.reduce(lambda count, groups: -(-count // groups), part.groups, part.count)
             kept = part.groups[0] * carry_bytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from remat_plan import _compat
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Part
+from remat_plan.graph.schedule import Choice, Part
 from remat_plan.graph.structure import Trips
 from remat_plan.structures.regions import kept, region_of
 
@@ -38,22 +38,25 @@ class Loop(Trips):
         return self.n_consts + len(self.carried)
 
 
-def needs_barriers(part: Part, slots: int, unroll: int) -> bool:
+def needs_barriers(part: Part, choice: Choice, unroll: int) -> bool:
     """Tell whether the segments of a loop's steps need the barriers that ``jax.checkpoint`` has by default.
 
     They keep the compiler from merging what is run again with what was run before, and segments in their order. One
     segment that is all of a step (structures in it see to their own) needs neither: the two passes of steps are in
-    loops of their own, but for a loop of one step, which the compiler puts in line, and for slots, whose tape is no
-    scan. Of several steps in one iteration (``unroll``) it might run all again before it differentiates the first.
-    Without barriers it fuses more.
+    loops of their own, but for a loop of one step, which the compiler puts in line, for slots, whose tape is no scan,
+    and where each step's gradient is made right behind it. Of several steps in one iteration (``unroll``) it might run
+    all again before it differentiates the first. Without barriers it fuses more.
 
     >>> from remat_plan.graph.schedule import saving
-    >>> needs_barriers(Part(8, (saving(0, 9),)), 0, 1), needs_barriers(Part(1, (saving(0, 9),)), 0, 1)
+    >>> one, many = (Choice((Part(n, (saving(0, 9),)),)) for n in (1, 8))
+    >>> needs_barriers(many.parts[0], many, 1), needs_barriers(one.parts[0], one, 1)
     (False, True)
+    >>> needs_barriers(many.parts[0], replace(many, gradient_first=True), 1)
+    True
     """
     step = part.schedule[0] if len(part.schedule) == 1 else None
     alone = step is not None and step.checkpointed and not any(inner.checkpointed for inner in step.children)
-    return not alone or part.count == 1 or bool(slots) or unroll != 1
+    return not alone or part.count == 1 or bool(choice.slots) or choice.gradient_first or unroll != 1
 
 
 def loop_of(graph: Graph, op: Op) -> Loop:

@@ -4,6 +4,7 @@
     groups (k1, k2) of a     k1 segments of k2 segments of steps: one carry is kept for each (Chen et al. 2016,
     part                     arXiv 1604.06174, sections 4.1 and 4.4)
     slots s                  at most s carries are kept, with the fewest steps run again (Griewank & Walther 2000)
+    gradient_first           of a loop that adds up a scalar: the gradient of each step is made right behind it
 
 Stretches copy their rows; groups that divide the length do not.
 
@@ -25,9 +26,10 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule
-from remat_plan.graph.structure import RegionSolver
+from remat_plan.graph.structure import RegionSolver, adds_up
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
+from remat_plan.loops.summed import summed_scan
 from remat_plan.rewrite.emit import RegionRunner, Runner
 from remat_plan.rewrite.late import start_late
 from remat_plan.structures.loop import Loop, loop_of, needs_barriers
@@ -80,12 +82,15 @@ class Scan:
         if further := solve.moved(inside, [step.schedule for step in steps]):
             steps = worth([schedules[0], *[step.schedule for step in steps], *further])
         row_bytes = sum(loop.body.values[v].size_bytes for v in loop.body.inputs[loop.first_row :])
-        return scan_choices(loop.count, loop.carry_bytes, row_bytes, steps)
+        yield from scan_choices(loop.count, loop.carry_bytes, row_bytes, steps)
+        if adds_up(loop):
+            inner = [schedules[0], *(step.schedule for step in steps)]
+            yield from (Choice((Part(loop.count, s),), gradient_first=True) for s in dict.fromkeys(inner))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
         """The scan as JAX runs it."""
         loop = loop_of(graph, op)
-        barriers = [needs_barriers(part, choice.slots, loop.unroll) for part in choice.parts]
+        barriers = [needs_barriers(part, choice, loop.unroll) for part in choice.parts]
         steps = [run(loop.body, p.schedule, prevent_cse=b) for p, b in zip(choice.parts, barriers, strict=True)]
         return partial(_run, loop, choice, steps, late)
 
@@ -95,12 +100,16 @@ def scan_text(length: int, choice: Choice) -> str:
 
     >>> scan_text(12, Choice((Part(12, (), (4,)),)))
     'scan of 12 steps, in 4 groups of 3'
+    >>> scan_text(12, Choice((Part(12, ()),), gradient_first=True))
+    'scan of 12 steps, gradient in the forward pass'
     >>> scan_text(12, Choice((Part(8, (), (2,)), Part(4, ()))))
     'scan of 12 steps: 8 in 2 groups of 4, then 4 (copies its inputs)'
     """
     text = f"scan of {length} steps"
     if choice.slots:
         return f"{text}, {choice.slots} carries kept at a time"
+    if choice.gradient_first:
+        return f"{text}, gradient in the forward pass"
     if len(choice.parts) == 1:
         return text + "".join(f",{level}" for level in _levels(choice.parts[0]))
     return f"{text}: {', then '.join(str(p.count) + ','.join(_levels(p)) for p in choice.parts)} (copies its inputs)"
@@ -123,6 +132,9 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
     n_consts, n_carry = loop.n_consts, loop.n_carry
     consts, rows = args[:n_consts], list(args[loop.first_row :])
     carry = [jax.numpy.asarray(x) for x in args[n_consts : loop.first_row]]
+    if choice.gradient_first:
+        step = lambda consts, total, row: steps[0]((*consts, total, *row))[0]  # noqa: E731
+        return [summed_scan(step, consts, carry[0], rows, loop.count, loop.reverse, loop.unroll)]
     if choice.slots:
         given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
         carry, stacked = scan_by(_body(steps[0], consts, n_carry), carry, rows, loop.count, **given)

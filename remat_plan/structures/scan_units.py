@@ -12,6 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
 from remat_plan.cost.program import Lowering
+from remat_plan.cost.summed import SummedUnit
 from remat_plan.cost.units import LoopStep, LoopUnit, SegmentUnit, SlottedUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Op
@@ -32,10 +33,17 @@ class ScanUnits:
         n = self.loop.n_carry
         self.arriving = reached(self.loop.body, (True,) * n + tuple(rules.arriving(op)[n:]))
 
-    def step(self, part: Part, slots: int = 0) -> LoopStep:
-        """One step of a part, evaluated once however many stretches and groups are made of it."""
-        how = part.schedule, self.arriving, not slots, needs_barriers(part, slots, self.loop.unroll)
-        return self.rules.once((self.op.kind, *how), lambda: self.loop_step(RegionUnit(self.inside, *how)))
+    def unit(self, part: Part, choice: Choice) -> RegionUnit:
+        """What one step of a part of a choice runs."""
+        barriers = needs_barriers(part, choice, self.loop.unroll)
+        return RegionUnit(self.inside, part.schedule, self.arriving, not choice.slots, barriers)
+
+    def step(self, part: Part, choice: Choice | None = None) -> LoopStep:
+        """One step of a part of a choice, evaluated once however many stretches and groups are made of it; by default
+        one of steps that are alike."""
+        unit = self.unit(part, Choice((part,)) if choice is None else choice)
+        key = self.op.kind, part.schedule, self.arriving, unit.stored, unit.barriers
+        return self.rules.once(key, lambda: self.loop_step(unit))
 
     def loop_step(self, unit: Unit) -> LoopStep:
         """A unit as the step of a loop over this scan's rows."""
@@ -44,7 +52,11 @@ class ScanUnits:
     def scan(self, choice: Choice) -> Unit:
         """The whole."""
         if choice.slots:
-            return self.slotted(self.step(choice.parts[0], choice.slots), choice.slots)
+            return self.slotted(self.step(choice.parts[0], choice), choice.slots)
+        if choice.gradient_first:
+            step = self.unit(choice.parts[0], choice)
+            shared = self.inside.facts, self.rules.hardware
+            return SummedUnit(step, self.loop.n_consts, self.loop.count, self.op.eqn, *shared)
         loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 

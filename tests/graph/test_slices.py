@@ -10,6 +10,7 @@ from remat_plan.graph.schedule import Segment, as_is, saving
 from remat_plan.graph.slices import region_of, sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Around, Keep, Plain, Split, SplitGradient
+from remat_plan.results.decisions import decide
 from tests.helpers import traced
 from tests.splitting import check_same, largest, split, tiled
 
@@ -130,13 +131,15 @@ def test_the_region_reads_and_gives_what_the_segment_does():
     assert all(child.way == Keep() for child in choice.parts[0].schedule)
 
 
-def test_a_gradient_in_the_forward_pass_is_one_equation():
+def test_a_gradient_in_the_forward_pass_is_a_choice_of_the_loop():
     program = traced(layers, W, X)
     value = blocks(program, "sin")[-1][2]
     found = sliced(Borders(program.graph), Segment(0, len(program.graph.ops)), SplitGradient(value, 0, 5))
-    assert found.choices == ()
-    assert [op.primitive for op in found.region.ops].count("custom_jvp_call") == 1
-    assert not any(op.primitive == "scan" for op in found.region.ops)
+    ((index, choice),) = found.choices
+    assert found.region.ops[index].primitive == "scan"
+    assert choice.gradient_first
+    assert [part.count for part in choice.parts] == [4]
+    assert [segment.way for segment in choice.parts[0].schedule] == [Plain()]
     borders = Borders(program.graph)
     start, end, value = blocks(program, "sin")[0]
     assert sliced(borders, Segment(start, end), SplitGradient(value, 0, 5)) is None, "what leaves it is no scalar"
@@ -154,13 +157,28 @@ def test_moved_segments_keep_the_axis():
     assert way.describe() == "run in 4 slices"
 
 
-def test_one_slice_and_a_shorter_one_are_no_loop():
-    """3 units in 2 slices: what is left is less than one slice, and a loop of one step is none."""
+@pytest.mark.parametrize("kind", [Split, SplitGradient])
+def test_a_loop_has_two_equal_slices_at_least(kind):
+    """3 units in 2 slices would be a loop of one step, and a rest: they are 3."""
     program = traced(lambda w, x: jnp.sum(jnp.sin(x @ w)), W[0], X[:3])
     value = largest(program)
-    found = [split(program, value, 0, slices) for slices in (2, 3)]
-    check_same(program, [schedule for schedule in found if schedule is not None])
-    assert found[1] is not None
+    schedules = [split(program, value, 0, slices, kind) for slices in (2, 3)]
+    check_same(program, schedules)
+    (decided, *_), (other, *_) = (decide(program.graph, schedule) for schedule in schedules)
+    assert decided.slicing.slices == other.slicing.slices == 3
+
+
+def test_the_derivative_of_a_sum_over_slices_is_not_traced():
+    """It depends on all that it reads, and nothing of its own is kept."""
+    program = traced(layers, W, X)
+    whole, value = Segment(0, len(program.graph.ops)), blocks(program, "sin")[-1][2]
+    found = sliced(Borders(program.graph), whole, SplitGradient(value, 0, 5))
+    loop = found.region.ops[found.choices[0][0]]
+    need = found.region.needs[loop.kind]
+    assert need.vjp is None
+    assert need.operands == tuple([i for i, v in enumerate(loop.operands) if v >= 0])
+    assert need.reached == loop.active
+    assert (need.given, need.active_outputs, need.outputs, need.internal_avals) == ((True,), (True,), (), ())
 
 
 def test_uneven_slices_of_a_segment():

@@ -1,5 +1,7 @@
 """Schedules between two schedules: pieces are taken one after another, from either end."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,9 +9,12 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from remat_plan.graph.schedule import Choice, Part, as_is, check_cover, saving, structured
+from remat_plan.graph.slices import sliced
 from remat_plan.graph.structure import structure_of
+from remat_plan.graph.uses import Borders
 from remat_plan.graph.valid import check_schedule
-from remat_plan.planning.blend import paths, shortened
+from remat_plan.graph.ways import Segment, SplitGradient
+from remat_plan.planning.blend import joined, paths, shortened
 from remat_plan.structures.scan_choices import alike, grouped
 from tests.helpers import traced
 
@@ -113,3 +118,51 @@ def test_where_a_loop_has_few_steps_one_of_them_is_run_partly_one_way():
         kept.append(steps)
     assert kept == sorted(kept)
     assert len(set(kept)) > 12, "several for each outer step"
+
+
+def test_between_two_ways_to_run_slices_lies_what_is_between_those_to_run_one():
+    """Both of a loop of the user's and of slices of a whole program, in as many slices."""
+
+    def loss(w, x):
+        return jax.lax.scan(lambda total, x: (total + whole(w, x), None), 0.0, x.reshape(4, 4, 8))[0] / 4
+
+    def whole(w, x):
+        for _ in range(3):
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x)
+
+    args = S((8, 8), "float32"), S((16, 8), "float32")
+    graph = traced(loss, *args).graph
+    (op,) = [op for op in graph.ops if op.primitive == "scan"]
+    n = len(structure_of(op).regions(graph, op)[0].ops)
+    cut = n // 2
+
+    def by(step):
+        choice = Choice((Part(4, step),), gradient_first=True)
+        return as_is(0, op.index), structured(op.index, choice), as_is(op.index + 1, len(graph.ops))
+
+    ends = (saving(0, cut), saving(cut, n)), (as_is(0, cut), as_is(cut, n))
+    between, _ = paths(graph, by(ends[0]), by(ends[1]))
+    assert between == [joined(by((saving(0, cut), as_is(cut, n))))]
+    for schedule in between:
+        check_schedule(graph, schedule)
+    other = Choice((Part(4, ends[1]),))
+    assert paths(graph, by(ends[0]), (by(ends[1])[0], structured(op.index, other), by(ends[1])[2]))[0] == []
+
+    graph = traced(whole, *args).graph
+    product = next(op.outputs[0] for op in graph.ops if op.primitive == "dot_general")
+    way = SplitGradient(product, 0, 4)
+    found = sliced(Borders(graph), Segment(0, len(graph.ops)), way)
+    ((loop, choice),), n = found.choices, len(found.body.ops)
+    cut = n // 2
+
+    def in_slices(way, step):
+        by = structured(loop, replace(choice, parts=(Part(4, step),)))
+        assert len(found.region.ops) == loop + 1
+        return (Segment(0, len(graph.ops), replace(way, sliced=(as_is(0, loop), by))),)
+
+    ends = (saving(0, cut), saving(cut, n)), (as_is(0, cut), as_is(cut, n))
+    between, _ = paths(graph, *[in_slices(way, step) for step in ends])
+    assert between == [in_slices(way, (saving(0, cut), as_is(cut, n)))]
+    check_schedule(graph, between[0])
+    assert paths(graph, in_slices(way, ends[0]), in_slices(replace(way, slices=2), ends[1]))[0] == []

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from remat_plan.graph.slicer import SCOPE
+from remat_plan.graph.needs import SLICES
 from remat_plan.training.update import Update, new_versions, streaming
 
 SHAPES = ((37, 12), (1, 40), (32,), (3, 5, 7), ())
@@ -148,7 +148,7 @@ def test_one_loop_updates_what_is_read_together():
     assert [type(unit).__name__ for unit in update.streamed.order].count("Slicer") == 1
     text = str(jax.make_jaxpr(streaming(step, args, update.hosted))(*args).pretty_print(name_stack=True))
     assert text.count("scan[") == 1
-    assert SCOPE in text
+    assert SLICES in text
 
 
 def test_a_state_that_was_wanted_and_cannot_stay_is_fetched_whole():

@@ -19,7 +19,7 @@ from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.cpu_code import Emissions
 from remat_plan.cost.backends.cpu_order import breadth_first
 from remat_plan.cost.emitter import Emitter
-from remat_plan.cost.facts import Facts, equal_key, is_float, is_real
+from remat_plan.cost.facts import Facts, equal_key
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
 from remat_plan.cost.steps import RegionCost, Step
 from remat_plan.cost.work import REORDERED, with_type
@@ -42,7 +42,7 @@ _LIBRARY_SEEDS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 def library_role(eqn: Any) -> int:
     """Return 1 for an equation that a library call may take in, 2 for one that it starts with, else 0."""
     name = eqn.primitive.name
-    if name not in _LIBRARY or not all(map(is_real, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
+    if name not in _LIBRARY or not all(map(_compat.is_real, [a.aval for a in (*eqn.outvars, *eqn.invars)])):
         return 0
     if "window" in name:
         return 2 if tuple(eqn.params["window_strides"]) == tuple(eqn.params["window_dimensions"]) else 0
@@ -57,7 +57,7 @@ def sums_in_windows(eqn: Any, kind: Kind) -> Kind:
 
     So it is where a dimension that is reduced is as long as its windows.
     """
-    if kind != Kind.REDUCE or is_real(eqn.invars[0].aval):
+    if kind != Kind.REDUCE or _compat.is_real(eqn.invars[0].aval):
         return kind
     shape = eqn.invars[0].aval.shape
     return Kind.OPAQUE if any(shape[axis] >= 32 for axis in eqn.params.get("axes", ())) else kind
@@ -70,7 +70,7 @@ def rounds_halves(eqn: Any, kind: Kind) -> Kind:
 
 
 def _is_half(aval: Any) -> bool:
-    return is_float(aval) and aval.dtype.itemsize == 2
+    return _compat.is_float(aval) and aval.dtype.itemsize == 2
 
 
 def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:

@@ -1,0 +1,132 @@
+"""A loop that adds up a scalar, with its gradient made in the forward pass, as the evaluator runs it.
+
+In: the unit of a step. Out: a ``Unit`` that mirrors ``loops.summed``: a loop over both passes of a step, which adds the
+gradients of constants to sums that it carries and stacks those of rows; what is left for the backward pass is to
+multiply them by the total's cotangent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from remat_plan import _compat
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
+from remat_plan.cost.program import Lowering
+from remat_plan.cost.units import LoopStep, LoopUnit, stacked
+
+
+class _GradientStep:
+    """Both passes of a step: constants, the total, the sums of gradients, rows to totals, sums, gradients of rows."""
+
+    def __init__(self, inner: Unit, n_consts: int):
+        self.inner, self.n_consts = inner, n_consts
+        kinds, moving = inner.signature.inputs, inner.signature.moving
+        self.constants = [i for i in range(n_consts) if moving[i]]
+        self.rows = [i for i in range(n_consts + 1, len(kinds)) if moving[i]]
+        self.sums = tuple([Stack(_compat.wide(kinds[i].aval)) for i in self.constants])
+        inputs = *kinds[: n_consts + 1], *self.sums, *kinds[n_consts + 1 :]
+        outputs = *inner.signature.outputs, *self.sums, *[kinds[i] for i in self.rows]
+        self.signature = Signature(inputs, outputs, (False,) * len(inputs), (False,) * len(outputs))
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append both passes."""
+        border = self.n_consts + 1
+        sums = inputs[border : border + len(self.sums)]
+        outputs, pull = self.inner.linearize(state, [*inputs[:border], *inputs[border + len(sums) :]])
+        made = pull([state.one()])
+        kinds = self.inner.signature.inputs
+        added = [
+            total if (g := made[i]) is None else _apply(state, _addition(kinds[i].aval), total, g)
+            for i, total in zip(self.constants, sums, strict=True)
+        ]
+        by_row = [state.new(kinds[i].aval) if (g := made[i]) is None else g for i in self.rows]
+        return [*outputs, *added, *by_row]
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append both passes; nothing is left for a backward pass."""
+        return self.run(state, inputs), lambda _: [None] * len(inputs)
+
+
+class SummedUnit:
+    """``length`` steps that add up a scalar; ``eqn`` is shown for them."""
+
+    def __init__(self, inner: Unit, n_consts: int, length: int, eqn: Any, facts: FactBook, hardware: Hardware):
+        self.inner, self.n_consts, self.length, self.eqn = inner, n_consts, length, eqn
+        self.shared = facts, hardware
+        kinds = inner.signature
+        rows = [i > n_consts for i in range(len(kinds.inputs))]
+        self.signature = Signature(stacked(kinds.inputs, rows, length), kinds.outputs, kinds.moving, kinds.arriving)
+
+    def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
+        """Append the loop without gradients."""
+        return LoopUnit(LoopStep(self.inner, self.n_consts, 1, *self.shared), self.length, self.eqn).run(state, inputs)
+
+    @functools.cached_property
+    def both(self) -> tuple[_GradientStep, LoopUnit]:
+        """Both passes of a step, and the loop over them."""
+        step = _GradientStep(self.inner, self.n_consts)
+        loop = LoopStep(step, self.n_consts, 1 + len(step.sums), *self.shared)
+        return step, LoopUnit(loop, self.length, self.eqn)
+
+    def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
+        """Append the loop that makes the gradient too; the backward pass multiplies it by the cotangent."""
+        step, loop = self.both
+        border = self.n_consts + 1
+        zeros = [_apply(state, _zeros(kind.aval)) for kind in step.sums]
+        outputs = loop.run(state, [*inputs[:border], *zeros, *inputs[border:]])
+        gradients = dict(zip([*step.constants, *step.rows], outputs[1:], strict=True))
+
+        def pull(cotangents: Sequence[int | None]) -> list[int | None]:
+            (cotangent,) = cotangents
+            made: list[int | None] = [None] * len(inputs)
+            if cotangent is not None:
+                made[self.n_consts] = cotangent if self.signature.moving[self.n_consts] else None
+                for i, g in gradients.items():
+                    own, total = _whole(self.signature.inputs[i]), self.signature.outputs[0].aval
+                    scaling = _scaling(own, _compat.wide(own) if i < self.n_consts else own, total)
+                    made[i] = _apply(state, scaling, g, cotangent)
+            return made
+
+        return outputs[:1], pull
+
+
+def _whole(kind: Stack) -> Any:
+    """The type of an array of all rows."""
+    return kind.aval if kind.rows == 1 else kind.aval.update(shape=(kind.rows, *kind.aval.shape))
+
+
+def _apply(state: Lowering, closed: Any, *numbers: int) -> int:
+    """Append what a jaxpr of one result makes of values."""
+    jaxpr, _ = _compat.open_jaxpr(closed)
+    env = dict(zip(jaxpr.invars, numbers, strict=True))
+    state.run(jaxpr, env)
+    return env[jaxpr.outvars[0]]
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
+@functools.cache
+def _zeros(aval: Any) -> Any:
+    return jax.make_jaxpr(lambda: jnp.zeros(aval.shape, aval.dtype))()
+
+
+@functools.cache
+def _addition(aval: Any) -> Any:
+    """A gradient of a type added to a sum."""
+    return jax.make_jaxpr(lambda total, g: total + g.astype(total.dtype))(_struct(_compat.wide(aval)), _struct(aval))
+
+
+@functools.cache
+def _scaling(aval: Any, made: Any, cotangent: Any) -> Any:
+    """A gradient as it was made, times the cotangent of the total, as a gradient of a type."""
+    scaled = lambda g, c: g.astype(aval.dtype) * c.astype(aval.dtype)  # noqa: E731
+    return jax.make_jaxpr(scaled)(_struct(made), _struct(cotangent))
