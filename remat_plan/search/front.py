@@ -163,7 +163,8 @@ class _Front:
         """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain, and
         in more as long as those take less: memory that is not touched costs nothing.
 
-        What is not the same in any number of slices is divided by it.
+        Where so many do not fit, less is kept of a slice. What is not the same in any number of slices is divided by
+        it.
         """
         plain = self.judge.timeline(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
@@ -177,12 +178,14 @@ class _Front:
             if divided and seems > budget_bytes and slices != sliced.counts[-1]:
                 continue
             self.judge.progress.say(f"slicing the program in {slices}")
-            schedule = sliced.schedule(slices)
-            if schedule is None:
+            best, schedules = self.fitting(budget_bytes)[:1], sliced.schedules(slices)
+            if not schedules:
                 return
-            best = self.fitting(budget_bytes)[:1]
-            self.known[schedule] = None
-            peak_bytes = self.judge.predicted_bytes(schedule)
+            for schedule in schedules:
+                self.known[schedule] = None
+                if self.judge.predicted_bytes(schedule) <= budget_bytes:
+                    break
+            peak_bytes = self.judge.predicted_bytes(schedules[0])
             if peak_bytes <= budget_bytes and best == self.fitting(budget_bytes)[:1]:
                 return
             divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)

@@ -72,6 +72,27 @@ def test_slices_are_as_many_as_the_budget_needs():
     assert max(few.predicted_peak_bytes / few.budget_bytes, many.predicted_peak_bytes / many.budget_bytes) <= 1
 
 
+def test_below_what_slices_reach_less_is_kept_of_one():
+    """Products alone, of each of eight slices."""
+    most = sliced(perceptron, WEIGHTS, X).schedules(8)
+    assert len(most) > 1
+    least = rp.plan(perceptron, WEIGHTS, X, strategy=most[0]).compiled_peak_bytes
+    plan = rp.plan(perceptron, WEIGHTS, X, budget=int(0.97 * least))
+    check(plan, perceptron, WEIGHTS)
+    (way,) = ways_in(plan)
+    ((_, choice),) = [made for segment in way.sliced for made in segment.choices]
+    assert choice.gradient_first
+    assert any(segment.checkpointed for segment in choice.parts[0].schedule)
+    assert plan.compiled_peak_bytes <= 1.03 * plan.predicted_peak_bytes
+
+
+def test_of_slices_that_fit_all_is_kept():
+    plan = rp.plan(perceptron, WEIGHTS, X, budget="45%", verify=False)
+    (way,) = ways_in(plan)
+    ((_, choice),) = [made for segment in way.sliced for made in segment.choices]
+    assert not any(segment.checkpointed for segment in choice.parts[0].schedule)
+
+
 def sliced(fn, *args):
     program = traced(fn, *args)
     return SlicedProgram(Rules(program.graph, CPU), NO_LIMITS)
@@ -85,14 +106,14 @@ def test_numbers_of_slices():
 
 def test_what_is_no_loss_or_ties_the_batch_together_stays_whole():
     tied = sliced(normalised, WEIGHTS, X)
-    assert all(tied.schedule(slices) is None for slices in tied.counts)
+    assert all(tied.schedules(slices) == () for slices in tied.counts)
     root = sliced(lambda ws, x: jnp.sqrt(perceptron(ws, x)), WEIGHTS, X)  # not a sum over rows
-    assert all(root.schedule(slices) is None for slices in root.counts)
+    assert all(root.schedules(slices) == () for slices in root.counts)
     plan = rp.plan(normalised, WEIGHTS, X, budget="60%", verify=False)
     assert ways_in(plan) == []
 
 
 def test_where_nothing_need_be_recomputed_it_is_not_asked(monkeypatch):
-    monkeypatch.setattr(SlicedProgram, "schedule", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(SlicedProgram, "schedules", lambda *_: pytest.fail("it was"))
     rp.plan(perceptron, WEIGHTS, X, budget="100%", verify=False, strategy="auto")
     rp.plan(perceptron, WEIGHTS, X, budget="60%", verify=False, strategy="memory")
