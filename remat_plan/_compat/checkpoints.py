@@ -103,9 +103,7 @@ def linear_checkpoint(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def held(run: Callable[..., Any], args: Sequence[Any], policy: Any) -> Any:
     """Call a function of arrays under ``jax.checkpoint``, with the barrier of this module."""
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
-    outputs = _bind(_held, closed, jax.tree.leaves(args), policy=policy)
-    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+    return _call(_held, run, args, policy=policy)
 
 
 def whole(run: Callable[..., Any], *args: Any) -> Any:
@@ -113,12 +111,16 @@ def whole(run: Callable[..., Any], *args: Any) -> Any:
 
     In a loop nothing would be under ``jax.checkpoint`` any longer, and what steps have in common would be before it.
     """
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
-    outputs = _bind(_whole, closed, jax.tree.leaves(args))
-    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+    return _call(_whole, run, args)
 
 
 _jax_checkpoint = jax.checkpoint  # the original, even where a program puts ``rp.checkpoint`` in its place
+
+
+def _call(primitive: Any, run: Callable[..., Any], args: Sequence[Any], **params: Any) -> Any:
+    """Call a function of arrays by one equation."""
+    closed, shapes = jax.make_jaxpr(run, return_shape=True)(*args)
+    return jax.tree.unflatten(jax.tree.structure(shapes), _bind(primitive, closed, jax.tree.leaves(args), **params))
 
 
 def _bind(primitive: Any, closed: Any, args: Sequence[Any], **params: Any) -> list[Any]:

@@ -62,7 +62,7 @@ class Slicer:
         xs = self.stacked_rows(rows)
         with jax.named_scope(SLICES):
             sums, stacked = lax.scan(step, zeros, xs)
-        results = [unrows(y, d) for y, (_, d) in zip(stacked, apart.stacked, strict=True)]
+        results = [_unrows(y, d) for y, (_, d) in zip(stacked, apart.stacked, strict=True)]
         if self.rest:
             made = self.piece(self.last, whole, self.last_rows(rows))
             sums = self.added(sums, made)
@@ -123,7 +123,7 @@ def _rows(x: Any, count: int, dimension: int) -> Any:
     return jnp.moveaxis(x, 1, dimension + 1)
 
 
-def unrows(x: Any, dimension: int) -> Any:
+def _unrows(x: Any, dimension: int) -> Any:
     """Stacked slices side by side."""
     x = jnp.moveaxis(x, dimension + 1, 1)
     return jnp.moveaxis(x.reshape(-1, *x.shape[2:]), 0, dimension)

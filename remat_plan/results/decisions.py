@@ -291,8 +291,7 @@ def _collect_structure(graph: Graph, op: Op, choice: Choice, depth: int) -> tupl
         )
         if choice.gradient_first:  # of one step at a time, but for the gradients
             gradients = _bytes(graph, [v for v, active in zip(op.operands, op.active, strict=True) if active])
-            again = part.count * each.recomputed_flops
-            found = _Figures(gradients + each.saved_bytes, each.host_bytes, again)
+            found = _Figures(gradients + each.saved_bytes, each.host_bytes, part.count * each.recomputed_flops)
         elif part.groups:
             again = len(part.groups) * eqn_flops(op.eqn) * part.count / max(counts[0], 1)
             at_a_time = functools.reduce(lambda count, groups: -(-count // groups), part.groups, part.count)

@@ -163,8 +163,7 @@ class _Front:
         """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain, and
         in more as long as those take less: memory that is not touched costs nothing.
 
-        Where so many do not fit, less is kept of a slice. What is not the same in any number of slices is divided by
-        it.
+        Where so many do not fit, less is kept of a slice. What is not the same in any number is divided by it.
         """
         plain = self.judge.timeline(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
