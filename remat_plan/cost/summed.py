@@ -107,7 +107,8 @@ def _apply(state: Lowering, closed: Any, *numbers: int) -> int:
     jaxpr, _ = _compat.open_jaxpr(closed)
     env = dict(zip(jaxpr.invars, numbers, strict=True))
     state.run(jaxpr, env)
-    return env[jaxpr.outvars[0]]
+    made = jaxpr.outvars[0]
+    return state.new(made.aval) if _compat.is_literal(made) else env[made]
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:

@@ -47,3 +47,26 @@ def test_it_is_the_program_that_is_traced(argnums, rows, dtype, lean):
     assert made.flops == pytest.approx(wanted.flops, rel=flops)
     assert made.seconds == pytest.approx(wanted.seconds, rel=seconds)
     assert made.peak_bytes == pytest.approx(wanted.peak_bytes, rel=0.01)
+
+
+def test_a_scalar_constant_has_a_sum_too():
+    """Of a temperature, which starts as a number that no equation makes."""
+
+    def loss(p, xs):
+        def step(total, x):
+            return total + jnp.mean(jnp.square(jnp.sin(x @ p["w"] * p["temperature"]))), None
+
+        return lax.scan(step, 0.0, xs)[0] / STEPS
+
+    params = {"w": jax.ShapeDtypeStruct((128, 128), "float32"), "temperature": jax.ShapeDtypeStruct((), "float32")}
+    args = params, jax.ShapeDtypeStruct((STEPS, 256, 128), "float32")
+    program = traced(loss, *args)
+    graph = program.graph
+    (op,) = [op for op in graph.ops if op.primitive == "scan"]
+    n = len(structure_of(op).regions(graph, op)[0].ops)
+    choice = Choice((Part(STEPS, (as_is(0, n),)),), gradient_first=True)
+    schedule = as_is(0, op.index), structured(op.index, choice), as_is(op.index + 1, len(graph.ops))
+    made = StepProgram(Rules(graph, CPU)).loss_timeline(schedule)
+    wanted = evaluate(jax.make_jaxpr(flat_gradient(program, schedule))(*jax.tree.leaves(args)), CPU)
+    assert made.flops == pytest.approx(wanted.flops, rel=2e-3)
+    assert made.peak_bytes == pytest.approx(wanted.peak_bytes, rel=0.01)
