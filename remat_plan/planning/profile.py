@@ -80,7 +80,9 @@ class SegmentProgram(ProgramBuilder):
         """Cotangents of everything that leaves the segment."""
         values = [v for v in (*self.run.leaves, *self.run.crosses) if self.graph.active[v] and self.counts(v)]
         for v in values:
-            self.cotangents[v] = self.state.new(self.graph.values[v].aval)
+            aval = self.graph.values[v].aval
+            is_loss = v == self.graph.outputs[0] and aval.shape == () and not self.graph.is_region
+            self.cotangents[v] = self.state.one() if is_loss else self.state.new(aval)
         made = tuple(self.buffers[v] for v in self.run.leaves if v in self.buffers and v not in self.owned)
         self.hold(made, tuple(self.cotangents[v] for v in values))
 
