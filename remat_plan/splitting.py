@@ -29,7 +29,7 @@ from remat_plan.graph.schedule import Schedule, as_is
 from remat_plan.graph.slicer import Slicer
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
-from remat_plan.graph.ways import Plain, Segment, Split, SplitGradient
+from remat_plan.graph.ways import Plain, Segment, Split
 from remat_plan.plans.book import program_digest
 from remat_plan.plans.fitting_slices import fitting_slices, numbers_of_slices
 from remat_plan.results.places import effect_places, equation_text, value_text
@@ -63,8 +63,8 @@ def split(
 
     Between the forward and the backward pass only the arguments and results are kept of a slice; the backward pass runs
     each slice again. If ``fn`` returns one scalar that is linear in sums over the axis (a loss that is a mean over
-    tokens, with or without a penalty on weights), its gradient is made in the forward pass instead, and nothing runs
-    twice.
+    tokens, with or without a penalty on weights), or reads one scalar sum alone (the root of a mean), the gradient is
+    made in the forward pass instead, and nothing runs twice.
 
     Args:
         fn: any function of arrays without effects. It must keep the axis apart: what it makes along the axis depends
@@ -201,13 +201,12 @@ class _Axis:
     apart: Apart
 
     def in_slices(self, slices: int) -> Schedule:
-        """The schedule for a number of slices; the gradient is made in the forward pass where it can be."""
+        """The schedule for a number of slices."""
         graph = self.borders.graph
         whole, asked = Segment(0, len(graph.ops)), (self.value, self.dimension, slices)
-        for kind in (SplitGradient, Split):
-            if (found := sliced(self.borders, whole, kind(*asked))) is not None:
-                inside = Segment(0, len(found.region.ops), Plain(found.choices))
-                return (replace(whole, way=kind(*asked, (inside,))),)
+        if (found := sliced(self.borders, whole, Split(*asked))) is not None:
+            inside = Segment(0, len(found.region.ops), Plain(found.choices))
+            return (replace(whole, way=Split(*asked, (inside,))),)
         if self.has_gradient:
             raise ValueError(
                 "rp.split: inside shard_map, the gradient of a value that is equal on all devices would be added up "

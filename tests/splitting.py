@@ -14,7 +14,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.schedule import Segment, as_is
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
-from remat_plan.graph.ways import Keep, Plain, Split, SplitGradient
+from remat_plan.graph.ways import Keep, Plain, Split
 from remat_plan.planning.cuts import whole_region
 from remat_plan.planning.runs import make_run
 from remat_plan.planning.splits import split_ways
@@ -49,14 +49,14 @@ def largest(program, start=0, end=None):
     return max(made, key=lambda v: graph.values[v].size_bytes)
 
 
-def split(program, value, dimension, slices, kind=Split, start=0, end=None, keeps=True):
+def split(program, value, dimension, slices, start=0, end=None, keeps=True):
     """A schedule that splits a segment, keeping of a slice nothing; None where it is not apart so.
 
     ``keeps``: what is around the loop is kept, else it is made again.
     """
     borders = Borders(program.graph)
     end = len(program.graph.ops) if end is None else end
-    way = kind(value, dimension, slices)
+    way = Split(value, dimension, slices)
     found = sliced(borders, Segment(start, end), way)
     if found is None:
         return None
@@ -71,8 +71,7 @@ def every_split(program, counts=COUNTS):
     found = []
     for dimension in range(program.graph.values[value].aval.ndim):
         for slices in counts:
-            for kind in (Split, SplitGradient):
-                found.append(split(program, value, dimension, slices, kind, keeps=slices % 2 == 0))
+            found.append(split(program, value, dimension, slices, keeps=slices % 2 == 0))
     return [schedule for schedule in found if schedule is not None]
 
 
@@ -82,10 +81,9 @@ def some_splits(program, draw, most):
     places = [(d, k) for d in range(program.graph.values[value].aval.ndim) for k in COUNTS]
     draw.shuffle(places)
     for dimension, slices in places[: most + 3]:
-        for kind in (SplitGradient, Split):
-            schedule = split(program, value, dimension, slices, kind, keeps=draw.random() < 0.5)
-            if schedule is not None and len(found) < most:
-                found.append(schedule)
+        schedule = split(program, value, dimension, slices, keeps=draw.random() < 0.5)
+        if schedule is not None and len(found) < most:
+            found.append(schedule)
     return found
 
 
@@ -101,16 +99,10 @@ def any_split(program, draw, tries=6):
         if wide:
             value = draw.choice(wide)
             dimension, slices = draw.randrange(program.graph.values[value].aval.ndim), draw.choice(COUNTS)
-            kind = draw.choice((Split, Split, SplitGradient))
-            schedule = split(program, value, dimension, slices, kind, start, end, keeps=draw.random() < 0.5)
+            schedule = split(program, value, dimension, slices, start, end, keeps=draw.random() < 0.5)
             if schedule is not None:
                 return schedule
     return None
-
-
-def kinds_of(schedules):
-    """The ways that split segments of schedules are of, each once."""
-    return {type(s.way) for schedule in schedules for s in schedule if isinstance(s.way, Split)}
 
 
 def check_same(program, schedules, rtol=2e-5, atol=2e-6, coarse=False):

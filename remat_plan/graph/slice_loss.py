@@ -1,8 +1,8 @@
 """The loss that a segment ends in, as one sum over slices.
 
 In: a ``Slicer``, what the segment reads and what leaves it. Out: the segment as a function of what it reads, with a
-``lax.scan`` that adds up nothing but the loss; None unless the segment ends in one scalar that is linear in sums over
-slices, but for terms that do not depend on them.
+``lax.scan`` that adds up nothing but one scalar. That is the one that the segment ends in, where it is linear in sums
+over slices, but for terms that do not depend on them; or the only sum that there is. None where there are more.
 
 Nothing of such a loop need run twice: a slice's part of the gradient can be made together with its part of the loss
 (``Choice.gradient_first``).
@@ -36,20 +36,27 @@ _ADDITIONS = frozenset({"add", "sub", "add_any"})
 def summed(slicer: Slicer, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]] | None:
     """The segment as a function of what it reads, see the module docstring.
 
-    What else there is behind the loop (how many labels count, say) is made before it.
+    What else a linear end reads (how many labels count, say) is made before the loop.
     """
-    if len(leaves) != 1 or slicer.apart.stacked or (tail := _find_tail(slicer, leaves[0])) is None:
+    apart, tail = slicer.apart, _find_tail(slicer, leaves[0]) if len(leaves) == 1 else None
+    if apart.stacked or (tail is None and len(apart.sums) != 1):
         return None
-    loss = _Loss(slicer, leaves[0], tail)
-    behind = [v for i in tail for v in slicer.graph.ops[i].reads if v not in loss.moving]
-    around = [v for i in slicer.apart.before for v in slicer.graph.ops[i].outputs]
+    total, after = (apart.sums[0], apart.after) if tail is None else (leaves[0], ())
+    aval = slicer.graph.values[total].aval
+    if aval.shape or not jnp.issubdtype(aval.dtype, jnp.floating):
+        return None
+    loss = _Loss(slicer, total, tail or ())
+    behind = [v for i in loss.tail for v in slicer.graph.ops[i].reads if v not in loss.moving]
+    around = [v for i in apart.before for v in slicer.graph.ops[i].outputs]
     before = _makers(slicer.graph, [*behind, *around], reads)
 
     def run(*args: Any) -> list[Any]:
         env = dict(zip(reads, args, strict=True))
         slicer.run_whole(before, env)
         made, beside = loss(env), loss.terms_beside(env)
-        return [made if beside is None else made + beside]
+        env[total] = made if beside is None else made + beside
+        slicer.run_whole(after, env)
+        return [env[v] for v in leaves]
 
     return run
 
@@ -66,8 +73,7 @@ def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
                 return None
             moving.update(op.outputs)
             found.append(index)
-    aval = graph.values[loss].aval
-    return found if loss in moving and aval.shape == () and jnp.issubdtype(aval.dtype, jnp.floating) else None
+    return found if loss in moving else None
 
 
 def _depending(slicer: Slicer) -> set[int]:
@@ -105,7 +111,7 @@ def _is_linear(op: Op, moving: Sequence[bool]) -> bool:
 
 
 class _Loss:
-    """The scalar that a segment ends in: of the values before the loop, which are ``read`` whole or by rows.
+    """The scalar that slices add up: of the values before the loop, which are ``read`` whole or by rows.
 
     Attributes:
         moving: the values behind the loop that depend on the slices.

@@ -2,8 +2,8 @@
 
 In: ``Graph``, a segment, a value in it, a dimension, a number of slices. Out: ``Sliced``: a ``Graph`` from what the
 segment reads to what leaves it, with one ``lax.scan`` over slices among its equations. It is planned, evaluated and run
-as any region is. That nothing but its operands is kept of a slice is a ``Choice`` for this scan, or that nothing is,
-where it adds up a loss (see ``graph.slice_loss``) and its gradient is made with it.
+as any region is. What is kept of a slice is a ``Choice`` for this scan: nothing but its operands; or nothing at all,
+where the segment ends in a loss that slices add up (see ``graph.slice_loss``), whose gradient is made with it.
 
 Equal segments share one region.
 """
@@ -25,7 +25,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, as_is, saving
 from remat_plan.graph.slice_loss import summed
 from remat_plan.graph.slicer import Slicer
-from remat_plan.graph.structure import is_loop, structure_of
+from remat_plan.graph.structure import adds_up, is_loop, structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Split
 
@@ -44,11 +44,11 @@ class Sliced:
     apart: Apart
     region: Graph
     body: Graph
-    choices: tuple[tuple[int, Choice], ...]
+    choices: tuple[tuple[int, Choice]]
 
 
 def sliced(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
-    """Return the equations of a segment in slices; None where they are not apart, or have no gradient of that form."""
+    """Return the equations of a segment in slices; None where they are not apart, or no gradient goes through them."""
     graph, key = borders.graph, _key(borders, segment, way)
     if key not in graph.bodies:
         graph.bodies[key] = _make(borders, segment, way)
@@ -79,9 +79,7 @@ def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
         return None
     slicer = Slicer(graph, apart, way.value, way.slices)
-    run = summed(slicer, reads, leaves) if way.gradient_first else slicer.run(reads, leaves)
-    if run is None:
-        return None
+    run = summed(slicer, reads, leaves) or slicer.run(reads, leaves)
 
     def make() -> Graph:
         closed = jax.make_jaxpr(run)(*[_compat.struct(graph.values[v].aval) for v in reads])
@@ -95,11 +93,12 @@ def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
         return None  # nothing that the loop makes is read
     op = region.ops[loops[0]]
     structure = structure_of(op)
-    assert structure is not None
-    (body,), (count,) = structure.regions(region, op), structure.run_counts(op)
-    step = as_is(0, len(body.ops)) if way.gradient_first else saving(0, len(body.ops))  # of the others all runs again
-    choice = Choice((Part(int(count), (step,)),), gradient_first=way.gradient_first)
-    return Sliced(apart, region, body, ((op.index, choice),))
+    loop = structure.loop(region, op) if structure else None
+    assert loop is not None
+    first, n = adds_up(loop), len(loop.body.ops)
+    step = as_is(0, n) if first else saving(0, n)  # of other slices all runs again
+    choice = Choice((Part(loop.count, (step,)),), gradient_first=first)
+    return Sliced(apart, region, loop.body, ((op.index, choice),))
 
 
 def _sums_in_each_slice(graph: Graph, apart: Apart) -> bool:
@@ -122,7 +121,7 @@ def _key(borders: Borders, segment: Segment, way: Split) -> Any:
         number.update((v, len(number) + i) for i, v in enumerate(op.outputs))
     moving = tuple([graph.moving[v] for v in reads])
     wanted = tuple([(number[v], graph.active[v]) for v in leaves])
-    return type(way), tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
+    return tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
 
 
 def _name(graph: Graph, op: Op) -> Any:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from remat_plan.graph.action import action_of
 
@@ -200,14 +200,18 @@ class Split(Way):
     """Slice by slice along one axis: that of a ``dimension`` of a ``value``, in so many ``slices``.
 
     The region that this makes of the segment (``graph.slices``) is run by the schedule ``sliced``, which says what is
-    kept of a slice and of what is around the loop.
+    kept of a slice and of what is around the loop, and whether the gradient of a slice is made right behind it.
     """
 
     value: int
     dimension: int
     slices: int
     sliced: Schedule = ()
-    gradient_first: ClassVar[bool] = False
+
+    @property
+    def gradient_first(self) -> bool:
+        """Whether nothing of a slice runs twice."""
+        return any(choice.gradient_first for segment in self.sliced for _, choice in segment.choices)
 
     def forward(self, builder: Any, segment: Segment, inside: bool) -> None:
         builder.sliced_forward(segment, inside)
@@ -219,21 +223,10 @@ class Split(Way):
         emitter.sliced(segment, env)
 
     def describe(self) -> str:
-        return f"run in {self.slices} slices"
+        return f"run in {self.slices} slices" + ", gradient in the forward pass" * self.gradient_first
 
     def moved(self, by: int, numbers: Mapping[int, Any]) -> Way:
         return replace(self, value=numbers[self.value])
-
-
-@dataclass(frozen=True, slots=True)
-class SplitGradient(Split):
-    """The same of a segment that ends in a scalar, linear in the sums of the slices but for terms that do not depend
-    on them: its gradient is made slice by slice in the forward pass, and nothing runs twice."""
-
-    gradient_first: ClassVar[bool] = True
-
-    def describe(self) -> str:
-        return f"run in {self.slices} slices, gradient in the forward pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +239,6 @@ WAYS: dict[str, type[Way]] = {
     "keep": Keep,
     "around": Around,
     "split": Split,
-    "split gradient": SplitGradient,
     "written": Written,
 }
 """The ways that there are, by the names that stored plans have for them."""

@@ -20,7 +20,7 @@ from remat_plan.graph.apart import lines_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, as_is, structured
 from remat_plan.graph.slices import Sliced, sliced
-from remat_plan.graph.ways import Keep, Plain, Segment, Split, SplitGradient
+from remat_plan.graph.ways import Keep, Plain, Segment, Split
 from remat_plan.planning.cuts import find_cuts, whole_region, without_loss
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
@@ -61,11 +61,10 @@ def split_ways(rules: Rules, run: Run, least_slice_bytes: int, counts: Sequence[
     Slices of what lies on several devices would be sent from one to the other.
     """
     for slices, value, dimension in _lines(rules, run, counts, least_slice_bytes):
-        for kind in (Split, SplitGradient):
-            way = kind(value, dimension, slices)
-            found = sliced(rules.borders, run.segment(Plain()), way)
-            for schedule in _schedules(rules, found) if found else ():
-                yield replace(way, value=run.values.index(value), sliced=schedule)
+        way = Split(value, dimension, slices)
+        found = sliced(rules.borders, run.segment(Plain()), way)
+        for schedule in _schedules(rules, found) if found else ():
+            yield replace(way, value=run.values.index(value), sliced=schedule)
 
 
 def _lines(rules: Rules, run: Run, counts: Sequence[int], least_slice_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -110,9 +109,9 @@ class SlicedProgram:
 
     def _make(self, slices: int) -> Iterator[Schedule]:
         rules, whole, (value, dimension) = self._rules, Segment(0, len(self._rules.graph.ops)), self._lines[slices]
-        way = SplitGradient(value, dimension, slices)
+        way = Split(value, dimension, slices)
         found = sliced(rules.borders, whole, way)
-        if found is None:
+        if found is None or not found.choices[0][1].gradient_first:
             return
         ((loop, choice),) = found.choices
         (part,), cuts = choice.parts, without_loss(found.body, find_cuts(found.body, NO_LIMITS))

@@ -23,7 +23,7 @@ from remat_plan.small.wording import short
 
 T = TypeVar("T")
 
-FORMAT = 8
+FORMAT = 9
 """Number of the form of stored plans: one more with each change that an older version could not read."""
 DEEPEST = 200
 """Segments inside segments, loops, branches and slices that are read; a deeper schedule no strategy makes."""

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 from remat_plan import _compat
-from remat_plan.graph.ways import Split, SplitGradient
 from tests.heads import draw_head
 from tests.helpers import few, flat_gradient, plain_gradient, traced, under
 from tests.splittable import LAYERS, draw_stack, loss_of
@@ -25,21 +24,33 @@ PARAMS = {
 }
 X = jax.random.normal(KEYS[2], (TOKENS, WIDTH))
 LABELS = jnp.arange(TOKENS) % WORDS
-BOTH = pytest.mark.parametrize("kind", [Split, SplitGradient])
+
+
+def rows_of(p, x, labels):
+    """Losses with a temperature and a soft cap."""
+    logits = 3.0 * jnp.tanh(jnp.sin(x @ p["first"]) @ p["w"] / p["temperature"] / 3.0)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
 def head(p, x, labels):
-    """A masked mean, with a temperature and a soft cap."""
-    logits = 3.0 * jnp.tanh(jnp.sin(x @ p["first"]) @ p["w"] / p["temperature"] / 3.0)
-    rows = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    """A masked mean."""
     mask = labels > 2
-    return jnp.sum(rows * mask) / jnp.sum(mask)
+    return jnp.sum(rows_of(p, x, labels) * mask) / jnp.sum(mask)
 
 
-def in_slices(fn, kind, *args, dimension=0, slices=5, **options):
+def twofold(p, x, labels):
+    """A function of two sums, of which each slice runs again."""
+    rows = rows_of(p, x, labels)
+    return jnp.mean(rows) * jnp.mean(jnp.sin(rows))
+
+
+HEADS = pytest.mark.parametrize("head", few([twofold, head], [head]))
+
+
+def in_slices(fn, *args, dimension=0, slices=5, **options):
     """The function with all of it split, as one of the same arguments; ``jax.tree`` of the parameters included."""
     program = traced(fn, *args, **options)
-    schedule = split(program, largest(program), dimension, slices, kind)
+    schedule = split(program, largest(program), dimension, slices)
     assert schedule is not None
     run = under(program, schedule)
     return lambda *xs: run(*jax.tree.leaves(xs))
@@ -88,17 +99,18 @@ def test_many_random_stacks(first):
 
 @pytest.mark.slow
 def test_ways_to_split_a_head():
-    program = traced(head, PARAMS, X, LABELS, argnums=(0, 1))
-    schedules = [*offered(program)[::4], *every_split(program, (5,))]
-    ways = {(type(s.way), s.way.dimension) for (s,) in schedules}
-    assert ways == {(Split, 0), (Split, 1), (SplitGradient, 0)}
-    check_same(program, schedules)
+    for fn in (head, twofold):
+        program = traced(fn, PARAMS, X, LABELS, argnums=(0, 1))
+        schedules = [*offered(program)[::4], *every_split(program, (5,))]
+        ways = {(s.way.gradient_first, s.way.dimension) for (s,) in schedules}
+        assert ways == {(fn is head, 0), (False, 1)}
+        check_same(program, schedules)
 
 
-@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
-def test_derivatives_of_all_kinds(kind):
+@HEADS
+def test_derivatives_of_all_kinds(head):
     """Forwards, of second order, of a batch of parameters, and with a cotangent that is not one."""
-    sliced = in_slices(head, kind, PARAMS, X, LABELS)
+    sliced = in_slices(head, PARAMS, X, LABELS)
     shift = jax.tree.map(jnp.cos, (PARAMS, X))
     batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x, x + 1]), PARAMS)
 
@@ -121,34 +133,35 @@ def test_derivatives_of_all_kinds(kind):
     same(jax.jit(lambda: derivatives(sliced))(), jax.jit(lambda: derivatives(head))(), 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
-def test_derivatives_by_what_was_not_differentiated_when_it_was_planned(kind):
-    sliced = in_slices(head, kind, PARAMS, X, LABELS)
+@HEADS
+def test_derivatives_by_what_was_not_differentiated_when_it_was_planned(head):
+    sliced = in_slices(head, PARAMS, X, LABELS)
     got, want = (jax.jit(jax.value_and_grad(fn, argnums=1))(PARAMS, X, LABELS) for fn in (sliced, head))
     same(got, want)
 
 
-@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
-def test_in_64_bits(kind):
+@HEADS
+def test_in_64_bits(head):
     with jax.enable_x64(True):
         args = jax.tree.map(lambda x: x.astype(jnp.float64), (PARAMS, X))
-        sliced = in_slices(head, kind, *args, LABELS)
+        sliced = in_slices(head, *args, LABELS)
         got, want = (jax.jit(jax.value_and_grad(fn, (0, 1)))(*args, LABELS) for fn in (sliced, head))
         assert got[0].dtype == jnp.float64
         same(got, want, 1e-12, 1e-13)
 
 
-@pytest.mark.parametrize("kind", few([Split, SplitGradient], [SplitGradient]))
-def test_sums_of_16_bits_are_made_in_32(kind):
-    """Many slices lose nothing of the gradient of the weights."""
+@pytest.mark.parametrize("sums", few([1, 2], [1]))
+def test_sums_of_16_bits_are_made_in_32(sums):
+    """Many slices lose nothing of the gradient of the weights, also where they run again."""
 
     def loss(p, x):
-        return jnp.mean(jax.nn.logsumexp((x @ p["first"]).astype(jnp.float32), -1))
+        rows = jax.nn.logsumexp((x @ p["first"]).astype(jnp.float32), -1)
+        return jnp.mean(rows) * (1.0 if sums == 1 else jnp.mean(jnp.square(rows)))
 
     x = jax.random.normal(KEYS[3], (512, WIDTH), jnp.bfloat16) + 1
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), {"first": PARAMS["first"]})
     exact = jax.grad(loss)(*jax.tree.map(lambda x: x.astype(jnp.float32), (params, x)))["first"]
-    sliced = in_slices(loss, kind, params, x, slices=256)
+    sliced = in_slices(loss, params, x, slices=256)
     found = jax.jit(jax.grad(sliced))(params, x)["first"]
     assert found.dtype == jnp.bfloat16
     error = jnp.max(jnp.abs(found.astype(jnp.float32) - exact)) / jnp.max(jnp.abs(exact))
@@ -170,18 +183,15 @@ def products(jaxpr, times=1):
 
 @pytest.mark.parametrize(("argnums", "slices"), [(0, 5), ((0, 1), 3)])
 def test_how_often_products_run(argnums, slices):
-    program = traced(head, PARAMS, X, LABELS, argnums=argnums)
-    value, leaves = largest(program), program.call.leaves
-
-    def count(schedule):
-        return products(jax.make_jaxpr(flat_gradient(program, schedule))(*leaves))
-
-    plain = products(jax.make_jaxpr(plain_gradient(program))(*leaves))
-    forward = products(jax.make_jaxpr(program.call.flat_fn)(*leaves))
-    assert forward == TOKENS * HIDDEN * (WIDTH + WORDS)
-    assert plain == (3 * forward if argnums == (0, 1) else 3 * forward - TOKENS * WIDTH * HIDDEN)
-    assert count(split(program, value, 0, slices)) == plain + forward
-    assert count(split(program, value, 0, slices, SplitGradient)) == plain
+    for fn in (head, twofold):
+        program = traced(fn, PARAMS, X, LABELS, argnums=argnums)
+        leaves, schedule = program.call.leaves, split(program, largest(program), 0, slices)
+        plain = products(jax.make_jaxpr(plain_gradient(program))(*leaves))
+        forward = products(jax.make_jaxpr(program.call.flat_fn)(*leaves))
+        assert forward == TOKENS * HIDDEN * (WIDTH + WORDS)
+        assert plain == (3 * forward if argnums == (0, 1) else 3 * forward - TOKENS * WIDTH * HIDDEN)
+        again = forward if fn is twofold else 0
+        assert products(jax.make_jaxpr(flat_gradient(program, schedule))(*leaves)) == plain + again
 
 
 def layer_program(name):

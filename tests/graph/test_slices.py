@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from remat_plan.graph.schedule import Segment, as_is, saving
+from remat_plan.graph.schedule import Choice, Part, Segment, as_is, saving, structured
 from remat_plan.graph.slices import region_of, sliced
 from remat_plan.graph.uses import Borders
-from remat_plan.graph.ways import Around, Keep, Plain, Split, SplitGradient
+from remat_plan.graph.ways import Around, Keep, Plain, Split
 from remat_plan.results.decisions import decide
 from tests.helpers import traced
 from tests.splitting import check_same, largest, split, tiled
@@ -134,35 +134,41 @@ def test_the_region_reads_and_gives_what_the_segment_does():
 def test_a_gradient_in_the_forward_pass_is_a_choice_of_the_loop():
     program = traced(layers, W, X)
     value = blocks(program, "sin")[-1][2]
-    found = sliced(Borders(program.graph), Segment(0, len(program.graph.ops)), SplitGradient(value, 0, 5))
+    found = sliced(Borders(program.graph), Segment(0, len(program.graph.ops)), Split(value, 0, 5))
     ((index, choice),) = found.choices
     assert found.region.ops[index].primitive == "scan"
     assert choice.gradient_first
     assert [part.count for part in choice.parts] == [4]
     assert [segment.way for segment in choice.parts[0].schedule] == [Plain()]
-    borders = Borders(program.graph)
     start, end, value = blocks(program, "sin")[0]
-    assert sliced(borders, Segment(start, end), SplitGradient(value, 0, 5)) is None, "what leaves it is no scalar"
+    other = sliced(Borders(program.graph), Segment(start, end), Split(value, 0, 5))
+    assert not other.choices[0][1].gradient_first, "what leaves it is no scalar"
 
 
 def test_moved_segments_keep_the_axis():
     way = Split(7, 1, 4, (saving(0, 3),))
-    for kind in (Split, SplitGradient):
-        segment = Segment(5, 9, kind(**{f.name: getattr(way, f.name) for f in dataclasses.fields(way)}))
-        moved = segment.moved(5, {7: 2})
-        assert moved == Segment(0, 4, kind(2, 1, 4, (saving(0, 3),)))
-        assert hash(moved) == hash(Segment(0, 4, kind(2, 1, 4, (saving(0, 3),))))
-        assert moved.moved(-5, {2: 7}) == segment
-    assert Segment(5, 9, way) != Segment(5, 9, SplitGradient(7, 1, 4, (saving(0, 3),)))
-    assert way.describe() == "run in 4 slices"
+    moved = Segment(5, 9, way).moved(5, {7: 2})
+    assert moved == Segment(0, 4, Split(2, 1, 4, (saving(0, 3),)))
+    assert hash(moved) == hash(Segment(0, 4, Split(2, 1, 4, (saving(0, 3),))))
+    assert moved.moved(-5, {2: 7}) == Segment(5, 9, way)
 
 
-@pytest.mark.parametrize("kind", [Split, SplitGradient])
-def test_a_loop_has_two_equal_slices_at_least(kind):
+def test_a_way_tells_whether_slices_run_again():
+    step = Choice((Part(4, (saving(0, 2),)),))
+    again, first = (
+        Split(7, 1, 4, (structured(0, dataclasses.replace(step, gradient_first=first)),)) for first in (False, True)
+    )
+    assert again.describe() == "run in 4 slices"
+    assert first.describe() == "run in 4 slices, gradient in the forward pass"
+    assert again != first
+
+
+@pytest.mark.parametrize("ends_in", [jnp.sum, lambda y: jnp.sum(y) * jnp.sum(y * y)])
+def test_a_loop_has_two_equal_slices_at_least(ends_in):
     """3 units in 2 slices would be a loop of one step, and a rest: they are 3."""
-    program = traced(lambda w, x: jnp.sum(jnp.sin(x @ w)), W[0], X[:3])
+    program = traced(lambda w, x: ends_in(jnp.sin(x @ w)), W[0], X[:3])
     value = largest(program)
-    schedules = [split(program, value, 0, slices, kind) for slices in (2, 3)]
+    schedules = [split(program, value, 0, slices) for slices in (2, 3)]
     check_same(program, schedules)
     (decided, *_), (other, *_) = (decide(program.graph, schedule) for schedule in schedules)
     assert decided.slicing.slices == other.slicing.slices == 3
@@ -172,7 +178,7 @@ def test_the_derivative_of_a_sum_over_slices_is_not_traced():
     """It depends on all that it reads, and nothing of its own is kept."""
     program = traced(layers, W, X)
     whole, value = Segment(0, len(program.graph.ops)), blocks(program, "sin")[-1][2]
-    found = sliced(Borders(program.graph), whole, SplitGradient(value, 0, 5))
+    found = sliced(Borders(program.graph), whole, Split(value, 0, 5))
     loop = found.region.ops[found.choices[0][0]]
     need = found.region.needs[loop.kind]
     assert need.vjp is None
@@ -186,7 +192,7 @@ def test_uneven_slices_of_a_segment():
     schedules = []
     for start, end, value in blocks(program, "sin")[1:]:
         for dimension, slices in ((0, 5), (1, 7)):
-            schedule = split(program, value, dimension, slices, Split, start, end)
+            schedule = split(program, value, dimension, slices, start, end)
             assert schedule == tiled(program, schedule[1])
             schedules.append(schedule)
     check_same(program, schedules)

@@ -1,5 +1,7 @@
 """Schedules checked against the graph that they are to run."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +10,7 @@ from remat_plan.graph.schedule import WRITTEN, Choice, Part, Segment, as_is, sav
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.valid import check_schedule
-from remat_plan.graph.ways import Around, Plain, Split, SplitGradient
+from remat_plan.graph.ways import Around, Plain, Split
 from remat_plan.traced.programs import trace_program
 
 
@@ -90,7 +92,6 @@ def test_branches_have_one_part_each():
         (Split(TANH, -1, 2), f"along dimension -1 of value {TANH}, which is"),
         (Split(TANH, 0, 1), "cannot run in 1 slices .* room for 2 to 8"),
         (Split(TANH, 0, 9), "cannot run in 9 slices .* room for 2 to 8"),
-        (SplitGradient(TANH, 0, 2), "run in slices: segments end at equation 0"),
         (Split(TANH, 0, 2), "run in slices: segments end at equation 0"),
         (Split(TANH, 0, 2, (saving(0, 1, (9,)),)), "run in slices: segments end at equation 1"),
         (Split(TANH, 0, 2, WRITTEN), "run in slices: segment 0..0 is as written"),
@@ -109,9 +110,11 @@ def test_an_axis_that_is_not_apart():
 
 
 def test_a_gradient_in_the_forward_pass_needs_a_scalar():
-    way = SplitGradient(TANH, 0, 2, (as_is(0, 1),))
-    with pytest.raises(ValueError, match="does not end in one scalar that is linear in sums over dimension 0"):
-        check_schedule(GRAPH, (Segment(0, 2, way), as_is(2, COUNT)))
+    found = sliced(Borders(GRAPH), Segment(0, 2), Split(TANH, 0, 2))
+    ((loop, choice),) = found.choices
+    inside = Segment(0, len(found.region.ops), Plain(((loop, dataclasses.replace(choice, gradient_first=True)),)))
+    with pytest.raises(ValueError, match="cannot make its gradient in the forward pass: it does more than add up one"):
+        check_schedule(GRAPH, (Segment(0, 2, Split(TANH, 0, 2, (inside,))), as_is(2, COUNT)))
 
 
 def test_what_is_said_of_the_loop_over_slices_has_to_fit():

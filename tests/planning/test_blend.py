@@ -13,7 +13,7 @@ from remat_plan.graph.slices import sliced
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.valid import check_schedule
-from remat_plan.graph.ways import Segment, SplitGradient
+from remat_plan.graph.ways import Segment, Split
 from remat_plan.planning.blend import joined, paths, shortened
 from remat_plan.structures.scan_choices import alike, grouped
 from tests.helpers import traced
@@ -151,7 +151,7 @@ def test_between_two_ways_to_run_slices_lies_what_is_between_those_to_run_one():
 
     graph = traced(whole, *args).graph
     product = next(op.outputs[0] for op in graph.ops if op.primitive == "dot_general")
-    way = SplitGradient(product, 0, 4)
+    way = Split(product, 0, 4)
     found = sliced(Borders(graph), Segment(0, len(graph.ops)), way)
     ((loop, choice),), n = found.choices, len(found.body.ops)
     cut = n // 2

@@ -8,7 +8,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
 from remat_plan.graph.schedule import as_is
-from remat_plan.graph.ways import Plain, Split, SplitGradient
+from remat_plan.graph.ways import Plain, Split
 from remat_plan.planning.constraints import NO_CONSTRAINTS, make_constraints
 from remat_plan.planning.splits import SLICES
 from remat_plan.planning.strategies.find import find_schedules, make_task
@@ -65,7 +65,7 @@ def test_the_head_is_split_and_nothing_else():
         (segment,) = splits_in(schedule)
         assert graph.values[segment.way.value].aval.shape == (TOKENS, WORDS)
         assert all(other.way == Plain() for other in schedule if other is not segment)
-    assert any(isinstance(splits_in(s)[0].way, SplitGradient) for s in made.schedules)
+    assert any(splits_in(s)[0].way.gradient_first for s in made.schedules)
 
 
 def test_equal_layers_are_split_alike():

@@ -11,7 +11,7 @@ import remat_plan as rp
 from remat_plan.graph.schedule import actions_in, inside_of, saving
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
-from remat_plan.graph.ways import Plain, Segment, Split, SplitGradient
+from remat_plan.graph.ways import Plain, Segment, Split
 from remat_plan.plans.one_program import _in_words as in_words
 from remat_plan.results.decisions import count_segments, decide
 from remat_plan.results.stored import digest_of
@@ -21,28 +21,38 @@ W = {"h": jnp.ones((8, 16)), "o": jnp.linspace(-1.0, 1.0, 16 * 64).reshape(16, 6
 X, LABELS = jnp.linspace(-1.0, 1.0, 128).reshape(16, 8), jnp.arange(16)
 
 
-def head(w, x, labels):
+def rows_of(w, x, labels):
     logits = jnp.tanh(x @ w["h"]) @ w["o"]
     picked = jnp.take_along_axis(logits, labels[:, None], -1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
+    return jax.nn.logsumexp(logits, -1) - picked
 
 
-GRAPH = traced(head, W, X, LABELS).graph
-COUNT = len(GRAPH.ops)
-LOGITS = max((v for v in GRAPH.values if v.producer >= 0), key=lambda v: v.size_bytes).index
+def head(w, x, labels):
+    return jnp.mean(rows_of(w, x, labels))
 
 
-def split(kind, slices, keep=False):
+def twofold(w, x, labels):
+    """A function of two sums, of which each slice runs again."""
+    rows = rows_of(w, x, labels)
+    return jnp.mean(rows) * jnp.mean(jnp.sin(rows))
+
+
+GRAPHS = {fn: traced(fn, W, X, LABELS).graph for fn in (head, twofold)}
+LOGITS = max((v for v in GRAPHS[head].values if v.producer >= 0), key=lambda v: v.size_bytes).index
+
+
+def split(fn, slices, keep=False):
     """The whole program in slices of the logits' rows; with ``keep`` under one checkpoint around the loop."""
-    found = sliced(Borders(GRAPH), Segment(0, COUNT), kind(LOGITS, 0, slices))
+    count = len(GRAPHS[fn].ops)
+    found = sliced(Borders(GRAPHS[fn]), Segment(0, count), Split(LOGITS, 0, slices))
     n = len(found.region.ops)
     inside = saving(0, n).with_parts(choices=found.choices) if keep else Segment(0, n, Plain(found.choices))
-    return (Segment(0, COUNT, kind(LOGITS, 0, slices, (inside,))),)
+    return (Segment(0, count, Split(LOGITS, 0, slices, (inside,))),)
 
 
 def test_rows_of_a_segment_in_slices():
-    schedule = split(Split, 4)
-    row, around, step = decide(GRAPH, schedule)
+    schedule = split(twofold, 4)
+    row, around, step = decide(GRAPHS[twofold], schedule)
     assert row.action == "run in 4 slices"
     assert (row.depth, around.depth, step.depth) == (0, 1, 2)
     assert (row.structured, row.checkpointed, row.nested) == (True, False, False)
@@ -61,7 +71,7 @@ def test_rows_of_a_segment_in_slices():
 
 
 def test_rows_of_a_gradient_in_the_forward_pass():
-    row, around, step = decide(GRAPH, split(SplitGradient, 4))
+    row, around, step = decide(GRAPHS[head], split(head, 4))
     assert row.action == "run in 4 slices, gradient in the forward pass"
     assert row.recomputed_flops == 0
     assert row.saved_bytes == row.slicing.gradient_bytes == sum(w.nbytes for w in W.values()), (
@@ -73,26 +83,29 @@ def test_rows_of_a_gradient_in_the_forward_pass():
 
 
 def test_uneven_slices_are_counted_as_they_run():
-    (row, *_) = decide(GRAPH, split(Split, 7))
+    (row, *_) = decide(GRAPHS[twofold], split(twofold, 7))
     assert row.slicing.slices == 6, "of 3 rows each, the last one of 1"
     assert row.slicing.slice_bytes == 3 * 64 * 4
 
 
 def test_what_is_around_the_loop_is_inside_the_segment():
-    (segment,) = split(Split, 4, keep=True)
+    (segment,) = split(twofold, 4, keep=True)
     assert inside_of(segment) == segment.way.sliced
-    value = sliced(Borders(GRAPH), segment, segment.way).region.ops[0].outputs[0]
+    value = sliced(Borders(GRAPHS[twofold]), segment, segment.way).region.ops[0].outputs[0]
     (inner,) = segment.way.sliced
-    offloaded = Segment(0, COUNT, Split(LOGITS, 0, 4, (inner.with_parts(actions=((value, "offload"),)),)))
+    inner = inner.with_parts(actions=((value, "offload"),))
+    offloaded = Segment(segment.start, segment.end, Split(LOGITS, 0, 4, (inner,)))
     assert actions_in((offloaded,)) == {"offload"}
 
 
-@pytest.fixture(scope="module", params=[Split, SplitGradient])
-def plan(request):
-    return rp.plan(head, W, X, LABELS, strategy=split(request.param, 4), verify=False)
+@pytest.fixture(scope="module", params=GRAPHS)
+def planned(request):
+    """A function and its plan in slices."""
+    return request.param, rp.plan(request.param, W, X, LABELS, strategy=split(request.param, 4), verify=False)
 
 
-def test_a_plan_says_how_it_slices(plan):
+def test_a_plan_says_how_it_slices(planned):
+    _, plan = planned
     shown, page = str(plan), plan._repr_html_()
     assert "run in 4 slices" in shown
     for text in ("along dimension 0 of dot_general float32[16,64]", "largest value 4.1 kB, 1.02 kB in a"):
@@ -103,10 +116,11 @@ def test_a_plan_says_how_it_slices(plan):
     assert "scan of 4 steps" in shown
 
 
-def test_a_plan_in_slices_comes_back(plan):
+def test_a_plan_in_slices_comes_back(planned):
+    fn, plan = planned
     again = rp.Plan.from_json(plan.to_json())
     assert again == plan
-    found, wanted = jax.grad(again.apply(head))(W, X, LABELS), jax.grad(head)(W, X, LABELS)
+    found, wanted = jax.grad(again.apply(fn))(W, X, LABELS), jax.grad(fn)(W, X, LABELS)
     assert all(jnp.allclose(found[k], wanted[k], rtol=1e-4, atol=1e-6) for k in W)
 
 
@@ -128,7 +142,8 @@ def changed(plan, **fields):
         ({"sliced": [{"start": 1, "end": 3}]}, r"schedule\[0\].way.sliced: segment 1..3 cannot follow"),
     ],
 )
-def test_what_is_wrong_by_itself_is_not_read(plan, fields, told):
+def test_what_is_wrong_by_itself_is_not_read(planned, fields, told):
+    _, plan = planned
     with pytest.raises(ValueError, match=told):
         rp.Plan.from_json(changed(plan, **fields))
 
@@ -142,14 +157,16 @@ def test_what_is_wrong_by_itself_is_not_read(plan, fields, told):
         ({"slices": 2**40}, "which has room for 2 to 16"),
     ],
 )
-def test_what_does_not_fit_the_program_is_refused(plan, fields, told):
+def test_what_does_not_fit_the_program_is_refused(planned, fields, told):
+    fn, plan = planned
     read = rp.Plan.from_json(changed(plan, **fields))
-    with pytest.raises(ValueError, match=f"this plan was damaged after it was made: segment 0..{COUNT} .*{told}"):
-        jax.grad(read.apply(head))(W, X, LABELS)
+    count = len(GRAPHS[fn].ops)
+    with pytest.raises(ValueError, match=f"this plan was damaged after it was made: segment 0..{count} .*{told}"):
+        jax.grad(read.apply(fn))(W, X, LABELS)
 
 
 def test_the_search_names_slices():
-    schedule = (saving(0, 0), *split(SplitGradient, 4))
+    schedule = (saving(0, 0), *split(head, 4))
     judge = types.SimpleNamespace(unplanned=None, program=traced(head, W, X, LABELS))
     assert in_words(judge, schedule) == "1 of 2 segments recomputed, 1 of 2 segments in slices"
     assert in_words(judge, schedule[1:]) == "1 of 1 segments in slices"

@@ -6,7 +6,7 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.cost.builder import Rules
-from remat_plan.graph.ways import SplitGradient
+from remat_plan.graph.ways import Split
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.splits import SlicedProgram
 from tests.helpers import CPU, assert_trees_close, traced
@@ -29,6 +29,12 @@ def perceptron(ws, x):
     return jnp.mean(jnp.square(x))
 
 
+def two_sums(ws, x):
+    for w in ws:
+        x = jnp.tanh(jnp.sin(x) @ w)
+    return jnp.mean(jnp.square(x)), jnp.mean(jnp.cos(x))
+
+
 def normalised(ws, x):
     """The batch is one: what is made of a part of it depends on all."""
     for w in ws:
@@ -43,7 +49,7 @@ def scanned(ws, x):
 
 
 def ways_in(plan):
-    return [s.way for s in plan.schedule if isinstance(s.way, SplitGradient)]
+    return [s.way for s in plan.schedule if isinstance(s.way, Split)]
 
 
 def check(plan, loss, ws):
@@ -57,6 +63,13 @@ def test_it_is_chosen_where_nothing_else_is_as_fast():
     plan = rp.plan(perceptron, WEIGHTS, X, budget="45%")
     check(plan, perceptron, WEIGHTS)
     assert plan.overhead < 0.5 * rp.plan(perceptron, WEIGHTS, X, budget="45%", never_split=True).overhead
+
+
+def test_it_is_chosen_of_a_loss_that_is_the_root_of_a_sum():
+    def loss(ws, x):
+        return jnp.sqrt(perceptron(ws, x))
+
+    check(rp.plan(loss, WEIGHTS, X, budget="45%"), loss, WEIGHTS)
 
 
 def test_it_is_chosen_where_nothing_else_fits():
@@ -107,8 +120,8 @@ def test_numbers_of_slices():
 def test_what_is_no_loss_or_ties_the_batch_together_stays_whole():
     tied = sliced(normalised, WEIGHTS, X)
     assert all(tied.schedules(slices) == () for slices in tied.counts)
-    root = sliced(lambda ws, x: jnp.sqrt(perceptron(ws, x)), WEIGHTS, X)  # not a sum over rows
-    assert all(root.schedules(slices) == () for slices in root.counts)
+    ratio = sliced(lambda ws, x: two_sums(ws, x)[0] / two_sums(ws, x)[1], WEIGHTS, X)
+    assert all(ratio.schedules(slices) == () for slices in ratio.counts)
     plan = rp.plan(normalised, WEIGHTS, X, budget="60%", verify=False)
     assert ways_in(plan) == []
 
