@@ -304,7 +304,7 @@ def find_options(graph: Graph, cuts: Cuts, rules: Rules, solve: RegionSolver, me
     profiles = {(s, e): profiler.profile(run, e == s + 1) for (s, e), run in runs.items()}
     single = {run: p for run, p in profiles.items() if run[1] == run[0] + 1}
     large = large_runs({run: min([o.backward_bytes for o in p.options], default=0) for run, p in single.items()})
-    split = {runs[run].signature for block in large for run in (block, narrowest(graph, runs, block))}
+    split = {runs[run].signature for block in large for run in (block, *narrowest(graph, runs, block))}
     for run in runs:
         if runs[run].signature in split:  # equal runs have equal options, which the chain relies on
             profiles[run] = profiler.with_splits(runs[run], run in single)

@@ -128,16 +128,21 @@ def large_runs(needed: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
     return [run for run, size in needed.items() if size and size >= LARGE_SHARE * most]
 
 
-def narrowest(graph: Graph, runs: Mapping[tuple[int, int], Run], block: tuple[int, int]) -> tuple[int, int]:
-    """The run around a block that hands on fewest bytes: a cut may stand inside a loss, where its logits cross it.
+def narrowest(graph: Graph, runs: Mapping[tuple[int, int], Run], block: tuple[int, int]) -> list[tuple[int, int]]:
+    """The run around a block with fewest bytes at both ends, where values are whole, and the one that hands on fewest.
 
-    Of runs whose largest value is the block's: another one is split for the block that makes it.
+    A cut may stand inside a loss, where its logits cross it: behind the product that makes them, or further on. Of runs
+    whose largest value is the block's: another one is split for the block that makes it.
     """
+
+    def bytes_first(run: tuple[int, int], *values: int) -> tuple[int, int]:
+        return sum(graph.values[v].size_bytes for v in values if graph.values[v].producer >= 0), run[1] - run[0]
+
     largest = _largest(graph, runs[block])
     around = [run for run in runs if run[0] <= block[0] and block[1] <= run[1]]
     own = [run for run in around if _largest(graph, runs[run]) == largest]
-    handed_on = {run: sum(graph.values[v].size_bytes for v in runs[run].leaves) for run in own}
-    return min(own, key=lambda run: (handed_on[run], run[1] - run[0]))
+    both = min(own, key=lambda run: bytes_first(run, *runs[run].reads, *runs[run].leaves))
+    return [both, min(own, key=lambda run: bytes_first(run, *runs[run].leaves))]
 
 
 def _largest(graph: Graph, run: Run) -> int | None:

