@@ -15,10 +15,16 @@ from remat_plan.cost.backends.gpu_sums import beside_sums, keep_operands_of_sums
 from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
+from remat_plan.cost.flops import dot_shape
 from remat_plan.cost.layout import is_kernel_gradient
 from remat_plan.cost.steps import SCATTERS, Step
 
 _CONVOLUTION = frozenset({"conv_general_dilated"})
+_PRODUCT = frozenset({"dot_general"})
+
+_TILES, _TERMS, _ALIGNED_BYTES = 198, 600, 16
+"""XLA makes one and a half tiles of 64 x 128 elements for each core of an H100, by parts of the sums that have so many
+terms and begin at such addresses: read off modules of products of 512 x 768 to 4096 x 768, of 1220 to 50257 terms."""
 
 
 def adds_product(step: Step, reader: Step) -> bool:
@@ -27,6 +33,25 @@ def adds_product(step: Step, reader: Step) -> bool:
         return False
     made, *summed = (step.eqn.outvars[0].aval, *[a.aval for a in reader.eqn.invars])
     return made.dtype.itemsize >= 4 and all(a.dtype == made.dtype and a.size == made.size for a in summed)
+
+
+def padded_sums(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
+    """Return what a product reads whose sums are made in parts: copies with zeros, where parts do not divide them.
+
+    So it is where few rows of a loss are multiplied by a vocabulary of 50257 words: a copy of all of the matrix each
+    time.
+    """
+    batch, rows, columns, depth = dot_shape(facts.eqn)
+    tiles = max(batch * math.ceil(rows / 64) * math.ceil(columns / 128), 1)
+    parts = min(2 ** math.ceil(math.log2(max(_TILES / tiles, 1))), 2 ** int(math.log2(max(depth // _TERMS, 1))))
+    unit = parts * _ALIGNED_BYTES // facts.eqn.invars[0].aval.dtype.itemsize
+    if parts == 1 or len(reads) != 2 or depth % unit == 0:
+        return reads, library
+    key, grown = (
+        state.facts.number(("padded", unit, *facts.eqn.params["dimension_numbers"][0])),
+        -(-depth // unit) * unit,
+    )
+    return [state.move(facts.eqn, "pad", (read,), key, state.sizes[read] * grown // depth) for read in reads], 0
 
 
 def kernel_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
@@ -75,6 +100,7 @@ GPU = Backend(
         Rule("kind", "repeats_from_bytes", "PriorityFusion", partial(cheap_kind, 4)),
         Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", partial(may_repeat, 1)),
         Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
+        Rule("operands", "padded_sums", "SplitkRewriter", padded_sums, _PRODUCT),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
         Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),

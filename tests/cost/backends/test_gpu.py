@@ -86,3 +86,32 @@ def test_rows_are_fetched_again_in_each_kernel_that_reads_them():
 
     assert "gather" not in kernel_names(read_twice, ROWS, ENDS)
     assert "gather" in kernel_names(read_twice, ROWS, ENDS, habit="repeats_from_bytes")
+
+
+def few_rows(x, w):
+    """Sums over a vocabulary that is no multiple of anything, as of the gradient by what a loss is made of."""
+    return jnp.sin(x) @ w.T
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "dtype", "parts"),
+    [(512, 50257, "float32", 8), (512, 50257, "bfloat16", 8), (2048, 50257, "float32", 2)],
+)
+def test_operands_are_copied_where_sums_are_made_in_parts_of_another_size(rows, words, dtype, parts):
+    """Parts that begin at multiples of 16 bytes; both operands are there twice."""
+    args = jax.ShapeDtypeStruct((rows, words), dtype), jax.ShapeDtypeStruct((768, words), dtype)
+    steps = lower(jax.make_jaxpr(few_rows)(*args), fact_book(H100)).steps
+    assert [step.primitive for step in steps].count("pad") == 2
+    unit = parts * 16 // args[0].dtype.itemsize
+    made = evaluate(jax.make_jaxpr(few_rows)(*args), H100)
+    assert made.peak_bytes >= (rows + 768) * (words + -(-words // unit) * unit) * args[0].dtype.itemsize
+    pytest.importorskip(CUDA)
+    assert compile_memory(few_rows, args, resolve("gpu:h100")).total_bytes == pytest.approx(made.peak_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize(("rows", "words"), [(4096, 50257), (512, 50272), (512, 1100)])
+def test_whole_sums_and_parts_that_divide_them_are_read_as_they_are(rows, words):
+    """Many rows are tiles enough; 50272 is eight parts of a multiple of 16 bytes; short sums stay whole."""
+    args = jax.ShapeDtypeStruct((rows, words), "float32"), jax.ShapeDtypeStruct((768, words), "float32")
+    steps = lower(jax.make_jaxpr(few_rows)(*args), fact_book(H100)).steps
+    assert [step.primitive for step in steps].count("pad") == 0
