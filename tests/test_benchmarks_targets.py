@@ -1,11 +1,15 @@
 """``benchmarks targets``: rows come from children, are kept, and say what is wrong."""
 
+import contextlib
 import dataclasses
 
 import pytest
 
 from benchmarks import targets
-from benchmarks.common import Options
+from benchmarks.common import Options, Session
+from benchmarks.models import small
+from remat_plan.search import driver
+from remat_plan.small.budget import BudgetError
 
 ROW = targets.Row("gpt2", "float32", "cpu", "75%", 1000, 2000, 990, 970, 0.02, 3, 12.0)
 
@@ -51,3 +55,15 @@ def test_the_child_plans(tmp_path):
     assert len(report.rows) == 8
     assert report.facts[0].startswith("over the budget: none (")
     assert report.facts[2] == "missing: none"
+
+
+def test_each_budget_of_a_session_compiles_as_often_as_a_plan_by_itself(monkeypatch):
+    """The plain step counts, though it was compiled for the budget before."""
+    monkeypatch.setattr(driver, "MOST_COMPILES", 3)
+    session = Session(small("mlp"))
+    for budget in ("80%", 1, 1):
+        begun = len(session.judge.asked)
+        with contextlib.suppress(BudgetError):
+            session.plan(budget)
+        assert len(set(session.judge.asked[begun:])) <= 3
+    assert session.judge.compiles > 3

@@ -90,9 +90,9 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     opaque = None if budget is None or judge.program.has_own_remat else find_opaque(judge)
     if budget is not None:
         check_opaque([opaque], budget)
-    most = judge.compiles + most_compiles(judge.target)
     judge.progress.say("measuring the function as written")
     baseline, plain = peak(judge.baseline), peak(judge.unplanned)
+    most = judge.compiles + most_compiles(judge.target) - len({judge.baseline, judge.unplanned})
     if budget is not None:
         check_opaque([opaque], budget, plain)
     budget_bytes = None if budget is None else budget.resolve(baseline, judge.target.device_memory_bytes)
