@@ -76,6 +76,20 @@ def scalar(fn, *fixed):
 CASES = [(name, slices) for name in EXAMPLES for slices in (4, 7)]
 
 
+def test_a_count_beside_a_loss_is_nothing_that_is_differentiated():
+    def counted(x, w, labels):
+        return loss(x, w, labels), jnp.sum(jnp.argmax(x @ w, axis=1) == labels)
+
+    gradient = jax.value_and_grad(rp.split(counted, slices=5), 1, has_aux=True)
+    assert scans_in(jax.make_jaxpr(gradient)(X, W, LABELS)) == [5], "its gradient is made in the forward pass"
+    ((value, count), found), ((wanted, right), exact) = (
+        fn(X, W, LABELS) for fn in (gradient, jax.value_and_grad(counted, 1, has_aux=True))
+    )
+    assert count == right
+    assert jnp.allclose(value, wanted)
+    assert jnp.allclose(found, exact, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "slices"), few(CASES, [("loss", 7), ("mlp", 7), ("aux", 4)]))
 def test_values_and_gradients(name, slices):
     fn, args = EXAMPLES[name]

@@ -72,6 +72,7 @@ def build(
         literals=tuple(flat.literals),
         outputs=flat.outputs,
         output_avals=tuple([atom.aval for atom in _compat.open_jaxpr(closed)[0].outvars]),
+        wanted=found.moving.intersection([o for i, o in enumerate(flat.outputs) if wanted is None or wanted[i]]),
         needs=found.needs,
         alike=found.alike,
         active=tuple(i in found.reached for i in range(len(flat.avals))),

@@ -80,6 +80,7 @@ class Graph:
         constants: (value number, array) of closed-over constants.
         literals: Python or NumPy scalars written into equations.
         outputs: value numbers, or ``-1 - k`` for literals; ``output_avals`` are their types.
+        wanted: the values among them that are given a cotangent.
         needs: per operation class, what its backward pass reads (see ``graph.needs``).
         alike: per operation class, a number that it shares with those that are equal work: which part of an array a
             slice is, what a name is, and what number a literal is, do not matter.
@@ -103,6 +104,7 @@ class Graph:
     literals: tuple[Any, ...]
     outputs: tuple[int, ...]
     output_avals: tuple[Any, ...]
+    wanted: frozenset[int]
     needs: tuple[Any, ...]
     alike: tuple[int, ...]
     active: tuple[bool, ...]

@@ -1,11 +1,13 @@
 """The loss that a segment ends in, as one sum over slices.
 
 In: a ``Slicer``, what the segment reads and what leaves it. Out: the segment as a function of what it reads, with a
-``lax.scan`` that adds up nothing but one scalar. That is the one that the segment ends in, where it is linear in sums
-over slices, but for terms that do not depend on them; or the only sum that there is. None where there are more.
+``lax.scan`` that is differentiated for one scalar that it adds up. That is the one that the segment ends in, where it
+is linear in sums over slices, but for terms that do not depend on them; or the only sum that is given a cotangent.
+None where there are more, or slices that are.
 
 Nothing of such a loop need run twice: a slice's part of the gradient can be made together with its part of the loss
-(``Choice.gradient_first``).
+(``Choice.gradient_first``). What else leaves the segment (logits, how many labels were right) is made of sums and
+slices as they are.
 
 What is added behind the loop and does not depend on the slices (a penalty on weights) is no part of any slice. Within
 slices it counts as zero; it is carried through the operations behind the loop by itself, and added to what the loop
@@ -14,17 +16,13 @@ makes. Its gradient is JAX's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import jax
-from jax import lax
 from jax import numpy as jnp
 
 from remat_plan import _compat
-from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.slice_equation import Slice
 from remat_plan.graph.slicer import Slicer
 
 _LINEAR = frozenset(
@@ -33,39 +31,64 @@ _LINEAR = frozenset(
 _ADDITIONS = frozenset({"add", "sub", "add_any"})
 
 
-def summed(slicer: Slicer, reads: Sequence[int], leaves: Sequence[int]) -> Callable[..., list[Any]] | None:
+def summed(
+    slicer: Slicer, reads: Sequence[int], leaves: Sequence[int], given: Collection[int]
+) -> Callable[..., list[Any]] | None:
     """The segment as a function of what it reads, see the module docstring.
 
-    What else a linear end reads (how many labels count, say) is made before the loop.
+    ``given``: what of the values that leave it is given a cotangent. What else a linear end reads (how many labels
+    count, say) is made before the loop.
     """
-    apart, tail = slicer.apart, _find_tail(slicer, leaves[0]) if len(leaves) == 1 else None
-    if apart.stacked or (tail is None and len(apart.sums) != 1):
+    apart, graph = slicer.apart, slicer.graph
+    asked = {v for v in _asked(graph, apart.after, given) if v in apart.sums or v in dict(apart.stacked)}
+    tail = _find_tail(slicer, *given) if len(given) == 1 else None
+    if not asked.issubset(apart.sums) or (tail is None and len(asked) != 1):
         return None
-    total, after = (apart.sums[0], apart.after) if tail is None else (leaves[0], ())
-    aval = slicer.graph.values[total].aval
+    (total,) = asked if tail is None else given
+    aval = graph.values[total].aval
     if aval.shape or not jnp.issubdtype(aval.dtype, jnp.floating):
         return None
     loss = _Loss(slicer, total, tail or ())
-    behind = [v for i in loss.tail for v in slicer.graph.ops[i].reads if v not in loss.moving]
-    around = [v for i in apart.before for v in slicer.graph.ops[i].outputs]
-    before = _makers(slicer.graph, [*behind, *around], reads)
+    behind = [v for i in loss.tail for v in graph.ops[i].reads if v not in loss.moving]
+    around = [v for i in apart.before for v in graph.ops[i].outputs]
+    before = _makers(graph, [*behind, *around], reads)
+    loop = [*apart.sums, *(v for v, _ in apart.stacked)]
+    after = apart.after if tail is None else _makers(graph, [v for v in leaves if v != total], [*reads, *loop, total])
+    left = {*leaves, *(v for i in after for v in graph.ops[i].reads)}
+    sums = [total, *(v for v in apart.sums if v in left and v != total)]
 
     def run(*args: Any) -> list[Any]:
         env = dict(zip(reads, args, strict=True))
         slicer.run_whole(before, env)
-        made, beside = loss(env), loss.terms_beside(env)
-        env[total] = made if beside is None else made + beside
+        slicer.loop(env, sums, lambda made: loss.part(made, env), wide=False)
+        beside = loss.terms_beside(env)
+        env[total] = env[total] if beside is None else env[total] + beside
         slicer.run_whole(after, env)
         return [env[v] for v in leaves]
 
     return run
 
 
+def _asked(graph: Graph, ops: Sequence[int], given: Collection[int]) -> set[int]:
+    """The values that are given a cotangent by operations, or are ``given`` one."""
+    asked = set(given)
+    for op in [graph.ops[i] for i in ops]:
+        pairs = zip(op.operands, graph.needs[op.kind].reached, strict=True)
+        asked.update([v for v, reached in pairs if reached])
+    return asked
+
+
 def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
-    """The operations behind the loop that depend on the value that is split; None unless they are linear in it."""
+    """The operations behind the loop that make the loss of the value that is split; None unless they are linear in
+    it."""
     graph, found = slicer.graph, []
     moving = _depending(slicer).intersection(slicer.apart.sums)
-    for index in slicer.apart.after:
+    made_of, path = {loss}, set[int]()
+    for index in reversed(slicer.apart.after):
+        if not made_of.isdisjoint(graph.ops[index].outputs):
+            path.add(index)
+            made_of.update(graph.ops[index].reads)
+    for index in [i for i in slicer.apart.after if i in path]:
         op = graph.ops[index]
         moves = [v in moving for v in op.operands]
         if any(moves):
@@ -111,35 +134,16 @@ def _is_linear(op: Op, moving: Sequence[bool]) -> bool:
 
 
 class _Loss:
-    """The scalar that slices add up: of the values before the loop, which are ``read`` whole or by rows.
+    """The scalar that slices add up, and the operations behind the loop that it is made by.
 
     Attributes:
         moving: the values behind the loop that depend on the slices.
-        whole: values that each slice reads whole: in the loop, then behind it.
     """
 
     def __init__(self, slicer: Slicer, loss: int, tail: Sequence[int]):
         self.slicer, self.loss, self.tail = slicer, loss, tail
-        self.aval = slicer.graph.values[loss].aval
         ops = [slicer.graph.ops[i] for i in tail]
         self.moving = _depending(slicer).intersection(slicer.apart.sums).union(*[op.outputs for op in ops])
-        factors = [v for op in ops if op.primitive not in _ADDITIONS for v in op.reads if v not in self.moving]
-        self.factors = tuple(dict.fromkeys(factors))
-        self.whole = *slicer.apart.whole, *self.factors
-
-    def __call__(self, env: dict[int, Any]) -> Any:
-        """The part of the loss that is a sum over slices."""
-        slicer = self.slicer
-        whole, rows = [env[v] for v in self.whole], [env[v] for v, _ in slicer.apart.rows]
-
-        def step(total: Any, xs: tuple[Any, list[Any]]) -> tuple[Any, None]:
-            return total + self.part(slicer.slice(xs[0]), whole, xs[1]), None
-
-        with jax.named_scope(SLICES):
-            total, _ = lax.scan(step, _compat.zeros(_compat.wide(self.aval)), slicer.stacked_rows(rows))
-        if slicer.rest:
-            total += self.part(slicer.last, whole, slicer.last_rows(rows))
-        return total.astype(self.aval.dtype)
 
     def terms_beside(self, env: dict[int, Any]) -> Any | None:
         """The part of the loss that no slice has a part of; None where there is none.
@@ -164,16 +168,15 @@ class _Loss:
     def read(self, env: dict[int, Any], v: int) -> Any:
         return self.slicer.graph.literals[-1 - v] if v < 0 else env[v]
 
-    def part(self, piece: Slice, whole: Sequence[Any], rows: Sequence[Any]) -> Any:
-        """The part of one slice, as if nothing else were added behind the loop."""
-        graph, m = self.slicer.graph, len(self.slicer.apart.whole)
-        made = self.slicer.piece(piece, whole[:m], rows) | dict(zip(self.factors, whole[m:], strict=True))
+    def part(self, made: dict[int, Any], env: dict[int, Any]) -> dict[int, Any]:
+        """The part of one slice, of what it made, as if nothing else were added behind the loop."""
+        made, graph = dict(made), self.slicer.graph
         for index in self.tail:
             op = graph.ops[index]
             skips = [op.primitive in _ADDITIONS and v not in self.moving for v in op.operands]
             values = [
-                _compat.zeros(a.aval) if skip else self.read(made, v)
+                _compat.zeros(a.aval) if skip else self.read(made if v in self.moving else env, v)
                 for v, a, skip in zip(op.operands, op.eqn.invars, skips, strict=True)
             ]
             made.update(zip(op.outputs, _compat.bind(op.eqn, values), strict=True))
-        return made[self.loss].astype(_compat.wide(self.aval).dtype)
+        return {self.loss: made[self.loss]}

@@ -23,6 +23,9 @@ from remat_plan.graph.needs import SLICES
 from remat_plan.graph.records import Graph
 from remat_plan.graph.slice_equation import Slice, cut, run_slice
 
+Made = Callable[[dict[int, Any]], dict[int, Any]]
+"""What is made of values, by their numbers."""
+
 
 class Slicer:
     """Runs the equations of a segment, those that are apart in slices."""
@@ -48,27 +51,38 @@ class Slicer:
         """Run operations on whole values."""
         run_equations([self.graph.ops[index] for index in ops], self.graph.literals, env)
 
-    def loop(self, env: dict[int, Any]) -> None:
-        """Run the slices; add what they make to the values."""
+    def loop(
+        self, env: dict[int, Any], sums: Sequence[int] | None = None, behind: Made = lambda made: {}, wide: bool = True
+    ) -> None:
+        """Run the slices; add what they make to the values.
+
+        ``sums``: those to add up, by default all; ``behind``: what is made of each slice beside its own values, and may
+        be a sum; ``wide``: whether gradients of what every slice reads are to be added up by JAX.
+        """
         apart, values = self.apart, self.graph.values
-        whole = [self.widened(v, env[v]) for v in apart.whole]
+        sums = apart.sums if sums is None else sums
+        whole = [self.widened(v, env[v]) if wide else env[v] for v in apart.whole]
         rows = [env[v] for v, _ in apart.rows]
 
-        def step(sums: list[Any], xs: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
-            made = self.piece(self.slice(xs[0]), whole, xs[1])
-            return self.added(sums, made), [made[v] for v, _ in apart.stacked]
+        def run(piece: Slice, rows: Sequence[Any]) -> dict[int, Any]:
+            made = self.piece(piece, whole, rows)
+            return made | behind(made)
 
-        zeros = [_compat.zeros(_compat.wide(values[v].aval)) for v in apart.sums]
+        def step(totals: list[Any], xs: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
+            made = run(self.slice(xs[0]), xs[1])
+            return self.added(sums, totals, made), [made[v] for v, _ in apart.stacked]
+
+        zeros = [_compat.zeros(_compat.wide(values[v].aval)) for v in sums]
         xs = self.stacked_rows(rows)
         with jax.named_scope(SLICES):
-            sums, stacked = lax.scan(step, zeros, xs)
+            totals, stacked = lax.scan(step, zeros, xs)
         results = [_unrows(y, d) for y, (_, d) in zip(stacked, apart.stacked, strict=True)]
         if self.rest:
-            made = self.piece(self.last, whole, self.last_rows(rows))
-            sums = self.added(sums, made)
+            made = run(self.last, self.last_rows(rows))
+            totals = self.added(sums, totals, made)
             joined = zip(results, apart.stacked, strict=True)
             results = [jnp.concatenate([y, made[v]], axis=d) for y, (v, d) in joined]
-        env.update((v, s.astype(values[v].aval.dtype)) for v, s in zip(apart.sums, sums, strict=True))
+        env.update((v, s.astype(values[v].aval.dtype)) for v, s in zip(sums, totals, strict=True))
         env.update((v, y) for (v, _), y in zip(apart.stacked, results, strict=True))
 
     def slice(self, number: Any) -> Slice:
@@ -96,9 +110,9 @@ class Slicer:
         """A value that every slice reads, in the type that its gradient is added up in."""
         return x.astype(_compat.wide(self.graph.values[v].aval).dtype) if self.graph.moving[v] else x
 
-    def added(self, sums: Sequence[Any], made: dict[int, Any]) -> list[Any]:
-        """The sums with a slice's parts of them."""
-        return [s + made[v].astype(s.dtype) for v, s in zip(self.apart.sums, sums, strict=True)]
+    def added(self, sums: Sequence[int], totals: Sequence[Any], made: dict[int, Any]) -> list[Any]:
+        """The totals of sums with a slice's parts of them."""
+        return [total + made[v].astype(total.dtype) for v, total in zip(sums, totals, strict=True)]
 
     def piece(self, piece: Slice, whole: Sequence[Any], rows: Sequence[Any]) -> dict[int, Any]:
         """Run one slice; return what it makes."""

@@ -74,17 +74,17 @@ def region_of(borders: Borders, segment: Segment) -> tuple[Graph, Schedule]:
 
 def _make(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     graph = borders.graph
-    reads, leaves, _ = borders.interface(segment)
+    (reads, leaves, _), given = borders.interface(segment), borders.given(segment)
     apart = find_apart(borders, segment, way.value, way.dimension)
     if apart is None or not 2 <= way.slices <= apart.units or _sums_in_each_slice(graph, apart):
         return None
     slicer = Slicer(graph, apart, way.value, way.slices)
-    run = summed(slicer, reads, leaves) or slicer.run(reads, leaves)
+    run = summed(slicer, reads, leaves, given) or slicer.run(reads, leaves)
 
     def make() -> Graph:
         closed = jax.make_jaxpr(run)(*[_compat.struct(graph.values[v].aval) for v in reads])
         moving = tuple([graph.moving[v] for v in reads])
-        return build(closed, moving, graph.keep_remat, wanted=[graph.active[v] for v in leaves])
+        return build(closed, moving, graph.keep_remat, wanted=[v in given for v in leaves])
 
     made = make() if graph.in_place is None else graph.in_place(make)
     region = replace(made, is_region=True, in_place=graph.in_place)
@@ -112,7 +112,7 @@ def _sums_in_each_slice(graph: Graph, apart: Apart) -> bool:
 def _key(borders: Borders, segment: Segment, way: Split) -> Any:
     """Equal for segments that are the same function, split in the same way."""
     graph = borders.graph
-    reads, leaves, _ = borders.interface(segment)
+    (reads, leaves, _), given = borders.interface(segment), borders.given(segment)
     number = {v: i for i, v in enumerate(reads)}
     rows = []
     for index in operations_of(borders, segment):
@@ -120,7 +120,7 @@ def _key(borders: Borders, segment: Segment, way: Split) -> Any:
         rows.append((op.kind, _name(graph, op), tuple([number.get(v, -1) for v in op.operands])))
         number.update((v, len(number) + i) for i, v in enumerate(op.outputs))
     moving = tuple([graph.moving[v] for v in reads])
-    wanted = tuple([(number[v], graph.active[v]) for v in leaves])
+    wanted = tuple([(number[v], v in given) for v in leaves])
     return tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
 
 

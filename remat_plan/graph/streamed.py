@@ -78,7 +78,7 @@ class Streamed:
             now = {**env, **{h: x for h, x in zip(homes, filled, strict=True) if h is not None}}
             rows = [self._moved(cut(now[v], d, piece), v, jax.memory.Space.Device) for v, d in apart.rows]
             made = slicer.piece(piece, whole, rows)
-            return slicer.added(sums, made), [
+            return slicer.added(apart.sums, sums, made), [
                 lax.dynamic_update_slice_in_dim(
                     x, self._moved(made[v], h, jax.memory.Space.Host), piece.first(x.shape[d]), d
                 )

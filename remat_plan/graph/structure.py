@@ -24,24 +24,27 @@ from remat_plan.graph.schedule import Choice, Schedule
 class Trips:
     """A loop: a region run ``count`` times, each time on what the last step carried.
 
-    ``carried``: per carry, the value of the body that comes in, and the one that the next step is given.
+    ``carried``: per carry, the value of the body that comes in, and the one that the next step is given. ``wanted``:
+    per result, whether steps are given a cotangent of it.
     """
 
     count: int
     carry_bytes: int
     body: Graph
     carried: tuple[tuple[int, int], ...]
+    wanted: tuple[bool, ...]
 
 
 def adds_up(trips: Trips) -> bool:
-    """Whether all that a loop makes is a sum of scalars, one of each step, so that their gradients are one sum too.
+    """Whether all that a loop is differentiated for is a sum of scalars, one of each step, so that their gradients are
+    one sum too.
 
     Not one whose steps have effects, or add up gradients over devices.
     """
-    body = trips.body
-    if len(trips.carried) != 1 or len(body.outputs) != 1 or any(op.effectful for op in body.ops):
+    body, place = trips.body, trips.wanted.index(True) if any(trips.wanted) else len(trips.carried)
+    if sum(trips.wanted) != 1 or place >= len(trips.carried) or any(op.effectful for op in body.ops):
         return False
-    ((total, following),) = trips.carried
+    total, following = trips.carried[place]
     aval = body.values[total].aval
     axes = {_compat.varying_axes(body.values[v].aval) for v in body.differentiated_inputs}
     return aval.shape == () and _compat.is_real(aval) and len(axes) == 1 and _adds_to(body, total, following)

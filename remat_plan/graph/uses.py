@@ -71,6 +71,16 @@ def all_residuals(graph: Graph) -> frozenset[int]:
     return frozenset(v for op in graph.ops for v in residuals(graph, op))
 
 
+def asking_ops(graph: Graph) -> dict[int, list[int]]:
+    """Return per value the operations that may give it a cotangent; ``len(graph.ops)`` where an output is given one."""
+    asking: dict[int, list[int]] = {v: [len(graph.ops)] for v in graph.wanted}
+    for op in graph.ops:
+        for v, reached in zip(op.operands, graph.needs[op.kind].reached, strict=True):
+            if reached:
+                asking.setdefault(v, []).append(op.index)
+    return asking
+
+
 Interface = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Values that a segment reads, that it makes and that are used later, that pass through it."""
 
@@ -81,6 +91,7 @@ class Borders:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.free, self.told, self.last = free_ops(graph), told_ops(graph), last_uses(graph)
+        self.asking = asking_ops(graph)
         self._known: dict[tuple[int, int], Interface] = {}
 
     def interface(self, segment: Segment, waits: Sequence[int] = ()) -> Interface:
@@ -93,6 +104,11 @@ class Borders:
         if not waits:
             return reads, leaves, through
         return tuple(dict.fromkeys((*reads, *waits))), leaves, tuple(dict.fromkeys((*through, *waits)))
+
+    def given(self, segment: Segment) -> frozenset[int]:
+        """Return the values that leave a segment and are given a cotangent from outside."""
+        end, (_, leaves, _) = segment.end, self.interface(segment)
+        return frozenset([v for v in leaves if any(i >= end for i in self.asking.get(v, ()))])
 
     def _find(self, start: int, end: int) -> Interface:
         graph, last = self.graph, self.last

@@ -78,7 +78,8 @@ def _make_loop(graph: Graph, op: Op) -> Loop:
             carried = tuple((value, body.outputs[i]) for i, _, value in carries)
             size = sum(body.values[value].size_bytes for value, _ in carried)
             body = replace(body, carried=tuple([value for value, _ in carried]))
-            return Loop(params["length"], size, body, carried, n_consts, params["reverse"], params["unroll"])
+            how = n_consts, params["reverse"], params["unroll"]
+            return Loop(params["length"], size, body, carried, tuple(wanted), *how)
         for place in pushed:
             moving[place] = True
         for i in pulled:

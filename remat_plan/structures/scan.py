@@ -133,8 +133,9 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
     consts, rows = args[:n_consts], list(args[loop.first_row :])
     carry = [jax.numpy.asarray(x) for x in args[n_consts : loop.first_row]]
     if choice.gradient_first:
-        step = lambda consts, total, row: steps[0]((*consts, total, *row))[0]  # noqa: E731
-        return [summed_scan(step, consts, carry[0], rows, loop.count, loop.reverse, loop.unroll)]
+        step = lambda consts, carry, row: steps[0]((*consts, *carry, *row))  # noqa: E731
+        place = loop.wanted.index(True)
+        return summed_scan(step, place, consts, carry, rows, loop.count, loop.reverse, loop.unroll)
     if choice.slots:
         given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
         carry, stacked = scan_by(_body(steps[0], consts, n_carry), carry, rows, loop.count, **given)

@@ -12,7 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Numbers, Pull, Signature, Stack, Unit
 from remat_plan.cost.program import Lowering
-from remat_plan.cost.summed import SummedUnit
+from remat_plan.cost.summed import Places, SummedUnit
 from remat_plan.cost.units import LoopStep, LoopUnit, SegmentUnit, SlottedUnit
 from remat_plan.cost.whole_step import RegionUnit
 from remat_plan.graph.records import Op
@@ -56,7 +56,8 @@ class ScanUnits:
         if choice.gradient_first:
             step = self.unit(choice.parts[0], choice)
             shared = self.inside.facts, self.rules.hardware
-            return SummedUnit(step, self.loop.n_consts, self.loop.count, self.op.eqn, *shared)
+            places = Places(self.loop.n_consts, self.loop.n_carry, self.loop.wanted.index(True))
+            return SummedUnit(step, places, self.loop.count, self.op.eqn, *shared)
         loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 

@@ -104,10 +104,22 @@ def test_a_head_is_offered_in_slices_of_its_tokens(fn):
         assert segment.choices, "nothing is kept of a slice"
 
 
-def test_auxiliary_results_forbid_the_gradient_in_the_forward_pass_only():
-    program = traced(with_accuracy, PARAMS, X, LABELS, has_aux=True)
-    assert {way.gradient_first for way in ways_of(program)} == {False}
-    check_same(program, [(whole_run(program).segment(ways_of(program)[0]),)], 1e-4, 1e-5)
+def with_metrics(p, x, labels):
+    """What training steps hand on: what is said of tokens, the loss, what is made of it and of the sums it is made of."""
+    logits = jnp.sin(x @ p["first"]) @ p["w"]
+    rows = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    total, weights = jnp.sum(rows * (labels > 9)), jnp.sum(labels > 9)
+    loss = total / weights + 1e-2 * jnp.mean(jnp.square(rows)) + 1e-3 * jnp.sum(jnp.square(p["w"]))
+    metrics = {"loss": loss, "total": total, "words": weights}
+    return loss, (rows, jnp.argmax(logits, -1), metrics | {"sure": jnp.tanh(jnp.exp(-loss))})
+
+
+@pytest.mark.parametrize("fn", few([with_accuracy, with_metrics], [with_metrics]))
+def test_auxiliary_results_are_made_beside_the_gradient(fn):
+    program = traced(fn, PARAMS, X, LABELS, has_aux=True)
+    ways = ways_of(program)
+    assert {way.gradient_first for way in ways} == {True}
+    check_same(program, [(whole_run(program).segment(way),) for way in ways[:2]], 1e-4, 1e-5)
 
 
 def test_what_is_not_apart_or_has_effects_is_offered_nothing():
@@ -143,7 +155,13 @@ def test_a_head_is_split_though_cuts_stand_inside_it(fn):
     assert any(isinstance(o.way, Split) for o in options)
 
 
-@pytest.mark.parametrize("fn", few([with_accuracy, mean, masked, capped], [with_accuracy, mean]))
+def with_rows(p, x, labels):
+    """A sum for each row of tokens, so that slices of rows run again."""
+    logits = jnp.sin(x @ p["first"]) @ p["w"]
+    return jnp.mean(jnp.square(jnp.sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels), -1)))
+
+
+@pytest.mark.parametrize("fn", few([with_accuracy, with_rows, mean, masked, capped], [with_accuracy, with_rows, mean]))
 def test_what_is_predicted_is_compiled(fn):
     """Of slices that run again, and with the gradient in the forward pass."""
     program = traced(fn, PARAMS, X, LABELS, has_aux=fn is with_accuracy)

@@ -72,6 +72,23 @@ def test_it_is_chosen_of_a_loss_that_is_the_root_of_a_sum():
     check(rp.plan(loss, WEIGHTS, X, budget="45%"), loss, WEIGHTS)
 
 
+def test_it_is_chosen_of_a_loss_beside_what_training_steps_hand_on():
+    """Logits of all the batch, and how often they are right."""
+
+    def loss(ws, x):
+        for w in ws:
+            x = jnp.tanh(jnp.sin(x) @ w)
+        logits = x[:, :10]
+        return jnp.mean(jnp.square(x)), {"logits": logits, "right": jnp.mean(jnp.argmax(logits, -1) == 3)}
+
+    plan = rp.plan(loss, WEIGHTS, X, budget="45%", has_aux=True)
+    (way,) = ways_in(plan)
+    assert way.gradient_first
+    assert plan.compiled_peak_bytes <= plan.budget_bytes
+    ours, plain = (jax.jit(jax.value_and_grad(fn, has_aux=True)) for fn in (plan.apply(loss), loss))
+    assert_trees_close(ours(WEIGHTS, X), plain(WEIGHTS, X))
+
+
 def test_it_is_chosen_where_nothing_else_fits():
     ws = jnp.stack(WEIGHTS)
     check(rp.plan(scanned, ws, X, budget="35%"), scanned, ws)

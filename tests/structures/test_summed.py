@@ -1,5 +1,7 @@
 """Loops that add up a scalar: which do, the ways to run them, and what the evaluator says of these."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -77,6 +79,31 @@ def test_which_loops_add_up_a_scalar(name):
     assert adds_up(loop) == (name in SUMS or name == "two")
     choices = [c for c in Scan().choices(Rules(graph, CPU), op, RegionPlanner()) if c.gradient_first]
     assert bool(choices) == adds_up(loop)
+
+
+def test_what_else_a_loop_makes_may_be_anything_that_is_not_differentiated():
+    """How many parts were good, and what each came to, as training loops report; not what the loss depends on."""
+
+    def loss(ws, xs, told):
+        def step(carry, x):
+            total, good, last = carry
+            part = batch_loss(ws, x + 1e-3 * last)
+            return (total + part, good + (part < 0.5), told(part)), (part, x[0])
+
+        carry, rows = lax.scan(step, (jnp.float32(0), jnp.int32(0), jnp.float32(0)), xs)
+        return carry[0] / STEPS, (carry[1:], rows)
+
+    for told, expected in ((lambda part: jnp.float32(0), True), (lambda part: part, False)):
+        fn = partial(loss, told=told)
+        graph = traced(fn, WS, XS, has_aux=True).graph
+        (op,) = [op for op in graph.ops if op.primitive == "scan"]
+        assert adds_up(structure_of(op).loop(graph, op)) == expected
+        plan = rp.plan(fn, VALUES, DATA, budget="60%", has_aux=True)
+        choices = [choice for segment in plan.schedule for _, choice in segment.choices]
+        assert any(choice.gradient_first for choice in choices) == expected
+        assert plan.compiled_peak_bytes <= plan.budget_bytes
+        ours, plain = (jax.jit(jax.value_and_grad(f, has_aux=True)) for f in (plan.apply(fn), fn))
+        assert_trees_close(ours(VALUES, DATA), plain(VALUES, DATA))
 
 
 @pytest.mark.parametrize("alike", [True, False])
