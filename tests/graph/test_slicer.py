@@ -150,7 +150,7 @@ def test_in_64_bits(head):
         same(got, want, 1e-12, 1e-13)
 
 
-@pytest.mark.parametrize("sums", few([1, 2], [1]))
+@pytest.mark.parametrize("sums", [1, 2])
 def test_sums_of_16_bits_are_made_in_32(sums):
     """Many slices lose nothing of the gradient of the weights, also where they run again."""
 

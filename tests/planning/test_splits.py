@@ -17,6 +17,7 @@ from remat_plan.planning.cuts import cut_everywhere, whole_region
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.options import SegmentOption, _Profiler
 from remat_plan.planning.planner import Planner
+from remat_plan.planning.profile import plain_run
 from remat_plan.planning.runs import find_runs
 from remat_plan.planning.splits import SLICES, SlicedProgram, large_runs, narrowest, split_ways
 from remat_plan.results import stored  # noqa: F401 (says how ways are stored)
@@ -184,6 +185,13 @@ def test_a_split_costs_its_products_once_more_or_not_at_all():
     (again, _), (first, plain) = flops(twofold), flops(mean)
     assert first == pytest.approx(plain, rel=0.1)
     assert again > first + TOKENS * WIDTH * WORDS
+
+
+def test_gradients_of_a_loss_in_slices_are_the_callers():
+    """Its cotangent is one, so that what slices add up is handed on as it is: nothing else waits for it."""
+    program = traced(mean, PARAMS, X, LABELS)
+    for way in ways_of(program):
+        assert plain_run(Rules(program.graph, CPU), whole_run(program), way).kept_bytes < 100
 
 
 def test_ways_are_stored_as_they_were():

@@ -61,6 +61,7 @@ NONE = {
     "two": scanned(
         lambda c, x, ws: ((c[0] + batch_loss(ws, x), c[1] + 1.0), None), (0.0, 0.0), lambda made: made[0][0]
     ),
+    "stacked": scanned(lambda c, x, ws: (c + 1.0, batch_loss(ws, x)), pick=lambda made: made[1]),
     "read": scanned(lambda total, x, ws: (total + batch_loss(ws, x * total), None)),
     "scaled": scanned(lambda total, x, ws: (0.9 * total + batch_loss(ws, x), None)),
     "twice": scanned(lambda total, x, ws: (total + total + batch_loss(ws, x), None)),
