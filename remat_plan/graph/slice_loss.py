@@ -60,7 +60,7 @@ def summed(
     def run(*args: Any) -> list[Any]:
         env = dict(zip(reads, args, strict=True))
         slicer.run_whole(before, env)
-        slicer.loop(env, sums, lambda made: loss.part(made, env), wide=False)
+        slicer.loop(env, sums, lambda made: loss.part(made, env))
         beside = loss.terms_beside(env)
         env[total] = env[total] if beside is None else env[total] + beside
         slicer.run_whole(after, env)
@@ -83,12 +83,8 @@ def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
     it."""
     graph, found = slicer.graph, []
     moving = _depending(slicer).intersection(slicer.apart.sums)
-    made_of, path = {loss}, set[int]()
-    for index in reversed(slicer.apart.after):
-        if not made_of.isdisjoint(graph.ops[index].outputs):
-            path.add(index)
-            made_of.update(graph.ops[index].reads)
-    for index in [i for i in slicer.apart.after if i in path]:
+    path = _makers(graph, [loss], slicer.apart.sums)
+    for index in sorted({*path}.intersection(slicer.apart.after)):
         op = graph.ops[index]
         moves = [v in moving for v in op.operands]
         if any(moves):
@@ -109,12 +105,12 @@ def _depending(slicer: Slicer) -> set[int]:
 
 
 def _makers(graph: Graph, values: Sequence[int], reads: Sequence[int]) -> list[int]:
-    """The operations that make values of what the segment reads, in order."""
+    """The operations that make values of some that are there, in order."""
     stack, given, found = list(values), set(reads), set[int]()
     while stack:
         v = stack.pop()
         index = graph.values[v].producer
-        if v not in given and index not in found:
+        if index >= 0 and v not in given and index not in found:
             found.add(index)
             stack += graph.ops[index].reads
     return sorted(found)

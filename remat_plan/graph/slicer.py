@@ -51,22 +51,20 @@ class Slicer:
         """Run operations on whole values."""
         run_equations([self.graph.ops[index] for index in ops], self.graph.literals, env)
 
-    def loop(
-        self, env: dict[int, Any], sums: Sequence[int] | None = None, behind: Made = lambda made: {}, wide: bool = True
-    ) -> None:
+    def loop(self, env: dict[int, Any], sums: Sequence[int] | None = None, behind: Made | None = None) -> None:
         """Run the slices; add what they make to the values.
 
-        ``sums``: those to add up, by default all; ``behind``: what is made of each slice beside its own values, and may
-        be a sum; ``wide``: whether gradients of what every slice reads are to be added up by JAX.
+        ``sums``: those to add up, by default all; ``behind``: of a loss, what is made of each slice beside its own
+        values. Its gradients are added up with it; others are by JAX, in the type of what every slice reads.
         """
         apart, values = self.apart, self.graph.values
         sums = apart.sums if sums is None else sums
-        whole = [self.widened(v, env[v]) if wide else env[v] for v in apart.whole]
+        whole = [env[v] if behind else self.widened(v, env[v]) for v in apart.whole]
         rows = [env[v] for v, _ in apart.rows]
 
         def run(piece: Slice, rows: Sequence[Any]) -> dict[int, Any]:
             made = self.piece(piece, whole, rows)
-            return made | behind(made)
+            return made | behind(made) if behind else made
 
         def step(totals: list[Any], xs: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
             made = run(self.slice(xs[0]), xs[1])

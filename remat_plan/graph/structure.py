@@ -34,6 +34,11 @@ class Trips:
     carried: tuple[tuple[int, int], ...]
     wanted: tuple[bool, ...]
 
+    @property
+    def total(self) -> int:
+        """Which result is the only one that steps are given a cotangent of; below zero where there is none, or more."""
+        return self.wanted.index(True) if sum(self.wanted) == 1 else -1
+
 
 def adds_up(trips: Trips) -> bool:
     """Whether all that a loop is differentiated for is a sum of scalars, one of each step, so that their gradients are
@@ -41,10 +46,10 @@ def adds_up(trips: Trips) -> bool:
 
     Not one whose steps have effects, or add up gradients over devices.
     """
-    body, place = trips.body, trips.wanted.index(True) if any(trips.wanted) else len(trips.carried)
-    if sum(trips.wanted) != 1 or place >= len(trips.carried) or any(op.effectful for op in body.ops):
+    body = trips.body
+    if not 0 <= trips.total < len(trips.carried) or any(op.effectful for op in body.ops):
         return False
-    total, following = trips.carried[place]
+    total, following = trips.carried[trips.total]
     aval = body.values[total].aval
     axes = {_compat.varying_axes(body.values[v].aval) for v in body.differentiated_inputs}
     return aval.shape == () and _compat.is_real(aval) and len(axes) == 1 and _adds_to(body, total, following)

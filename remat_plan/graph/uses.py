@@ -71,14 +71,13 @@ def all_residuals(graph: Graph) -> frozenset[int]:
     return frozenset(v for op in graph.ops for v in residuals(graph, op))
 
 
-def asking_ops(graph: Graph) -> dict[int, list[int]]:
-    """Return per value the operations that may give it a cotangent; ``len(graph.ops)`` where an output is given one."""
-    asking: dict[int, list[int]] = {v: [len(graph.ops)] for v in graph.wanted}
+def last_cotangents(graph: Graph) -> dict[int, int]:
+    """Return per value the last operation that gives it a cotangent; ``len(graph.ops)`` for outputs that have one."""
+    last: dict[int, int] = {}
     for op in graph.ops:
-        for v, reached in zip(op.operands, graph.needs[op.kind].reached, strict=True):
-            if reached:
-                asking.setdefault(v, []).append(op.index)
-    return asking
+        pairs = zip(op.operands, graph.needs[op.kind].reached, strict=True)
+        last.update((v, op.index) for v, reached in pairs if reached)
+    return last | dict.fromkeys(graph.wanted, len(graph.ops))
 
 
 Interface = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -91,7 +90,7 @@ class Borders:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.free, self.told, self.last = free_ops(graph), told_ops(graph), last_uses(graph)
-        self.asking = asking_ops(graph)
+        self.last_cotangents = last_cotangents(graph)
         self._known: dict[tuple[int, int], Interface] = {}
 
     def interface(self, segment: Segment, waits: Sequence[int] = ()) -> Interface:
@@ -107,8 +106,8 @@ class Borders:
 
     def given(self, segment: Segment) -> frozenset[int]:
         """Return the values that leave a segment and are given a cotangent from outside."""
-        end, (_, leaves, _) = segment.end, self.interface(segment)
-        return frozenset([v for v in leaves if any(i >= end for i in self.asking.get(v, ()))])
+        _, leaves, _ = self.interface(segment)
+        return frozenset([v for v in leaves if self.last_cotangents.get(v, -1) >= segment.end])
 
     def _find(self, start: int, end: int) -> Interface:
         graph, last = self.graph, self.last

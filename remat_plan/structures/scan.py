@@ -134,8 +134,7 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
     carry = [jax.numpy.asarray(x) for x in args[n_consts : loop.first_row]]
     if choice.gradient_first:
         step = lambda consts, carry, row: steps[0]((*consts, *carry, *row))  # noqa: E731
-        place = loop.wanted.index(True)
-        return summed_scan(step, place, consts, carry, rows, loop.count, loop.reverse, loop.unroll)
+        return summed_scan(step, loop.total, consts, carry, rows, loop.count, loop.reverse, loop.unroll)
     if choice.slots:
         given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
         carry, stacked = scan_by(_body(steps[0], consts, n_carry), carry, rows, loop.count, **given)

@@ -56,7 +56,7 @@ class ScanUnits:
         if choice.gradient_first:
             step = self.unit(choice.parts[0], choice)
             shared = self.inside.facts, self.rules.hardware
-            places = Places(self.loop.n_consts, self.loop.n_carry, self.loop.wanted.index(True))
+            places = Places(self.loop.n_consts, self.loop.n_carry, self.loop.total)
             return SummedUnit(step, places, self.loop.count, self.op.eqn, *shared)
         loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)

@@ -47,10 +47,8 @@ def padded_sums(state: Emitter, facts: Facts, reads: list[int], library: int) ->
     unit = parts * _ALIGNED_BYTES // facts.eqn.invars[0].aval.dtype.itemsize
     if parts == 1 or len(reads) != 2 or depth % unit == 0:
         return reads, library
-    key, grown = (
-        state.facts.number(("padded", unit, *facts.eqn.params["dimension_numbers"][0])),
-        -(-depth // unit) * unit,
-    )
+    grown = -(-depth // unit) * unit
+    key = state.facts.number(("padded", unit, *facts.eqn.params["dimension_numbers"][0]))
     return [state.move(facts.eqn, "pad", (read,), key, state.sizes[read] * grown // depth) for read in reads], 0
 
 
