@@ -8,8 +8,9 @@ import pytest
 from benchmarks import structures
 from benchmarks.__main__ import main
 from benchmarks.authors import AUTHORS, SIZES
-from benchmarks.authors_remat import Row, Step
+from benchmarks.authors_remat import Row, Step, facts, interval
 from benchmarks.common import Options, Report
+from remat_plan.clock.turns import Ratio
 from remat_plan.cost.rules import jaxpr_flops
 
 # The evaluator may say that it has to assume a cost (of grouped products, of residuals of a branch not taken).
@@ -42,6 +43,15 @@ def test_a_row_is_behind_for_bytes_and_for_flops_and_for_no_plan():
     assert verdict(theirs, Step(900, 100.2, 0.5)) == "0.20 % more FLOPs"
     assert verdict(theirs, Step(1010, 90.0, 0.5)) == "1.00 % more bytes"
     assert verdict(theirs, None, 1250) == "needs 25.00 % more bytes"
+
+
+def test_steps_with_more_flops_are_timed_and_those_that_take_longer_named():
+    def row(policy, *measured):
+        return Row("m", "tiny", policy, "plain", Step(9, 100.0, 1.0), Step(9, 102.0, 1.0), None, 0, Ratio(*measured))
+
+    assert interval(Ratio(0.95, 0.9375, 1.0)) == "-5.0 (-6.2 to +0.0)"
+    rows = [row("faster", 0.95, 0.93, 0.99), row("slower", 1.05, 1.01, 1.2), row("unsure", 1.05, 0.99, 1.2)]
+    assert "measured to take more time: m slower from plain" in facts(rows)
 
 
 QUICK = [pytest.param(name, marks=pytest.mark.slow if name == "unet" else ()) for name in AUTHORS]
