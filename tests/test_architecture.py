@@ -56,7 +56,6 @@ ASK_NO_NAMES = ("api", "planning", "plans", "rewrite", "report", "results", "sea
 NAMES_ALLOWED = {
     ("planning/limits.py", "name"): "the tag of checkpoint_name, which is that primitive",
     ("planning/names.py", "name"): "the tag of checkpoint_name, which is that primitive",
-    ("planning/profile.py", "iota"): "a step of a lowered program: numbers counted from nothing",
     ("planning/saving.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",
     ("planning/strategies/uniform.py", "dot_general"): "jax.checkpoint_policies asks for that primitive by name",
     ("planning/strategies/values.py", "log"): "a strategy, which happens to have the name of a primitive",
@@ -74,7 +73,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 35_942, 22_007, 213
+LINES, CODE_LINES, CONSTANTS = 35_875, 21_965, 211
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -27,7 +27,7 @@ from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Schedule
 from remat_plan.graph.ways import Keep, Plain, Way
 from remat_plan.planning.certificate import least_overhead
-from remat_plan.planning.chains import make_problems
+from remat_plan.planning.chains import make_problem
 from remat_plan.planning.constraints import NO_CONSTRAINTS
 from remat_plan.planning.cuts import find_cuts
 from remat_plan.planning.options import Options
@@ -113,7 +113,7 @@ class Contest:
             ways = tuple(o for o in profile.options if _keeps_only(o.way, leaves))
             profiles[pair] = dataclasses.replace(profile, options=ways or profile.options)
         both = Options(single, profiles)
-        problem = make_problems(self.program.graph, cuts, both)[0]
+        problem = make_problem(self.program.graph, cuts, both)
         curve = Curve(self.program.graph, cuts, both, solve(problem))
         return list(curve)
 

@@ -70,13 +70,11 @@ class Backend:
         rules: in the order in which those of a stage are asked.
         reuses_outputs: temporaries live in the memory of outputs that are not written yet (``BufferAssigner``).
         writes_over: an element-wise kernel writes over an operand that dies there.
-        runs_early: kernels run as soon as what they read is there, those that read nothing at the start.
     """
 
     rules: tuple[Rule, ...] = ()
     reuses_outputs: bool = True
     writes_over: bool = True
-    runs_early: bool = False
 
     def of(self, stage: str, primitive: str = "") -> tuple[Callable[..., Any], ...]:
         """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""

@@ -1,22 +1,15 @@
-"""The chain problems made of the options.
+"""The chain problem made of the options.
 
-In: ``Graph``, ``Cuts``, ``Options``. Out: one or two ``ChainProblem`` for ``solve.chain``.
-
-Left outside a segment, a block may compute things for its backward pass that depend on arguments only. The
-compiler runs them at the start of the program, so they are there during the forward passes of the blocks before
-it too, where the peak may be if the block is the last one (the loss). The dynamic program cannot see that far
-ahead, so there are two chains where it matters: one in which the last block is a segment, and one in which it
-is plain and every forward pass has these bytes on top.
+In: ``Graph``, ``Cuts``, ``Options``. Out: the ``ChainProblem`` for ``solve.chain``.
 """
 
 from __future__ import annotations
 
 from remat_plan.graph.records import Graph
-from remat_plan.graph.ways import Plain
 from remat_plan.planning.cuts import Cuts
-from remat_plan.planning.options import EARLY_SHARE, Options, SegmentOption
+from remat_plan.planning.options import Options, SegmentOption
 from remat_plan.planning.runs import Run
-from remat_plan.solve.chain import IMPOSSIBLE, ChainProblem, RunOption
+from remat_plan.solve.chain import ChainProblem, RunOption
 
 
 def _crossing_bytes(graph: Graph, cuts: Cuts, run: Run, start: int, end: int) -> int:
@@ -34,34 +27,13 @@ def _frontier_spans(graph: Graph, cuts: Cuts) -> tuple[tuple[tuple[int, int], ..
     return tuple(tuple((graph.values[v].size_bytes, last[v]) for v in sorted(frontier)) for frontier in cuts.frontiers)
 
 
-def _early(option: SegmentOption) -> int:
-    """Early bytes where they are worth speaking of."""
-    return option.early_bytes if option.early_bytes > EARLY_SHARE * option.backward_bytes else 0
-
-
-def _run_option(option: SegmentOption, crossing: int, early: int, final: bool, only: bool) -> RunOption:
-    """One option of one run; ``early`` bytes are there during every forward pass but the final run's own."""
-    if not final:
-        transient = max(option.forward_bytes + early, option.backward_bytes + crossing)
-    elif _early(option) and not early and not only:
-        transient = IMPOSSIBLE
-    else:
-        transient = max(option.forward_bytes, option.backward_bytes + crossing)
+def _run_option(option: SegmentOption, crossing: int) -> RunOption:
+    transient = max(option.forward_bytes, option.backward_bytes + crossing)
     return RunOption(option.kept_bytes, transient, option.seconds, option.seconds if option.repeats else 0.0)
 
 
-def make_problems(graph: Graph, cuts: Cuts, options: Options) -> tuple[ChainProblem, ...]:
-    """Return the chain problems of a program; see the module docstring."""
-    n = len(cuts.positions) - 1
-    last = [_early(o) for o in options.profiles[n - 1, n].options if isinstance(o.way, Plain)] if n else []
-    early = max(last, default=0)
-    problems = [_problem(graph, cuts, options, 0)]
-    if early:
-        problems.append(_problem(graph, cuts, options, early))
-    return tuple(problems)
-
-
-def _problem(graph: Graph, cuts: Cuts, options: Options, early: int) -> ChainProblem:
+def make_problem(graph: Graph, cuts: Cuts, options: Options) -> ChainProblem:
+    """Return the chain problem of a program."""
     n = len(cuts.positions) - 1
     classes: dict[object, int] = {}
     rows, block_classes, forward, may_nest = [], [], [], []
@@ -73,8 +45,7 @@ def _problem(graph: Graph, cuts: Cuts, options: Options, early: int) -> ChainPro
         for e in ends[s]:
             profile, run = options.profiles[s, e], options.runs[s, e]
             crossing = _crossing_bytes(graph, cuts, run, s, e)
-            only = len(profile.options) == 1
-            row.append((e, tuple(_run_option(o, crossing, early, e == n, only) for o in profile.options)))
+            row.append((e, tuple(_run_option(o, crossing) for o in profile.options)))
             if e == s + 1:
                 passing = sum(graph.values[v].size_bytes for v in cuts.frontiers[e])
                 key = (run.signature, crossing, passing, e == n)

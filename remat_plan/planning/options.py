@@ -40,9 +40,6 @@ from remat_plan.planning.splits import BEYOND, KNEE, LEAST_SLICE_BYTES, large_ru
 from remat_plan.solve import min_cut
 from remat_plan.solve.min_cut import SegmentProblem, Selection
 
-EARLY_SHARE = 0.05
-"""Early bytes up to this share of a run's own peak are not worth speaking of."""
-
 _MAX_HULL = 12
 _MAX_SINGLE = 8
 _MAX_MERGED = 4
@@ -60,7 +57,6 @@ class SegmentOption:
         way: in the numbers of the run: of its values, and of its equations from the first one on.
         kept_bytes: kept after its forward pass, its end frontier included.
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
-        early_bytes: the part of ``kept_bytes`` that is there from the start of the whole program.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
         tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
             recomputed.
@@ -72,7 +68,6 @@ class SegmentOption:
     kept_bytes: int
     forward_bytes: int
     backward_bytes: int
-    early_bytes: int
     seconds: float
     tail: int = 0
     repeats: bool = False
@@ -135,9 +130,8 @@ class _Profiler:
             backward = backward_timeline(rules, run, actions, choice.recomputed)
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
-            kept = choice.kept_bytes + leaves + backward.early_bytes
-            nestable &= backward.early_bytes <= EARLY_SHARE * backward.peak_bytes
-            made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, 0, extra)
+            kept = choice.kept_bytes + leaves
+            made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra)
             options.append(made)
             if tail := self.tail(run, problem, choice):
                 early = backward_timeline(rules, run, actions, choice.recomputed, tail)
@@ -145,7 +139,7 @@ class _Profiler:
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
-                options.append(SegmentOption(Plain(), kept, peak, peak, plain.early_bytes, 0.0))
+                options.append(SegmentOption(Plain(), kept, peak, peak, 0.0))
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
@@ -185,7 +179,7 @@ class _Profiler:
         made, own = found.timeline, (plain.timeline.seconds, plain.timeline.flops)
         seconds = price(made.seconds, made.flops, *own) - price(*own, *own)
         kept = max(found.kept_bytes, sum(self.graph.values[v].size_bytes for v in run.leaves))
-        yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, 0, seconds, repeats=repeats)
+        yield SegmentOption(way, kept, made.peak_bytes, made.peak_bytes, seconds, repeats=repeats)
 
     def with_splits(self, run: Run, single: bool) -> Profile:
         """The profile of a run that may run in slices too."""
@@ -266,10 +260,7 @@ def _undominated(options: list[SegmentOption]) -> tuple[SegmentOption, ...]:
     kept: list[SegmentOption] = []
     for o in sorted(options, key=lambda o: (o.kept_bytes, o.seconds, o.backward_bytes, *_preference(o.way))):
         beaten = any(
-            k.seconds <= o.seconds
-            and k.backward_bytes <= o.backward_bytes
-            and k.forward_bytes <= o.forward_bytes
-            and k.early_bytes <= o.early_bytes
+            k.seconds <= o.seconds and k.backward_bytes <= o.backward_bytes and k.forward_bytes <= o.forward_bytes
             for k in kept
         )
         if not beaten:

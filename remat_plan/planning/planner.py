@@ -14,7 +14,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule, Segment, around, as_is, closed, saving, structured
 from remat_plan.graph.structure import holds_structure
-from remat_plan.planning.chains import make_problems
+from remat_plan.planning.chains import make_problem
 from remat_plan.planning.cuts import (
     Cuts,
     cut_before_products,
@@ -123,7 +123,7 @@ class Planner:
     """All schedules of one program on one hardware.
 
     Attributes:
-        cuts, options, problems: the stages' results.
+        cuts, options, problem: the stages' results.
 
     Raises:
         ValueError: limits that no schedule respects.
@@ -135,7 +135,7 @@ class Planner:
         self.graph, self.rules = graph, rules
         self.cuts = find_cuts(graph, limits) if cuts is None else cuts
         self.options = self._options(limits, merge)
-        self.problems = make_problems(graph, self.cuts, self.options)
+        self.problem = make_problem(graph, self.cuts, self.options)
 
     def _options(self, limits: Limits, merge: int) -> Options:
         """The options of all runs; those of a program that was planned before in this process are known."""
@@ -145,16 +145,16 @@ class Planner:
 
     @cached_property
     def curve(self) -> Curve:
-        """The family of the first problem, all that a region inside a structure needs."""
-        return Curve(self.graph, self.cuts, self.options, solve_chain(self.problems[0]))
+        """The family of the chain, all that a region inside a structure needs."""
+        return Curve(self.graph, self.cuts, self.options, solve_chain(self.problem))
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        """The families of all problems, and of small programs one of single equations (solved on first use)."""
-        found = [self.curve, *(Curve(self.graph, self.cuts, self.options, solve_chain(p)) for p in self.problems[1:])]
-        if (fine := cut_everywhere(self.graph, self.cuts)) is not None:
-            found.append(Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve)
-        return tuple(found)
+        """The family of the chain, and of small programs one of single equations (solved on first use)."""
+        fine = cut_everywhere(self.graph, self.cuts)
+        if fine is None:
+            return (self.curve,)
+        return self.curve, Planner(self.graph, self.rules, self.cuts.limits, fine, _MERGE_SMALL).curve
 
 
 _MAX_HULL = 8

@@ -120,25 +120,16 @@ class SegmentProgram(ProgramBuilder):
         self.kernels = kernels = fuse(program)
         timeline = evaluate_program(program, self.rules.hardware, kernels)
         peak = max(timeline.live_bytes, default=self.outside_bytes) - self.outside_bytes
-        early = 0
-        if state.backend.runs_early:
-            loose = [k.step for k in kernels if not k.reads and k.step.primitive == "iota"]
-            early = sum(state.sizes[w] for step in loose for w in step.writes)
-        return SegmentTimeline(peak, timeline.seconds, timeline.flops, early, timeline.host_bytes)
+        return SegmentTimeline(peak, timeline.seconds, timeline.flops, timeline.host_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimeline:
-    """What a segment needs by itself, what comes from outside left out.
-
-    ``early_bytes`` are those of index arrays, which depend on nothing: where kernels run as soon as they can, they
-    are there from the start of the whole program.
-    """
+    """What a segment needs by itself, what comes from outside left out."""
 
     peak_bytes: int
     seconds: float
     flops: float
-    early_bytes: int
     host_bytes: int
 
 
@@ -192,13 +183,10 @@ class PlainRun:
         timeline: forward and backward pass as one program.
         kept_bytes: what is kept between the two passes; whatever does not wait for a cotangent is computed in
             the forward pass (kernels run as soon as they can).
-        early_bytes: the part of it that depends on arguments and constants only, so that it is there from the
-            start of the whole program.
     """
 
     timeline: SegmentTimeline
     kept_bytes: int
-    early_bytes: int
 
 
 def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
@@ -210,7 +198,6 @@ def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
         run_sliced(program, segment, linear=True)
     for index in () if way.sliced else run.ops:
         program.linearize(graph.ops[index], segment.choice(index))
-    activations = {b for v, b in program.buffers.items() if b in program.owned and program.counts(v)}
     program.arrive()
     cotangents = set(program.cotangents.values())
     if way.sliced:
@@ -218,12 +205,9 @@ def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
     else:
         program.reverse(run.ops)
     timeline = program.finish(list(run.reads))
-    kernels = program.kernels
-    sizes = program.state.sizes
-    kept = crossing_values(kernels, cotangents) - program.owned
+    kept = crossing_values(program.kernels, cotangents) - program.owned
     kept |= {program.buffers[v] for v in run.leaves if program.buffers[v] not in program.owned}
-    early = crossing_values(kernels, activations | cotangents) & kept if activations else set()
-    return PlainRun(timeline, sum(sizes[b] for b in kept), sum(sizes[b] for b in early))
+    return PlainRun(timeline, sum(program.state.sizes[b] for b in kept))
 
 
 def crossing_values(kernels: list[Kernel], late: set[int]) -> set[int]:

@@ -30,7 +30,7 @@ from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.options import Options
 from remat_plan.planning.planner import Curve, Planner
-from remat_plan.solve.chain import IMPOSSIBLE, WIDE, ChainProblem, Leaf, Nest, RunOption
+from remat_plan.solve.chain import WIDE, ChainProblem, Leaf, Nest, RunOption
 from remat_plan.solve.long_chain import solve_chain
 
 _NEAR = 0.7
@@ -151,7 +151,7 @@ class TaughtChain(SearchedChain):
                 needed[number] = max(needed[number], live - owned)
         for own, (leaf, before, option) in zip(needed, rows, strict=True):
             believed = before + max(option.transient_bytes, option.kept_bytes)
-            if own and option.transient_bytes < IMPOSSIBLE and max(own, believed) >= _NEAR * max(peak, believed):
+            if own and max(own, believed) >= _NEAR * max(peak, believed):
                 key = self.problem.block_classes[leaf.start : leaf.end], leaf.option
                 self._off.setdefault(key, []).append(own - before - option.transient_bytes)
         corrected = self._corrected()
@@ -179,18 +179,16 @@ class TaughtChain(SearchedChain):
         return replace(self.problem, runs=tuple(runs))
 
 
-def chains_of(planner: Planner) -> list[SearchedChain]:
-    """Return the chains of a program, which nobody taught yet."""
-    if len(planner.problems[0].block_classes) > WIDE:
-        return [SearchedChain(planner.curve)]
-    pairs = zip(planner.problems, planner.curves, strict=False)
-    return [TaughtChain(planner.graph, planner.cuts, planner.options, *pair) for pair in pairs]
+def chain_of(planner: Planner) -> SearchedChain:
+    """Return the chain of a program, which nobody taught yet."""
+    if len(planner.problem.block_classes) > WIDE:
+        return SearchedChain(planner.curve)
+    return TaughtChain(planner.graph, planner.cuts, planner.options, planner.problem, planner.curve)
 
 
 def _moved(option: RunOption, off_bytes: int) -> RunOption:
     """Return an option that needs so many bytes more."""
-    own = option.transient_bytes
-    return option if own >= IMPOSSIBLE else replace(option, transient_bytes=max(own + off_bytes, 0))
+    return replace(option, transient_bytes=max(option.transient_bytes + off_bytes, 0))
 
 
 def _believed_bytes(problem: ChainProblem, nodes: Sequence[Leaf | Nest]) -> int:

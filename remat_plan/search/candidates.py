@@ -39,7 +39,7 @@ from remat_plan.planning.strategies.records import (
     Strategy,
     Task,
 )
-from remat_plan.planning.taught import FURTHER, SearchedChain, chains_of
+from remat_plan.planning.taught import FURTHER, SearchedChain, chain_of
 from remat_plan.small.progress import Progress
 from remat_plan.small.remembered import remembered
 from remat_plan.traced.programs import Program
@@ -207,11 +207,11 @@ class Candidates:
         first = (joined(curve[point]) for curve in curves for point in FURTHER if point < len(curve))
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
-    def chains(self, request: Request) -> list[list[SearchedChain]]:
+    def chains(self, request: Request) -> list[SearchedChain]:
         """The planner's chains, which nobody taught yet; where something may go to the host, those with nothing there
         first: no plan is to be slower for what it may do."""
         allowed = dict.fromkeys([request.constraints.on_device(), request.constraints])
-        return [chains_of(self.planner(constraints)) for constraints in allowed]
+        return [chain_of(self.planner(constraints)) for constraints in allowed]
 
     def allows(self, request: Request, schedule: Schedule) -> bool:
         """Whether a schedule respects the constraints of a request."""

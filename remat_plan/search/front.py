@@ -21,7 +21,6 @@ from functools import partial
 
 from remat_plan.graph.schedule import Schedule, emptied
 from remat_plan.planning.blend import paths
-from remat_plan.planning.taught import SearchedChain
 from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
@@ -125,7 +124,7 @@ class _Front:
         self.judge, self._is_allowed = judge, partial(candidates.allows, request)
         self._steps = len(judge.timeline(judge.program.plain).live_bytes)
         named = candidates.named(request)
-        self._families = [] if named is not None else candidates.chains(request)
+        self._chains = [] if named is not None else candidates.chains(request)
         self._low = partial(candidates.low, request)
         self._sliced = partial(candidates.sliced, request) if named is None else lambda: None
         beside = named.schedules if named is not None else candidates.beside(request, judge.cost, judge.identity)
@@ -142,22 +141,18 @@ class _Front:
         return fastest_first(self.judge, self.known, budget_bytes)
 
     def propose(self, budget_bytes: int, most: int = _PROPOSED) -> None:
-        """Have the chains propose schedules for a budget, in turn, each while it has new ones."""
-        for family in self._families:
-            self._propose(list(family), budget_bytes, most)
-
-    def _propose(self, chains: list[SearchedChain], budget_bytes: int, left: int) -> None:
+        """Have each chain propose schedules for a budget, while it has new ones."""
         plain = self.judge.timeline(self.judge.program.plain)
-        while chains and left:
-            chain = chains.pop(0)
-            best = next(iter(self.fitting(budget_bytes)), None)
-            room = budget_bytes - plain.argument_bytes - plain.output_bytes
-            doubts = _WORTH * plain.seconds, _SAME_SECONDS * plain.seconds
-            schedule = chain.teach(self.judge.timeline, room, best, *doubts)
-            if schedule is not None:
+        room, doubts = budget_bytes - self.judge.owned_bytes, (_WORTH * plain.seconds, _SAME_SECONDS * plain.seconds)
+        for chain in self._chains:
+            left = most
+            while left:
+                best = next(iter(self.fitting(budget_bytes)), None)
+                schedule = chain.teach(self.judge.timeline, room, best, *doubts)
+                if schedule is None:
+                    break
                 left -= schedule not in self.known
                 self.known[schedule] = None
-                chains.append(chain)
 
     def slice(self, budget_bytes: int) -> None:
         """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain, and

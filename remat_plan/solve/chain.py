@@ -28,9 +28,6 @@ import numpy as np
 WIDE = 64
 """Chains of up to so many blocks are solved as they are: longer ones have too many rows, and too few slots a block."""
 
-IMPOSSIBLE = 1 << 60
-"""Transient bytes from which on an option is never taken."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
@@ -108,7 +105,7 @@ class ChainTable:
         """Bytes at which every block can take its cheapest option."""
         kept = worst = 0
         for runs in self.problem.runs:
-            options = [o for o in runs[0][1] if o.transient_bytes < IMPOSSIBLE]
+            options = runs[0][1]
             kept += max((o.kept_bytes for o in options), default=0)
             worst = max(worst, max((o.transient_bytes for o in options), default=0))
         return kept + worst + 1

@@ -23,7 +23,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from remat_plan.solve.chain import IMPOSSIBLE, WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
+from remat_plan.solve.chain import WIDE, ChainProblem, ChainTable, Leaf, Nest, RunOption, intervals, solve
 from remat_plan.solve.pareto import undominated
 
 Nodes = tuple[Leaf | Nest, ...]
@@ -187,7 +187,7 @@ def _group_options(problem: ChainProblem) -> tuple[GroupOption, ...]:
     """
     n = len(problem.block_classes)
     found: dict[tuple[Nodes, bool], GroupOption] = {}
-    most = max(o.transient_bytes for row in problem.runs for _, os in row for o in os if o.transient_bytes < IMPOSSIBLE)
+    most = max(o.transient_bytes for row in problem.runs for _, options in row for o in options)
     for share in _NEEDED_LATER:
         table = solve_chain(_with_rest(problem, int(share * most)))
         for point in _spread(table.breakpoints()):

@@ -35,7 +35,7 @@ def test_equal_runs_share_one_profile(found):
 
 def test_no_option_beats_another(found):
     for profile in found.profiles.values():
-        rows = [(o.kept_bytes, o.seconds, o.backward_bytes, o.forward_bytes, o.early_bytes) for o in profile.options]
+        rows = [(o.kept_bytes, o.seconds, o.backward_bytes, o.forward_bytes) for o in profile.options]
         assert all(
             any(a > b for a, b in zip(one, other, strict=True)) for one in rows for other in rows if one != other
         )

@@ -231,5 +231,4 @@ CPU = Backend(
         # Zeros depend on nothing, so those of all stacks are made at the start, unless nothing is made early.
         Rule("stacks", "breadth_first", "BFScheduler", lambda late: late),
     ),
-    runs_early=True,
 )
