@@ -185,19 +185,18 @@ class _Front:
             divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)
 
     def halve(self, budget_bytes: int) -> None:
-        """Where the fastest that fits takes less than the plain step, judge schedules for half its bytes, for half of
-        those, and so on: where memory that is not touched saves time, the fastest may be far below a budget.
+        """Where the fastest that fits takes less than the plain step, judge schedules for half its bytes, as long as
+        that finds a faster one: where memory that is not touched saves time, the fastest may be far below a budget.
         """
         plain, best = self.judge.timeline(self.judge.program.plain), self.fitting(budget_bytes)[0]
-        goal_bytes = self.judge.predicted_bytes(best) // 2
         if self.judge.timeline(best).seconds >= (1 - _WORTH) * plain.seconds:
             return
-        while goal_bytes > self.judge.owned_bytes:
+        while (goal_bytes := self.judge.predicted_bytes(best) // 2) > self.judge.owned_bytes:
             self.propose(goal_bytes, _PROPOSED_ALONG)
             self.slice(goal_bytes)
-            if not self.fitting(goal_bytes):
+            before, best = best, self.fitting(budget_bytes)[0]
+            if best == before:
                 return
-            goal_bytes //= 2
 
     def _is_as_plain(self, schedule: Schedule) -> bool:
         """Whether a schedule takes the seconds and FLOPs of the plain step. Where it takes less, what it does not keep

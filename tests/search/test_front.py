@@ -72,6 +72,18 @@ class Chain:
         return self.schedules.pop(0)
 
 
+class Rooms(Chain):
+    """Proposes schedules for some budgets."""
+
+    def __init__(self, schedules):
+        super().__init__(())
+        self.of = schedules
+
+    def teach(self, timeline, room_bytes, *doubts):
+        self.schedules = self.of.get(room_bytes, [])
+        return super().teach(timeline, room_bytes, *doubts)
+
+
 class Offers:
     """Schedules by their sources."""
 
@@ -115,6 +127,13 @@ def test_each_chain_proposes_while_it_has_something_new():
     first, second = (len(chain.rooms) for chain in offers.proposing)
     assert first == 7, "six schedules, and then none"
     assert second == 16, "no more of one"
+
+
+def test_half_the_bytes_are_tried_as_long_as_that_finds_a_faster_one():
+    judge, offers = Table({0: (900, 0.9), 1: (440, 0.6), 2: (200, 0.7), 3: (90, 0.1)}), Offers(())
+    offers.proposing = [Rooms({1000: [0], 450: [1], 220: [2], 110: [3]})]
+    assert find(judge, offers, 1000, AUTO) == 1
+    assert set(offers.proposing[0].rooms) == {1000, 450, 220}
 
 
 def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
