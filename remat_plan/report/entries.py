@@ -172,6 +172,12 @@ class _Node:
     children: tuple[_Node, ...]
     number: int
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing is done here: no checkpoint, nothing planned inside, nothing that is told of."""
+        d = self.decision
+        return not (self.children or d.checkpointed or d.structured) and d.saved_bytes is None
+
 
 def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     """The table of decisions: a tree, as lines; equal neighbours and equal groups are folded."""
@@ -189,12 +195,22 @@ def _nodes(schedule: Iterable[Segment], decisions: Iterator[Decision], numbers: 
         if decision is None:
             raise ValueError("this plan's decisions are not those of its schedule: there are fewer of them.")
         children = _nodes(inside_of(segment), decisions, numbers)
-        if decision.slicing is not None and not decision.structured:
-            children = ()  # a gradient made in the forward pass: nothing is kept around it
+        if decision.slicing is not None:
+            children = _of_one_slice(segment, children)
         key = (decision.like, tuple(c.number for c in children))
         where = (segment.start, segment.end)
         nodes.append(_Node(where, decision, children, numbers.setdefault(key, len(numbers))))
     return tuple(nodes)
+
+
+def _of_one_slice(segment: Segment, children: tuple[_Node, ...]) -> tuple[_Node, ...]:
+    """What is done with a slice, where all are run alike and nothing is done around them; none where JAX does it."""
+    loops = [node for node in children if node.decision.structured and not node.decision.checkpointed]
+    choices = [choice for inside in segment.way.sliced for _, choice in inside.choices]
+    alike = len(choices) == 1 and len(choices[0].parts) == 1 and not choices[0].repeats
+    if alike and all(node in loops or node.is_unchanged for node in children):
+        children = loops[0].children
+    return () if all(node.is_unchanged for node in children) else children
 
 
 def _entries(nodes: Sequence[_Node], indent: int) -> Iterator[Entry]:

@@ -104,7 +104,7 @@ def plan_table(plan: Plan) -> Table:
         footnotes.append("Bytes and FLOPs are per block; block inputs are saved in addition.")
     if any(d.nested for d in plan.decisions):
         footnotes.append("What blocks below 'checkpoint around' save exists only while that part is recomputed.")
-    if any(d.structured for d in plan.decisions):
+    if any(e.opens and e.decision and e.decision.structured for e in entries):
         footnotes.append("Rows below a loop, branch or split: figures of one step or run; its own row has the total.")
     return Table(
         f"Plan for {plan.target}: program {plan.fingerprint}, strategy {plan.strategy}{seconds}",

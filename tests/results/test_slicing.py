@@ -2,13 +2,14 @@
 
 import json
 import types
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import remat_plan as rp
-from remat_plan.graph.schedule import actions_in, inside_of, saving
+from remat_plan.graph.schedule import Choice, actions_in, as_is, inside_of, saving
 from remat_plan.graph.slices import sliced
 from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Plain, Segment, Split
@@ -113,7 +114,23 @@ def test_a_plan_says_how_it_slices(planned):
         assert text in page
     assert "gradients of 2 values" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 110
-    assert "scan of 4 steps" in shown
+
+
+def test_a_plan_tells_of_the_loop_over_slices_where_they_differ(planned):
+    fn, plan = planned
+    assert "scan of 4 steps" not in str(plan)
+    assert ("recompute all" in str(plan)) == (fn is twofold), "of a slice, without the loop around it"
+    (segment,) = split(fn, 4, keep=True)
+    kept = rp.plan(fn, W, X, LABELS, strategy=(segment,), verify=False)
+    assert "scan of 4 steps" in str(kept), "a checkpoint around the loop is told"
+    if fn is twofold:
+        (inner,) = split(fn, 4)[0].way.sliced
+        ((index, choice),) = inner.choices
+        (part,) = choice.parts
+        halves = Choice((replace(part, count=2), replace(part, count=2, schedule=(as_is(0, part.schedule[-1].end),))))
+        mixed = inner.with_parts(choices=((index, halves),))
+        plan = rp.plan(fn, W, X, LABELS, strategy=(segment.with_parts(sliced=(mixed,)),), verify=False)
+        assert "scan of 4 steps: 2, then 2" in str(plan)
 
 
 def test_a_plan_in_slices_comes_back(planned):
