@@ -64,7 +64,7 @@ def product(state: Emitter, facts: Facts, reads: list[int], library: int) -> tup
     That of two negations needs neither, and that of a converted condition selects by the condition itself.
     """
     makers = [state.made_by.get(read) for read in reads]
-    if len(reads) == 2 and all(maker is not None and maker.primitive == "neg" for maker in makers):
+    if len(reads) == 2 and all(maker is not None and maker.primitive == "neg" and maker.reads for maker in makers):
         reads = [maker.reads[0] for maker in makers if maker is not None]
     for place, read in enumerate(reads):
         maker = state.made_by.get(read)

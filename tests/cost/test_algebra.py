@@ -146,6 +146,12 @@ def test_a_product_with_a_condition_reads_the_condition():
     assert [1.0, 1.0] in named("mul", fun, X, X)
 
 
+def test_a_product_of_negations_needs_neither():
+    """The negation of a number, as in a cross-entropy with the label 1.0, reads no array and stays."""
+    assert not named("neg", lambda x, y: (x @ y) @ (lax.neg(x) * lax.neg(y)), X, X)
+    assert named("mul", lambda x: lax.neg(1.0) * lax.neg((x @ x).sum()), X)
+
+
 def test_a_sum_of_products_by_rows_is_no_product_of_matrices():
     assert named("reduce_sum", lambda x, y: jnp.einsum("ij,ij->i", x, y), X, X) == [[1.0, 1.0]]
     assert not named("dot_general", lambda x, y: jnp.einsum("ij,ij->i", x, y), X, X)
