@@ -165,6 +165,17 @@ def calls():
     assert_trees_close(*(jax.tree.map(np.asarray, tree) for tree in (got, want)), 1e-3, 1e-5)
 
 
+def unplaced():
+    """State that no device was named for, as ``jax.jit(optimizer.init)`` makes it, counts as the compiler lays it."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    params, x = jax.device_put(start(2), NamedSharding(mesh, P("data", "model")))
+    state = params, jax.jit(ADAM.init)(params)
+    assert not state[1][0].mu[0][0].committed
+    report = rp.fit(step_with(rp.mark, loss_with(lambda h: h)), state, x, budget="100%", donate_argnums=0).report
+    parts = report.parameter_bytes + report.optimizer_bytes + report.batch_bytes
+    assert parts == report.plain.argument_bytes, report
+
+
 def heard():
     """Messages of the library from now on."""
     log = []
@@ -176,7 +187,7 @@ def heard():
     return log
 
 
-CASES = {"notes": notes, "gradients": gradients, "where": where, "calls": calls}
+CASES = {"notes": notes, "gradients": gradients, "where": where, "calls": calls, "unplaced": unplaced}
 
 if __name__ == "__main__":
     if sys.argv[1] in CASES:

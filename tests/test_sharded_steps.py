@@ -50,3 +50,7 @@ def test_a_plan_of_sharded_arrays_holds_inside_jit():
 @pytest.mark.slow
 def test_calls_compile_what_jit_would_at_most():
     run("calls")
+
+
+def test_state_that_lies_nowhere_counts_as_the_compiler_lays_it():
+    run("unplaced")

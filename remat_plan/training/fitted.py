@@ -43,7 +43,7 @@ from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
 from remat_plan.training.trace import Arguments, largest_outside, no_mark, sort_arguments
 from remat_plan.verify.compile import CompiledMemory
-from remat_plan.verify.place import DEVICE, HOST
+from remat_plan.verify.place import DEVICE, HOST, laid_out
 from remat_plan.verify.targets import Target
 
 _LOG = logging.getLogger("remat_plan")
@@ -143,7 +143,8 @@ def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progr
     measuring, found = searched.measuring, searched.found
     if not found.fits:
         raise _below(measuring, found, budget_bytes, written.total_bytes)
-    report = _report(searched, written, sort_arguments(trace, step.structs), budget, budget_bytes)
+    arguments = sort_arguments(trace, laid_out(step.structs, written.argument_shardings))
+    report = _report(searched, written, arguments, budget, budget_bytes)
     told = report.name, time.perf_counter() - progress.started, report.planned.peak_bytes, budget_bytes, report.compiles
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", *told)
     pairs = zip(measuring.marks, found.choice, strict=True)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from remat_plan import _compat
 from remat_plan.compiled.collectives import Collective, collectives
@@ -78,6 +78,7 @@ class CompiledMemory:
             the program for that reason (TPU), ``total_bytes`` is what it said it needs, to 10 MiB; arguments
             and outputs are then those of the function, and ``temp_bytes`` is the rest (see ``returned_bytes``).
         collectives: what devices send each other, as the text of the module tells, where seconds were asked for.
+        argument_shardings: of each array among the arguments where it lies, None if unused; empty where unknown.
         executable: what was compiled (``jax.stages.Compiled``), where it was asked for and can be run as it is.
     """
 
@@ -93,6 +94,7 @@ class CompiledMemory:
     over_device_memory: bool = False
     host_held_bytes: int = 0
     collectives: tuple[Collective, ...] = ()
+    argument_shardings: tuple[Sharding | None, ...] = field(default=(), compare=False, repr=False)
     executable: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -238,6 +240,7 @@ def _compile(
         over_device_memory=target.device_memory_bytes is not None and total > target.device_memory_bytes,
         host_held_bytes=_held_bytes(stats, "host_"),
         collectives=collectives(text),
+        argument_shardings=tuple(jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda x: x is None)),
         executable=compiled,
     )
     return memory, platforms_of(compiled.input_shardings) or platforms_of(compiled.output_shardings)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,6 +51,15 @@ def place_shardings(shardings: Any, target: Target) -> Any:
         return _moved(sharding, target) if isinstance(sharding, Sharding) else sharding
 
     return jax.tree.map(one, shardings, is_leaf=lambda x: x is None or isinstance(x, Sharding))
+
+
+def laid_out(tree: Any, shardings: Sequence[Sharding | None]) -> Any:
+    """The types of a tree, those of unknown place where a compiled program wants them (see ``CompiledMemory``)."""
+    leaves, structure = jax.tree.flatten(tree)
+    if len(leaves) != len(shardings):
+        return tree
+    pairs = zip(leaves, shardings, strict=True)
+    return jax.tree.unflatten(structure, [x.update(sharding=s) if x.sharding is None and s else x for x, s in pairs])
 
 
 def device_bytes(tree: Any) -> int:
