@@ -172,6 +172,19 @@ def test_peaks_that_do_not_grow_are_never_met():
     assert where_met({1: 5.0, 2: 5.0, 4: 4.0}, 10.0) == math.inf
 
 
+def test_small_sizes_of_one_peak_say_little_of_large_ones():
+    """The peak of a step on few rows is that of the optimizer's update, whatever their number."""
+
+    def peak(size):
+        return max(2.36e6 + 256 * size, 2e6 + 11_600 * size)
+
+    peaks = {size: peak(size) for size in (8, 16)}
+    for _ in range(3):
+        size = int(where_met(peaks, 16e6))
+        peaks[size] = peak(size)
+    assert 0.95 * 16e6 < peaks[size] <= 16e6
+
+
 def test_sizes_are_shown():
     sizes = found()
     text = str(sizes)

@@ -44,10 +44,19 @@ def where_met(peaks: Mapping[int, float], budget_bytes: float) -> float:
     Of the three that are nearest to the budget, on the parabola through them where it opens upwards (attention scores
     grow as the square of a sequence); else on the line through two of them. Infinite where peaks do not grow.
 
+    Small sizes may all have one peak, that of the optimizer's update, and say nothing of larger ones: where two sizes
+    are above the budget, the three are these and the largest within it.
+
     >>> where_met({1: 10.0, 2: 20.0}, 80), where_met({1: 1.0, 2: 4.0, 10: 100.0}, 36)
     (8.0, 6.0)
+    >>> where_met({1: 4.0, 2: 4.0, 40: 42.0, 90: 92.0}, 24)
+    22.0
     """
     near = sorted(peaks, key=lambda size: abs(peaks[size] - budget_bytes))[:3]
+    within = max((size for size, peak in peaks.items() if peak <= budget_bytes), default=0)
+    above = sorted(size for size, peak in peaks.items() if peak > budget_bytes and size > within)[:2]
+    if within and len(above) == 2:
+        near = [within, *above]
     one, other = sorted(near[:2])
     slope = (peaks[other] - peaks[one]) / (other - one)
     if len(near) > 2:
