@@ -174,7 +174,8 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
     if not nested and schedule not in SCHEDULES:
         known = ", ".join(map(repr, SCHEDULES))
         raise ValueError(
-            f"{_NAME}: schedule={schedule!r} is unknown. Choose one of {known}, or ('nested', (k1, k2, ...))."
+            f"{_NAME}: schedule={schedule!r} is unknown. Choose one of {known}, or ('nested', (k1, k2, ...)); "
+            "slots, for 'binomial', are an argument of their own."
         )
     check_slots(slots, _NAME)
     if slots is not None and schedule not in ("binomial", "auto"):

@@ -88,7 +88,7 @@ class Analysis(Shown):
             are live anyway.
         saved_bytes: what plain JAX saves in addition to the arguments.
         minimum_residual_bytes: the least that must be saved in addition to the arguments if only internals are
-            recomputed.
+            recomputed; those that are smaller than the values they follow from (masks) need not be.
         argument_bytes: bytes of all arguments.
         equations: the number of equations of the program.
         peak: where the plain step needs most memory, and whether that place can run in slices; None where its peak is
@@ -139,10 +139,11 @@ def analyze_graph(rules: Rules) -> Analysis:
     read = sorted(v for v in {*saved, *needed} if v >= 0)  # literals have numbers below 0
     rows = [_value(graph, v, v in saved, v in needed, saved.get(v) or readers[v]) for v in read]
     made = [v for v in read if graph.values[v].producer >= 0]
+    saved_bytes = sum(graph.values[v].size_bytes for v in made if v in saved) + sum(r.size_bytes for r in internals)
     return Analysis(
         residuals=tuple(sorted(rows + internals, key=lambda r: (-r.size_bytes, r.source, r.primitive, r.why))),
-        saved_bytes=sum(graph.values[v].size_bytes for v in made if v in saved) + sum(r.size_bytes for r in internals),
-        minimum_residual_bytes=sum(graph.values[v].size_bytes for v in made if v in needed),
+        saved_bytes=saved_bytes,
+        minimum_residual_bytes=min(saved_bytes, sum(graph.values[v].size_bytes for v in made if v in needed)),
         argument_bytes=sum(graph.values[v].size_bytes for v in graph.inputs),
         equations=len(graph.ops),
         peak=_find_peak(rules),

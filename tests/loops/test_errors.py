@@ -20,6 +20,7 @@ def add(c, x):
         ({"slots": -3, "schedule": "binomial"}, ValueError, "slots=-3"),
         ({"slots": 1.5}, TypeError, "slots=1.5 must be an integer"),
         ({"slots": True}, TypeError, "slots=True must be an integer"),
+        ({"schedule": rp.Binomial(slots=5)}, ValueError, "slots, for 'binomial', are an argument of their own."),
         ({"schedule": "treeverse"}, ValueError, "is unknown. Choose one of 'plain', 'each', 'sqrt', 'log', 'binomial'"),
         ({"schedule": ("nested",)}, ValueError, "is unknown"),
         ({"schedule": ("nested", (3, 3))}, ValueError, "room for 9 steps, but the loop has 12. Choose"),
