@@ -236,6 +236,25 @@ def test_ways_lead_to_the_least_faster_schedule_to_the_fastest_and_to_what_gains
     assert _faster_neighbours(Table(rows), 4, list(rows), 1900) == [], "nothing is above the budget"
 
 
+def found_on_ways(monkeypatch, rows, ways):
+    """What is found within 1000 bytes by the ways between schedules, of which the chains propose those below 10."""
+    monkeypatch.setattr("remat_plan.search.front.paths", lambda graph, low, high: [ways.get((low, high), [])])
+    return find(Table(rows), Offers([n for n in rows if n < 10]), 1000, AUTO)
+
+
+def test_what_a_way_turns_up_is_gone_towards(monkeypatch):
+    """From the fastest that fits a way leads to a neighbour of another one, and to that one the chains proposed none."""
+    rows = {0: (1000, 9.0), 1: (900, 9.2), 2: (1400, 8.0), 10: (1100, 8.2), 11: (990, 8.5)}
+    assert found_on_ways(monkeypatch, rows, {(0, 2): [10]}) == 0
+    assert found_on_ways(monkeypatch, rows, {(0, 2): [10], (1, 10): [11]}) == 11
+
+
+def test_ways_begin_at_schedules_that_need_less_than_those_that_are_faster(monkeypatch):
+    same = {n: (1000 - n // 8, 9.0 + n / 10) for n in range(8)}
+    rows = {**same, 8: (900, 9.9), 9: (1400, 8.0), 10: (990, 8.5)}
+    assert found_on_ways(monkeypatch, rows, {(8, 9): [10]}) == 10
+
+
 def test_a_row_of_budgets_has_the_best_that_is_known_of_each():
     judge = Table({0: (1000, 9.0), 1: (1400, 8.5), 2: (1800, 8.0), None: (2000, 1.0)})
     assert family(judge, Offers([0, 1, 2], beside=[None]), AUTO, 9) == [0, 1, 2, None]
