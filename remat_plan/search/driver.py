@@ -189,8 +189,8 @@ class Driver:
     def expected_best(self, budget_bytes: int, best: Choice | None = None) -> Choice | None:
         """Of the new choices that are expected to fit, and promise enough beside what fits, the fastest.
 
-        Unless it is much faster, the one that is expected to leave some bytes free. What was next to the budget has
-        another beside it, which may be off in another way.
+        Unless another is much faster, the one that is expected to leave most bytes free. What was next to the budget
+        has another beside it, which may be off in another way.
         """
         over = {self.level(c) for c in self.sure if self.total(c) > budget_bytes and self.level(c) < self.plain_level}
         safe = (1 - MARGIN * (1 + len(over))) * budget_bytes
@@ -201,8 +201,9 @@ class Driver:
         fastest = [min(new, key=self.price) for tier in tiers if (new := [*filter(self.is_new, tier)])]
         if not fastest:
             return None
-        bold, careful = fastest[-1], fastest[0]
-        choice = bold if self.price(bold) < (1 - WORTH) * self.price(careful) else careful
+        choice = fastest[0]
+        for bolder in fastest[1:]:
+            choice = bolder if self.price(bolder) < (1 - WORTH) * self.price(choice) else choice
         return choice if best is None or self.is_worth(budget_bytes, best, choice) else None
 
     def is_worth(self, budget_bytes: int, best: Choice, following: Choice) -> bool:

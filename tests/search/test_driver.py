@@ -226,6 +226,19 @@ def test_another_choice_is_compiled_where_it_promises_enough():
     assert not is_worth(202, 1.5, flops=0.9)
 
 
+def test_of_what_is_hardly_faster_the_one_that_is_expected_to_fit_is_compiled():
+    """Beside what came out above the budget there is another one, and one that is within it on the line to there."""
+    prices = {800: 3.0, 979: 2.0, 994: 1.5, 998: 1.499, 1000: 1.4, 5000: 1.0}
+    mark = Stepped(*prices)
+    mark.price = prices.__getitem__
+    driver = Driver((mark,), lambda choice: None, 0)
+    driver.tried = {(800,): memory(800, None), (1000,): memory(1005, None)}
+    driver.sure = set(driver.tried)
+    assert driver.expected_best(1000, (800,)) == (994,)
+    prices[998] = 1.45
+    assert driver.expected_best(1000, (800,)) == (998,), "much faster"
+
+
 def test_no_search_compiles_more_than_it_may():
     """Peaks that follow no level: all compiles are spent, and the least of all that was seen is named."""
     peaks = {level: 500 + (37 * level) % 101 for level in range(10, 1000, 7)}
