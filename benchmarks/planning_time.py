@@ -17,6 +17,7 @@ import jax
 import scipy.sparse.csgraph  # noqa: F401  the first plan would import it
 
 import remat_plan as rp
+import remat_plan.api  # the first plan would import it
 from benchmarks.common import Options, Report, percent, raw_step
 from benchmarks.models import MODELS, Model, gpt2_scan, small
 
