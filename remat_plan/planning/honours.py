@@ -34,7 +34,7 @@ def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, in
         return limits.lets_split([op.index for op in ops], hidden)
     if not segment.checkpointed:
         return not hidden and all(honours_choice(graph, limits, op, segment.choice(op.index)) for op in ops)
-    if not limits.lets_move(segment.hosted):
+    if not limits.lets_move(segment.hosted) or not all(_splits_honoured(graph, limits, s) for s in segment.leaves()):
         return False
     again = {op.index for op in ops}
     if not segment.children:
@@ -44,6 +44,20 @@ def _honoured(graph: Graph, limits: Limits, segment: Segment, last: dict[int, in
     handed_on = any(last.get(v, -1) >= segment.end for v in hidden)
     pinned = any(op.index in limits.pinned or op.index in graph.apart for op in ops)
     return not (kept or handed_on or pinned or again & limits.fixed)
+
+
+def _splits_honoured(graph: Graph, limits: Limits, leaf: Segment) -> bool:
+    """Whether nothing inside a checkpointed segment runs in slices that may not."""
+    if leaf.way.sliced:
+        return limits.unsplit.isdisjoint(range(leaf.start, leaf.end))
+    for index, choice in leaf.choices:
+        structure = structure_of(graph.ops[index])
+        regions = () if structure is None else structure.regions(graph, graph.ops[index])
+        for part, region in zip(choice.parts, itertools.cycle(regions), strict=False):
+            inner = limits.inside(region)
+            if not all(_splits_honoured(region, inner, s) for segment in part.schedule for s in segment.leaves()):
+                return False
+    return True
 
 
 def honours_choice(graph: Graph, limits: Limits, op: Op, choice: Choice | None) -> bool:

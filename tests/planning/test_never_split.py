@@ -1,5 +1,7 @@
 """``never_split``: what is named by value or primitive, in loops too, does not run in slices; all else may."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import remat_plan as rp
 from remat_plan.cost.builder import Rules
-from remat_plan.graph.schedule import WRITTEN, as_is
+from remat_plan.graph.schedule import WRITTEN, Choice, Part, around, as_is, structured
 from remat_plan.graph.structure import structure_of
 from remat_plan.graph.ways import Split
 from remat_plan.planning.constraints import Constraints, make_constraints
@@ -16,7 +18,7 @@ from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import resolve
 from remat_plan.planning.planner import Planner
 from tests.helpers import CPU, assert_trees_close, traced
-from tests.splitting import largest, split
+from tests.splitting import largest, split, tiled
 
 WORDS, WIDTH, TOKENS = 1024, 32, 256
 KEYS = jax.random.split(jax.random.key(0), 3)
@@ -138,7 +140,21 @@ def test_schedules_that_respect_it():
         assert honours(graph, limits, plain)
         assert honours(graph, limits, WRITTEN), "nothing is split there"
         assert Constraints((), (), (), never).is_free, "so it is a candidate"
+        assert honours(graph, limits, (around(0, len(graph.ops), sliced),)) is allowed, "where it runs again too"
     assert not honours(graph, resolve(graph, Constraints(("state",), (), (), True)), WRITTEN)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["in each step", "under a checkpoint around all"])
+def test_slices_inside_the_steps_of_a_loop_respect_it(wrapped):
+    program = traced(scanned, PARAMS, X)
+    graph = program.graph
+    (loop,) = [op for op in graph.ops if op.primitive == "scan"]
+    (body,) = structure_of(loop).regions(graph, loop)
+    steps = split(SimpleNamespace(graph=body), largest(SimpleNamespace(graph=body)), 0, 4)
+    schedule = tiled(program, structured(loop.index, Choice((Part(3, (around(0, len(body.ops), steps),)),))))
+    schedule = (around(0, len(graph.ops), schedule),) if wrapped else schedule
+    for never, allowed in (((), True), (("logits",), True), (("hidden",), False), (True, False)):
+        assert honours(graph, resolve(graph, Constraints((), (), (), never)), schedule) is allowed
 
 
 @pytest.mark.parametrize(
