@@ -45,11 +45,13 @@ def dot_operand_order(
 
     The canonical order is (batch, free, contracted) on the left and (batch, contracted, free) on the right.
     An operand with leading batch dimensions and at most one free and one contracted dimension is read in
-    either order; dimensions of size one never force a copy.
+    either order; of the free and batch dimensions those of size one do not count.
 
     >>> dot_operand_order((8, 512, 768), (), (2,), True)  # x @ w
     >>> dot_operand_order((8, 512, 768), (), (0, 1), True)  # dy.T, of the gradient of w
     (2, 0, 1)
+    >>> dot_operand_order((1, 512, 768), (), (0, 1), True), dot_operand_order((512, 768), (), (0,), True)
+    ((2, 0, 1), None)
     """
     free = [d for d in range(len(shape)) if d not in batch and d not in contract]
     wanted = (*batch, *free, *contract) if contract_last else (*batch, *contract, *free)
@@ -58,7 +60,7 @@ def dot_operand_order(
         return None
     count = len([d for d in batch if shape[d] != 1])
     leading = sorted(real)[:count] == [d for d in batch if shape[d] != 1]
-    one_each = all(len([d for d in dims if shape[d] != 1]) <= 1 for dims in (free, contract))
+    one_each = len([d for d in free if shape[d] != 1]) <= 1 and len(contract) <= 1
     return None if leading and one_each else tuple(wanted)
 
 

@@ -95,11 +95,25 @@ def test_implicit_broadcasts_are_steps_of_their_own():
         ((8, 512, 12, 64), (0, 2), (3,), True, (0, 2, 1, 3)),  # queries of attention
         ((8, 512, 12, 64), (0, 2), (3,), False, (0, 2, 3, 1)),  # keys
         ((8, 12, 512, 512), (0, 1), (2,), True, None),  # scores: batch leads, one dimension of each kind
-        ((1, 512, 768), (), (0, 1), True, None),  # dimensions of one do not count
+        ((1, 512, 768), (), (0, 1), True, (2, 0, 1)),  # a batch of one, contracted, is a second dimension
+        ((512, 768), (), (0,), True, None),  # without it there is one
+        ((1, 512, 768), (0,), (1,), True, None),  # dimensions of one that are not contracted do not count
     ],
 )
 def test_dot_operand_order(shape, batch, contract, last, order):
     assert dot_operand_order(shape, batch, contract, last) == order
+
+
+@pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12")
+@pytest.mark.parametrize(("expression", "shape"), [("bsd,bsf->df", (1, 64, 128)), ("bsd,bsf->bdf", (1, 64, 128)),
+                                                   ("bsd,bsf->df", (2, 64, 128)), ("sd,sf->df", (64, 128))])  # fmt: skip
+def test_the_compiler_copies_operands_where_it_is_said(expression, shape):
+    def product(a, b):
+        return jnp.einsum(expression, jnp.sin(a), jnp.cos(b))
+
+    compiled = jax.jit(product).lower(f32(*shape), f32(*shape)).compile().as_text()
+    made = program(product, f32(*shape), f32(*shape), model=CPU)
+    assert ("copy_bitcast_fusion = " in compiled) == any(s.primitive == "layout_copy" for s in made.steps)
 
 
 def test_gradient_of_convolution_copies_both_operands_on_cpu():
