@@ -9,9 +9,10 @@ between the passes of what is inside a segment as a whole, be it a segment aroun
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Schedule, Segment, is_written
+from remat_plan.graph.schedule import Choice, Part, Schedule, Segment, is_written
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.limits import NO_LIMITS, Limits
 from remat_plan.planning.saving import read_values
@@ -50,26 +51,32 @@ def _splits_honoured(graph: Graph, limits: Limits, leaf: Segment) -> bool:
     """Whether nothing inside a checkpointed segment runs in slices that may not."""
     if leaf.way.sliced:
         return limits.unsplit.isdisjoint(range(leaf.start, leaf.end))
-    for index, choice in leaf.choices:
-        structure = structure_of(graph.ops[index])
-        regions = () if structure is None else structure.regions(graph, graph.ops[index])
-        for part, region in zip(choice.parts, itertools.cycle(regions), strict=False):
-            inner = limits.inside(region)
-            if not all(_splits_honoured(region, inner, s) for segment in part.schedule for s in segment.leaves()):
-                return False
-    return True
+    parts = [row for index, choice in leaf.choices for row in _parts(graph, limits, graph.ops[index], choice)]
+    return all(
+        _splits_honoured(region, inner, s)
+        for part, region, inner in parts
+        for segment in part.schedule
+        for s in segment.leaves()
+    )
 
 
 def honours_choice(graph: Graph, limits: Limits, op: Op, choice: Choice | None) -> bool:
     """Tell whether a way to run an equation outside of segments respects the limits of the region; None: as it is."""
-    structure = structure_of(op)
-    if structure is None or choice is None:
+    if structure_of(op) is None or choice is None:
         return op.index not in limits.changed
     if op.index in limits.whole:
         return False
     once = op.index in limits.pinned or op.index in graph.apart
-    for part, region in zip(choice.parts, itertools.cycle(structure.regions(graph, op)), strict=False):
+    for part, region, inner in _parts(graph, limits, op, choice):
         again = choice.slots or part.groups
-        if once if again else not honours(region, limits.inside(region), part.schedule):
+        if once if again else not honours(region, inner, part.schedule):
             return False
     return True
+
+
+def _parts(graph: Graph, limits: Limits, op: Op, choice: Choice) -> Iterator[tuple[Part, Graph, Limits]]:
+    """The parts of a way to run a structure, each with its region and the limits of that."""
+    structure = structure_of(op)
+    regions = () if structure is None else structure.regions(graph, op)
+    for part, region in zip(choice.parts, itertools.cycle(regions), strict=False):
+        yield part, region, limits.inside(region)

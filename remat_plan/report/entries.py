@@ -104,9 +104,8 @@ class Entry:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nothing is done here: no checkpoint, nothing planned inside."""
-        d = self.decision
-        return d is not None and not (self.opens or d.checkpointed or d.structured) and d.saved_bytes is None
+        """Whether nothing is done here; see ``Decision``."""
+        return self.decision is not None and self.decision.is_unchanged
 
     @property
     def equations(self) -> str:
@@ -172,12 +171,6 @@ class _Node:
     children: tuple[_Node, ...]
     number: int
 
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether nothing is done here: no checkpoint, nothing planned inside, nothing that is told of."""
-        d = self.decision
-        return not (self.children or d.checkpointed or d.structured) and d.saved_bytes is None
-
 
 def plan_entries(plan: Plan) -> tuple[Entry, ...]:
     """The table of decisions: a tree, as lines; equal neighbours and equal groups are folded."""
@@ -208,9 +201,9 @@ def _of_one_slice(segment: Segment, children: tuple[_Node, ...]) -> tuple[_Node,
     loops = [node for node in children if node.decision.structured and not node.decision.checkpointed]
     choices = [choice for inside in segment.way.sliced for _, choice in inside.choices]
     alike = len(choices) == 1 and len(choices[0].parts) == 1 and not choices[0].repeats
-    if alike and all(node in loops or node.is_unchanged for node in children):
+    if alike and all(node in loops or node.decision.is_unchanged for node in children):
         children = loops[0].children
-    return () if all(node.is_unchanged for node in children) else children
+    return () if all(node.decision.is_unchanged for node in children) else children
 
 
 def _entries(nodes: Sequence[_Node], indent: int) -> Iterator[Entry]:

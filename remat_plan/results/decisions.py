@@ -93,6 +93,12 @@ class Decision:
         """The same without its place: equal for segments that one row can stand for."""
         return replace(self, count=1, equations=(0, 0))
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing is done here: no checkpoint, no slices, nothing planned inside."""
+        changed = self.checkpointed or self.structured or self.slicing is not None
+        return not changed and self.saved_bytes is None
+
 
 def _source(graph: Graph, start: int, end: int) -> str:
     """The lines of the expensive equations, or of all where there are none, in the file that most of them stand in."""

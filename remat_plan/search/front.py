@@ -58,7 +58,7 @@ those of one way at least. Where layers are scanned, neighbours on a curve are f
 none does. Of an unrolled ResNet-50 on a TPU the chains' sixteen cost twice as much, and recompute a third more."""
 
 _PROPOSED = 16
-"""So many schedules the chains propose for a budget at most."""
+"""So many schedules a chain proposes for a budget at most."""
 
 _PROPOSED_ALONG = 4
 """So many for each of a row of budgets, where they are taught by those before."""
