@@ -24,8 +24,9 @@ import jax
 from remat_plan import _compat
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.passes import Unit
+from remat_plan.graph.action import OFFLOAD
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.schedule import Choice, Part, Schedule
+from remat_plan.graph.schedule import Choice, Part, Schedule, actions_in
 from remat_plan.graph.structure import RegionSolver, adds_up
 from remat_plan.loops.nested import nested_scan
 from remat_plan.loops.scan import scan as scan_by
@@ -155,8 +156,10 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
     for part, step, end in reversed(stretches) if loop.reverse else stretches:
         own = [jax.lax.slice_in_dim(x, end - part.count, end) for x in rows] if several else rows
         run, operands = partial(stretch, part, step), [*consts, *carry, *own]
-        # The outermost loop over groups makes its zeros early whatever is done, so groups stay as they are.
-        alone = (late or (several and _compat.cond_forwards_residuals())) and not part.groups
+        # The outermost loop over groups makes its zeros early whatever is done, so groups stay as they are. What goes
+        # into a branch in the host's memory XLA:TPU copies: all of a stack, there and on the device.
+        stays = bool(part.groups) or OFFLOAD in actions_in(part.schedule)
+        alone = (late or (several and _compat.cond_forwards_residuals())) and not stays
         outputs = start_late(run, operands) if alone else run(*operands)
         carry = outputs[:n_carry]
         made.append(outputs[n_carry:])
