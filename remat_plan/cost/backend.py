@@ -26,9 +26,8 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
     beside      step, its other readers            whether it is computed again beside its result, which these read
     room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step
-    keeps       steps, maker and readers of each   adds to the operands that a kernel may not write over
-                value, operands kept by kernel
-    order       kernels, sizes                     the kernels in the order in which they run
+    order       kernels, sizes                     the kernels in the order in which they run, with what those that are
+                                                   made as one read
     rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
     joins       kernels, sizes                     by kernel, those that are launched with it
     far         step, bytes that no cache holds,   bytes that no cache speeds up

@@ -38,9 +38,8 @@ class Buffers:
         self._home = home = _homes(program, kernels)
         find_rows = program.backend.only("rows")
         self.rows: Mapping[int, Sequence[int]] = find_rows(program, kernels) if find_rows else {}
-        self.reads = [
-            tuple(dict.fromkeys([home.get(v, v) for v in kernel.reads])) if home else kernel.reads for kernel in kernels
-        ]
+        reads = [tuple({*k.reads, *k.common}) if k.common else k.reads for k in kernels]
+        self.reads = [tuple(dict.fromkeys([home.get(v, v) for v in read])) for read in reads] if home else reads
         self.writes = [tuple([w for w in kernel.step.writes if w not in home]) for kernel in kernels]
         self.last = {buffer: position for position, read in enumerate(self.reads) for buffer in read}
         self._kept = self._kept_apart()

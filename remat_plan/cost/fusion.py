@@ -35,7 +35,8 @@ class Kernel:
 
     ``keeps`` are those of ``reads`` that its result may not be written over: some element of them is read
     after another element of the result is written. ``library`` tells a library call, ``alone`` a kernel of
-    one step. ``unread`` are the bytes that it does not read of values that it takes parts of.
+    one step. ``unread`` are the bytes that it does not read of values that it takes parts of. ``common`` is what all
+    kernels read that are made as one with it; empty if it is made alone.
     """
 
     step: Step
@@ -45,6 +46,7 @@ class Kernel:
     library: bool = False
     alone: bool = False
     unread: Mapping[int, int] = field(default_factory=dict)
+    common: tuple[int, ...] = ()
 
 
 class _Links:
@@ -320,8 +322,6 @@ def fuse(program: Program) -> list[Kernel]:
                     inside.add(value)
         if step.library == 2:
             library.update(here)
-    for rule in program.backend.of("keeps"):
-        rule(steps, maker, reads, keeps)
     return [
         Kernel(
             steps[i],

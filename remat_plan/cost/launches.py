@@ -57,7 +57,7 @@ class Launches:
         moved = sum([sizes[b] for b in (*self._reads[position], *kernel.step.writes)])
         if others:  # of what is launched with it, what it does not read or write anyway
             further = {v for other in others for v in (*other.reads, *other.step.writes)}
-            moved += sum([sizes[v] for v in further - {*kernel.reads, *kernel.step.writes}])
+            moved += sum([sizes[v] for v in further - {*kernel.reads, *kernel.common, *kernel.step.writes}])
         return moved - (_unread_bytes(kernel, self._home) if kernel.unread else 0)
 
     def _far_bytes(self, position: int, moved_bytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.gpu_rows import launched_with_readers
-from remat_plan.cost.backends.gpu_sums import beside_sums, keep_operands_of_sums, made_with_sums
+from remat_plan.cost.backends.gpu_siblings import beside_siblings, made_as_one
 from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
@@ -102,9 +102,8 @@ GPU = Backend(
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
         Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),
-        Rule("keeps", "sums_images", "MultiOutputFusion", keep_operands_of_sums),
-        Rule("order", "sums_images", "MultiOutputFusion", beside_sums),
-        Rule("joins", "sums_images", "MultiOutputFusion", made_with_sums),
+        Rule("order", "siblings", "MultiOutputFusion", beside_siblings),
+        Rule("joins", "siblings", "MultiOutputFusion", made_as_one),
         Rule("rows", "row_kernels", "SoftmaxRewriterTriton", launched_with_readers),
         Rule("stacks", "clears_stacks", "seen in loops of compiled modules", lambda late: True),
     ),
