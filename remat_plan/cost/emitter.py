@@ -12,7 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import NOBODY, Program, Step, live_steps
+from remat_plan.cost.steps import Place, Program, Step, live_steps
 
 Inner = tuple[tuple[int, int], ...]
 """The dimensions that may be the innermost one and the next."""
@@ -55,7 +55,7 @@ class Emitter:
         self.backend = facts.backend
         self.planned = False
         self.counters: dict[Any, int] = {}
-        self.place = NOBODY
+        self.place: Place = ()
         self.ones: set[int] = set()
         self.hosted: set[int] = set()
 

@@ -26,7 +26,7 @@ from remat_plan.cost.links import FETCH, Link
 from remat_plan.cost.platforms import backend_for
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import LOOPS, Kind, loop_counts, region_flops, trip_count
-from remat_plan.cost.steps import Buffer, Program, RegionCost
+from remat_plan.cost.steps import Buffer, Place, Program, RegionCost
 from remat_plan.cost.work import BATCHED, with_type
 from remat_plan.graph.records import MATRIX_PRIMITIVES
 
@@ -40,7 +40,7 @@ class Timeline:
         equations: that of each step (primitive and position are read from it).
         argument_bytes, output_bytes: what the caller owns.
         flops, matrix_flops, seconds: of the whole program.
-        places: per step the operation of the planned program that it is of, below zero where it is of none.
+        places: per step that of the operation of the planned program which it is of.
         buffers: the temporaries.
         host_bytes: what is kept in the host's memory.
     """
@@ -52,7 +52,7 @@ class Timeline:
     flops: float
     matrix_flops: float
     seconds: float
-    places: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     host_bytes: int = 0
 
@@ -96,7 +96,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     temporaries: list[Buffer] = []
     live_bytes: list[int] = []
     equations: list[Any] = []
-    places: list[int] = []
+    places: list[Place] = []
     link = Link()
     launches = Launches(program, ordered, buffers, hardware)
     for position, kernel in enumerate(ordered):

@@ -21,6 +21,9 @@ _IN_PLACE = SCATTERS | {"dynamic_update_slice"}
 NOBODY = -1
 """In the place of a step or kernel: whoever else makes or reads a value, such as the caller."""
 
+Place = tuple[int, ...]
+"""The number of an operation of the whole program; where it is a call, and so on, of one inside it. Empty: of none."""
+
 ELSEWHERE = MOVES | {"gather", "pool_spread"}
 """Element-wise kernels whose elements are not those of the operands at the same place."""
 
@@ -60,7 +63,7 @@ class Step:
 
     ``library`` tells whether a library call may take it in (1) or starts with it (2); ``unary`` that computing it again
     reads no more memory than reading its result. ``equations`` counts the equal equations it stands for. ``place`` is
-    the number of the operation of the whole program that it is of. ``carries`` are the operands of a loop that its
+    that of the operation which it is of. ``carries`` are the operands of a loop that its
     results are written over, with those results. ``work`` is the class of its FLOPs (see ``work``). ``splits_rows``
     tells a copy into another order after which neighbours in memory are none (see ``layout``). ``key`` tells it from
     other steps on the same values; None where it equals no other one.
@@ -79,7 +82,7 @@ class Step:
     carries: tuple[tuple[int, int], ...] = ()
     work: str = ELEMENTWISE
     splits_rows: bool = False
-    place: int = NOBODY
+    place: Place = ()
     key: int | None = None
 
     def behind(self, reads: tuple[int, ...]) -> Step:

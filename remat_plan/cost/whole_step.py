@@ -34,7 +34,7 @@ class StepProgram(ProgramBuilder):
 
     def __init__(self, rules: Rules, state: Lowering | None = None, stored: bool = False, barriers: bool = True):
         super().__init__(rules, state, stored)
-        self.barriers, self.again, self.outermost = barriers, False, state is None
+        self.barriers, self.again, self.around = barriers, False, self.state.place
         self.free = rules.borders.free
         self.kept: dict[int, int] = {}
 
@@ -68,8 +68,7 @@ class StepProgram(ProgramBuilder):
 
     def operation(self, index: int) -> Op:
         """An operation; the steps that follow are of it."""
-        if self.outermost:
-            self.state.place = index
+        self.state.place = *self.around, index
         return self.graph.ops[index]
 
     def forward_pass(self, segments: Sequence[Segment], inside: bool = False) -> None:
@@ -179,8 +178,7 @@ class StepProgram(ProgramBuilder):
 
     def sliced_forward(self, segment: Segment, inside: bool) -> None:
         """Run the forward pass of a segment that is split; ``inside`` another one nothing is kept of it."""
-        if self.outermost:
-            self.state.place = segment.start
+        self.state.place = *self.around, segment.start
         run_sliced(self, segment, linear=not inside)
 
     def sliced_backward(self, segment: Segment) -> None:

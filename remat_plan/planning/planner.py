@@ -153,6 +153,9 @@ _SECONDS_SHARE = 1 / 32
 recompute by this share of the forward pass: a person may write any of those between, and no mixture of steps comes near
 where the rows that stretches copy are large (weights)."""
 
+_CHAIN_POINTS = 16
+"""So many schedules of the chain of a region's blocks, equally far apart, are judged at most."""
+
 _FINER_POINTS = 3
 """Of segments inside a segment that may begin at every product, so many with the least memory are worth a look."""
 
@@ -223,7 +226,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     n = len(region.ops)
     planner = Planner(region, rules, limits)
     curve = planner.curve
-    chains = list(curve)
+    chains = curve.spread(_CHAIN_POINTS)
     if n <= _LONG_REGION:
         task = Task(region, planner.cuts, rules.hardware, inner=True)
         chains += named_schedules(task, BY_HAND)

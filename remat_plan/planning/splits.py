@@ -22,7 +22,8 @@ from remat_plan.graph.schedule import Schedule, as_is, structured
 from remat_plan.graph.slices import Sliced, sliced
 from remat_plan.graph.ways import Keep, Plain, Segment, Split
 from remat_plan.planning.cuts import find_cuts, whole_region, without_loss
-from remat_plan.planning.limits import NO_LIMITS, Limits
+from remat_plan.planning.inside import Inside
+from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.runs import Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import named_schedules
 from remat_plan.planning.strategies.records import Task
@@ -89,14 +90,16 @@ class SlicedProgram:
         counts: the numbers of slices that there may be; none where no axis runs through the largest value.
     """
 
-    def __init__(self, rules: Rules, limits: Limits):
+    def __init__(self, inside: Inside):
+        rules, limits = inside.rules, inside.limits
+
         def find() -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[Schedule, ...]]]:
             run = make_run(rules.graph, whole_region(rules.graph, limits), 0, 1)
             lines = {slices: tuple(line) for slices, *line in _lines(rules, run, PROGRAM_SLICES, LEAST_SLICE_BYTES)}
             batch = next(iter(lines.values()), None)  # along another dimension less would be in the loop
             return {slices: line for slices, line in lines.items() if line == batch}, {}
 
-        self._rules = rules
+        self._rules, self._around = rules, inside.around
         self._lines, self._made = remembered(rules.identity, limits.key and ("slices", limits.key), find)
         self.counts = tuple(self._lines)
 
@@ -104,7 +107,7 @@ class SlicedProgram:
         """The schedules of so many slices: one that keeps all of a slice, then those that keep less, by one rule for
         all blocks; none where it cannot run so."""
         if slices not in self._made:
-            self._made[slices] = tuple(self._make(slices))
+            self._made[slices] = tuple(map(self._around, self._make(slices)))
         return self._made[slices]
 
     def _make(self, slices: int) -> Iterator[Schedule]:

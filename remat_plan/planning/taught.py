@@ -28,6 +28,7 @@ from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.blend import joined
 from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.inside import Inside
 from remat_plan.planning.options import Options
 from remat_plan.planning.planner import Curve, Planner
 from remat_plan.solve.chain import WIDE, ChainProblem, Leaf, Nest, RunOption
@@ -57,13 +58,14 @@ class SearchedChain:
 
     Args:
         curve: the schedules of a solved chain.
+        inside: where it is in the program that is evaluated.
 
     Attributes:
         judged: what was evaluated.
     """
 
-    def __init__(self, curve: Curve):
-        self.curve = curve
+    def __init__(self, curve: Curve, inside: Inside):
+        self.curve, self.inside = curve, inside
         self.judged: dict[Schedule, Judged] = {}
 
     def teach(
@@ -86,7 +88,7 @@ class SearchedChain:
         most = doubt_seconds + (self.judged[best].seconds if best in self.judged else math.inf)
         fitting = [known.seconds for known in self.judged.values() if known.needed_bytes <= room_bytes]
         for point in self._points(room_bytes):
-            schedule, own = joined(self.curve[point]), self.curve.seconds[point]
+            schedule, own = self.inside.around(joined(self.curve[point])), self.curve.seconds[point]
             is_new = schedule not in self.judged and all(abs(own - known) > same_seconds for known in fitting)
             if is_new and own < most:
                 made = timeline(schedule)
@@ -118,11 +120,11 @@ class TaughtChain(SearchedChain):
     Args:
         graph, cuts, options: what the chain is of.
         problem: the chain.
-        curve: of it, as nobody taught it.
+        curve, inside: of it, as nobody taught it; see there.
     """
 
-    def __init__(self, graph: Graph, cuts: Cuts, options: Options, problem: ChainProblem, curve: Curve):
-        super().__init__(curve)
+    def __init__(self, graph: Graph, cuts: Cuts, options: Options, problem: ChainProblem, curve: Curve, inside: Inside):
+        super().__init__(curve, inside)
         self.graph, self.cuts, self.options, self.problem = graph, cuts, options, problem
         self._off: dict[_Key, list[int]] = {}
         self._offset_bytes = 0
@@ -145,9 +147,10 @@ class TaughtChain(SearchedChain):
             for number, (leaf, _, _) in enumerate(rows)
             for place in range(self.cuts.positions[leaf.start], self.cuts.positions[leaf.end])
         }
-        needed = [0] * len(rows)
+        needed, path = [0] * len(rows), self.inside.path
         for place, live in zip(timeline.places, timeline.live_bytes, strict=True):
-            if (number := leaf_of.get(place)) is not None:
+            *around, own = place[: len(path) + 1] or (-1,)
+            if tuple(around) == path and (number := leaf_of.get(own)) is not None:
                 needed[number] = max(needed[number], live - owned)
         for own, (leaf, before, option) in zip(needed, rows, strict=True):
             believed = before + max(option.transient_bytes, option.kept_bytes)
@@ -179,11 +182,11 @@ class TaughtChain(SearchedChain):
         return replace(self.problem, runs=tuple(runs))
 
 
-def chain_of(planner: Planner) -> SearchedChain:
-    """Return the chain of a program, which nobody taught yet."""
+def chain_of(planner: Planner, inside: Inside) -> SearchedChain:
+    """Return the chain of a program, or of what is inside it, which nobody taught yet."""
     if len(planner.problem.block_classes) > WIDE:
-        return SearchedChain(planner.curve)
-    return TaughtChain(planner.graph, planner.cuts, planner.options, planner.problem, planner.curve)
+        return SearchedChain(planner.curve, inside)
+    return TaughtChain(planner.graph, planner.cuts, planner.options, planner.problem, planner.curve, inside)
 
 
 def _moved(option: RunOption, off_bytes: int) -> RunOption:

@@ -173,10 +173,10 @@ def _find_peak(rules: Rules) -> PeakPlace | None:
     """Return where the plain step of a loss has its peak; None where that is at no equation of the program."""
     graph = rules.graph
     timeline = StepProgram(rules).loss_timeline((as_is(0, len(graph.ops)),))
-    place = timeline.places[timeline.peak_step] if timeline.live_bytes else -1
-    if place < 0:
+    place = timeline.places[timeline.peak_step] if timeline.live_bytes else ()
+    if not place:
         return None
-    op = graph.ops[place]
+    op = graph.ops[place[0]]
     values = [graph.values[v] for v in (*op.reads, *op.outputs)]
     made = [value for value in values if value.producer >= 0 and _compat.is_float(value.aval)]
     told = timeline.peak_bytes, equation_text(op.eqn)

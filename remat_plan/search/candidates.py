@@ -21,7 +21,8 @@ from remat_plan.planning.constraints import Constraints
 from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
-from remat_plan.planning.limits import collectives, resolve
+from remat_plan.planning.inside import Inside, find_inside
+from remat_plan.planning.limits import Limits, collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.offloads import in_loops, may_offload
 from remat_plan.planning.planner import Planner
@@ -115,17 +116,30 @@ class Candidates:
 
     def __init__(self, rules: Rules, progress: Progress):
         self.rules, self.progress = rules, progress
+        self._resolved: dict[Constraints, Limits] = {}
+        self._inside: dict[Constraints, Inside] = {}
         self._planners: dict[Constraints, Planner] = {}
         self._sliced: dict[Constraints, SlicedProgram] = {}
         self._tasks: dict[Request, Task] = {}
         self._named: dict[Request, Found | None] = {}
 
+    def inside(self, constraints: Constraints) -> Inside:
+        """Where the equations of the program are that a search is about, under a user's constraints."""
+        if constraints not in self._inside:
+            self._inside[constraints] = find_inside(self.rules, self._limits(constraints))
+        return self._inside[constraints]
+
+    def _limits(self, constraints: Constraints) -> Limits:
+        if constraints not in self._resolved:
+            self._resolved[constraints] = resolve(self.rules.graph, constraints)
+        return self._resolved[constraints]
+
     def planner(self, constraints: Constraints) -> Planner:
-        """The chain solved under a user's constraints."""
+        """The chain of these equations, solved under a user's constraints."""
         if constraints not in self._planners:
             self.progress.say("solving")
-            limits = resolve(self.rules.graph, constraints)
-            self._planners[constraints] = Planner(self.rules.graph, self.rules, limits)
+            inside = self.inside(constraints)
+            self._planners[constraints] = Planner(inside.rules.graph, inside.rules, inside.limits)
         return self._planners[constraints]
 
     def sliced(self, request: Request) -> SlicedProgram | None:
@@ -133,8 +147,7 @@ class Candidates:
         if len(self.rules.graph.ops) > _LONG_OPS:
             return None
         if request.constraints not in self._sliced:
-            limits = self.planner(request.constraints).cuts.limits
-            self._sliced[request.constraints] = SlicedProgram(self.rules, limits)
+            self._sliced[request.constraints] = SlicedProgram(self.inside(request.constraints))
         return self._sliced[request.constraints]
 
     def task(self, request: Request) -> Task:
@@ -178,24 +191,28 @@ class Candidates:
 
     def uniform(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
-        if BY_RULE not in request.strategy.sources or len(self.rules.graph.ops) > _LONG_OPS:
+        inside = self.inside(request.constraints)
+        graph, limits = inside.rules.graph, inside.limits
+        if BY_RULE not in request.strategy.sources or len(graph.ops) > _LONG_OPS:
             return ()
         task, cuts = self.task(request), self.planner(request.constraints).cuts
+        if inside.calls:
+            task = replace(task, graph=graph, cuts=cuts)
         # A segment that ends before a product, not behind it, is differentiated with less beside it: in a small program
         # that may be what the least peak needs.
-        shorter = cut_before_products(self.rules.graph, task.cuts) if is_small(self.rules.graph) else None
+        shorter = cut_before_products(graph, task.cuts) if is_small(graph) else None
         tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
         known = [s for each in tasks for s in named_schedules(each, _BY_HAND)]
-        known += [s for s in (with_last_block(self.rules.graph, cuts, s) for s in known) if s]
-        if may_offload(cuts.limits, self.rules.hardware):
-            known += [made for s in known for made in in_loops(self.rules.graph, cuts.limits, s)]
-        return tuple(dict.fromkeys(s for s in known if honours(self.rules.graph, cuts.limits, s)))
+        known += [s for s in (with_last_block(graph, cuts, s) for s in known) if s]
+        if may_offload(limits, self.rules.hardware):
+            known += [made for s in known for made in in_loops(graph, limits, s)]
+        return tuple(dict.fromkeys(inside.around(s) for s in known if honours(graph, limits, s)))
 
     def beside(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Schedules that are judged whatever the budget is: uniform ones of a program with structures, between which
         there are ways that a chain of few blocks has not, and those of a local search.
         """
-        uniform = self.uniform(request) if holds_structure(self.rules.graph) else ()
+        uniform = self.uniform(request) if holds_structure(self.inside(request.constraints).rules.graph) else ()
         return *uniform, *self.improved(request, judged, identity)
 
     def low(self, request: Request) -> tuple[Schedule, ...]:
@@ -204,18 +221,19 @@ class Candidates:
         Which of them it is, no chain knows.
         """
         curves = self.planner(request.constraints).curves
-        first = (joined(curve[point]) for curve in curves for point in FURTHER if point < len(curve))
+        around = self.inside(request.constraints).around
+        first = (around(joined(curve[point])) for curve in curves for point in FURTHER if point < len(curve))
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
     def chains(self, request: Request) -> list[SearchedChain]:
         """The planner's chains, which nobody taught yet; where something may go to the host, those with nothing there
         first: no plan is to be slower for what it may do."""
         allowed = dict.fromkeys([request.constraints.on_device(), request.constraints])
-        return [chain_of(self.planner(constraints)) for constraints in allowed]
+        return [chain_of(self.planner(constraints), self.inside(constraints)) for constraints in allowed]
 
     def allows(self, request: Request, schedule: Schedule) -> bool:
         """Whether a schedule respects the constraints of a request."""
-        return honours(self.rules.graph, self.planner(request.constraints).cuts.limits, schedule)
+        return honours(self.rules.graph, self._limits(request.constraints), schedule)
 
     def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Of a small program, what a local search makes of all the others: of these none beats another.
@@ -228,7 +246,8 @@ class Candidates:
             judged: says what a schedule costs.
             identity: equal for programs with the same schedules and the same costs of them.
         """
-        graph = self.rules.graph
+        inside = self.inside(request.constraints)
+        graph = inside.rules.graph
         if MOVES not in request.strategy.sources or not is_small(graph) or not can_move(graph):
             return ()
 
@@ -238,9 +257,10 @@ class Candidates:
             plain = [(as_is(0, len(graph.ops)),)] if self.may_stay_plain(request) else []
             curves = self.planner(request.constraints).curves
             along = [schedule for curve in curves for schedule in curve.spread(CURVE_POINTS)]
-            seeds = [*plain, *along, *self.uniform(request)]
+            seeds = [*plain, *along, *map(inside.within, self.uniform(request))]
             honoured = [s for s in map(joined, seeds) if honours(graph, moves.cuts.limits, s)]
             most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
-            return improved(honoured, moves.neighbours, judged, most)
+            found = improved(honoured, moves.neighbours, lambda s: judged(inside.around(s)), most)
+            return tuple(map(inside.around, found))
 
         return remembered(identity, ("improved", request.constraints), search)

@@ -112,7 +112,7 @@ def test_each_step_knows_the_operation_that_it_is_of():
     for schedule in (program.plain, (saving(0, len(program.graph.ops)),)):
         timeline = StepProgram(rules).loss_timeline(schedule)
         assert len(timeline.places) == len(timeline.live_bytes)
-        assert set(timeline.places) <= {op.index for op in program.graph.ops}
-        loops = [op.index for op in program.graph.ops if op.primitive == "scan"]
+        assert set(timeline.places) <= {(op.index,) for op in program.graph.ops}
+        loops = [(op.index,) for op in program.graph.ops if op.primitive == "scan"]
         assert loops
         assert set(loops) <= set(timeline.places)

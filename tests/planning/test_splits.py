@@ -14,6 +14,7 @@ from remat_plan.cost.whole_step import StepProgram
 from remat_plan.graph.schedule import Segment
 from remat_plan.graph.ways import Keep, Plain, Split
 from remat_plan.planning.cuts import cut_everywhere, whole_region
+from remat_plan.planning.inside import Inside
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.options import SegmentOption, _Profiler
 from remat_plan.planning.planner import Planner
@@ -301,7 +302,7 @@ def test_images_on_a_cpu_are_not_sliced_for_time():
     kernels = [jax.ShapeDtypeStruct((16, n, 3, 3), "float32") for n in (3, 16, 16)]
     program = traced(loss, kernels, jax.ShapeDtypeStruct((32, 32, 32, 3), "float32"))
     judge = Judge(program, resolve("cpu"), Progress("test", False))
-    schedule = SlicedProgram(judge.rules, NO_LIMITS).schedules(2)[0]
+    schedule = SlicedProgram(Inside(judge.rules, NO_LIMITS)).schedules(2)[0]
     assert judge.timeline(schedule).seconds > 2 * judge.timeline(program.plain).seconds
 
 
@@ -323,7 +324,7 @@ def test_slices_of_a_recurrent_network_cost_small_products_on_a_cpu():
     params = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
     program = traced(loss, params, jax.ShapeDtypeStruct((64, 128, 64), "float32"))
     rules = Rules(program.graph, _cpu(2))
-    slices = SlicedProgram(rules, NO_LIMITS)
+    slices = SlicedProgram(Inside(rules, NO_LIMITS))
     schedules = program.plain, slices.schedules(2)[0], slices.schedules(4)[0]
     plain, two, four = (StepProgram(rules).loss_timeline(schedule).seconds for schedule in schedules)
     assert 0.8 < two / plain < 1

@@ -12,9 +12,10 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.whole_step import StepProgram
 from remat_plan.planning.constraints import make_constraints
+from remat_plan.planning.inside import Inside
 from remat_plan.planning.limits import resolve
 from remat_plan.planning.planner import Planner
-from remat_plan.planning.taught import SearchedChain, TaughtChain
+from remat_plan.planning.taught import SearchedChain, chain_of
 from tests.helpers import traced
 
 CPU = hardware_for("cpu", "cpu")
@@ -37,7 +38,8 @@ class Chain:
         self.owned = self.plain.argument_bytes + self.plain.output_bytes
         self.timeline = lambda s: self.asked.append(s) or StepProgram(rules).loss_timeline(s)
         self.untaught = planner.curve
-        self.taught = TaughtChain(planner.graph, planner.cuts, planner.options, planner.problem, planner.curve)
+        self.inside = Inside(rules, limits)
+        self.taught = chain_of(planner, self.inside)
 
     def teach(self, share, most=12, best=None, same=0.0):
         room = int(share * self.plain.peak_bytes) - self.owned
@@ -94,7 +96,7 @@ def layers(count, w, x):
 def test_the_border_is_found_on_a_curve_that_stays(share):
     shapes = jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((512, 32), "float32")
     chain = Chain(traced(partial(layers, 24), *shapes))
-    searched = SearchedChain(chain.untaught)
+    searched = SearchedChain(chain.untaught, chain.inside)
     room = int(share * chain.plain.peak_bytes) - chain.owned
     for _ in range(10):
         searched.teach(chain.timeline, room, None, 0.0, 0.0)

@@ -7,6 +7,7 @@ import pytest
 import remat_plan as rp
 from remat_plan.cost.builder import Rules
 from remat_plan.graph.ways import Split
+from remat_plan.planning.inside import Inside
 from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.splits import SlicedProgram
 from tests.helpers import CPU, assert_trees_close, traced
@@ -125,7 +126,7 @@ def test_of_slices_that_fit_all_is_kept():
 
 def sliced(fn, *args):
     program = traced(fn, *args)
-    return SlicedProgram(Rules(program.graph, CPU), NO_LIMITS)
+    return SlicedProgram(Inside(Rules(program.graph, CPU), NO_LIMITS))
 
 
 def test_numbers_of_slices():
