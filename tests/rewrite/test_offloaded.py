@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from remat_plan import _compat
 from remat_plan.graph.schedule import Choice, Part, Segment, around, as_is, saving
 from remat_plan.graph.uses import residuals
 from remat_plan.graph.valid import check_schedule
@@ -94,3 +95,28 @@ def test_values_and_derivatives_are_those_of_the_plain_program(step, program, sc
     assert_trees_close(*(jax.jit(jax.vmap(jax.grad(f, 1), (None, 0)))(W, xs) for f in (planned, plain)))
     along = [jax.jvp(lambda x, f=f: jax.grad(f)(W, x), (X,), (X,))[1] for f in (planned, plain)]
     assert_trees_close(*along)
+
+
+@pytest.mark.skipif(not _compat.cond_forwards_residuals(), reason="jax keeps copies of what a cond reads")
+def test_stretches_that_move_values_are_in_no_branch():
+    """XLA:TPU copies what enters a branch in the host's memory, all of a stack."""
+
+    def branches(segment):
+        program = traced(loss_of(gated), W, X)
+        index = next(op.index for op in program.graph.ops if op.primitive == "scan")
+        n = len(loop_of(program.graph, program.graph.ops[index]).body.ops)
+        parts = Part(1, (segment(n),)), Part(3, (as_is(0, n),))
+        loop = Segment(index, index + 1, Plain(((index, Choice(parts)),)))
+        found = as_is(0, index), loop, as_is(index + 1, len(program.graph.ops))
+        run = make_runner(program, tuple(s for s in found if s.start < s.end))
+        return str(jax.make_jaxpr(lambda w, x: run((*w, x))[0])(W, X)).count(" cond[")
+
+    body = loop_of(*_first_scan(traced(loss_of(gated), W, X).graph)).body
+    (moving,) = next(iter(offloaded(body, NO_LIMITS, [(saving(0, len(body.ops)),)])))
+    both = branches(lambda n: saving(0, n))
+    assert both
+    assert branches(lambda n: moving) == both // 2, "the stretch that keeps all on the device"
+
+
+def _first_scan(graph):
+    return graph, next(op for op in graph.ops if op.primitive == "scan")
