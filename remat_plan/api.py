@@ -16,6 +16,8 @@ from remat_plan.graph.argnums import positions
 from remat_plan.graph.build import build
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.constraints import make_constraints
+from remat_plan.planning.inside import find_inside
+from remat_plan.planning.limits import NO_LIMITS
 from remat_plan.planning.strategies.records import NEEDED, Strategy
 from remat_plan.planning.strategies.registry import check_budget, lookup
 from remat_plan.planning.strategies.values import StrategyLike, resolve_strategy
@@ -180,6 +182,8 @@ def analyze(
 ) -> Analysis:
     """List what plain JAX saves between the forward and the backward pass, by value; nothing is compiled.
 
+    Of a program that is all inside one call, as under `jax.shard_map`, it lists what is in there: bytes of one device.
+
     Also tell at which equation the plain step needs most memory (``.peak``), along which axis it can run in slices
     there, and in how many at most.
 
@@ -196,7 +200,8 @@ def analyze(
     """
     traced = trace_loss(fn, args, kwargs or {}, argnums, has_aux, static_argnums)
     graph = build(traced.jaxpr, traced.call.differentiated, keep_remat=True, merge=False, wanted=traced.wanted)
-    return analyze_graph(Rules(graph, hardware_of(resolve(None))))
+    rules = Rules(graph, hardware_of(resolve(None)))
+    return analyze_graph(find_inside(rules, NO_LIMITS).rules)
 
 
 @door

@@ -32,8 +32,9 @@ class Value:
 
     @property
     def text(self) -> str:
-        """Dtype and shape as JAX prints them, for example ``float32[8,512]``."""
-        return self.aval.str_short() if hasattr(self.aval, "str_short") else str(self.aval)
+        """Dtype and shape as JAX prints them, for example ``float32[8,512]``; not along which axes of a mesh parts
+        differ."""
+        return self.aval.str_short().partition("{V:")[0] if hasattr(self.aval, "str_short") else str(self.aval)
 
 
 @dataclass(frozen=True, slots=True)

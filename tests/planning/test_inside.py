@@ -78,7 +78,7 @@ def test_schedules_of_the_region_and_of_the_program():
 
 @pytest.mark.parametrize("share", ["70%", "50%", "35%"])
 def test_a_plan_is_as_fast_as_outside_of_the_call(share):
-    given = {"budget": share, "verify": False, "target": "gpu:h100", "never_split": True}
+    given = {"budget": share, "verify": False, "never_split": True}
     bare = rp.plan(loss, *SHAPES, **given)
     wrapped = rp.plan(mapped(loss), *SHAPES, **given)
     assert wrapped.predicted_peak_bytes <= bare.predicted_peak_bytes * 1.01
@@ -91,3 +91,15 @@ def test_gradients_are_those_of_the_plain_step():
     planned = rp.plan(fn, *args, budget="40%", verify=False).apply(fn)
     for got, wanted in zip(*(jax.tree.leaves(jax.jit(jax.grad(f))(*args)) for f in (planned, fn)), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_what_is_saved_inside_is_listed_by_value():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
+    specs = PartitionSpec(), PartitionSpec("d")
+    summed = lambda ws, x: jax.lax.psum(loss(ws, x), "d")  # noqa: E731
+    mapped_rows = rp.analyze(jax.shard_map(summed, mesh=mesh, in_specs=specs, out_specs=PartitionSpec()), *SHAPES)
+    bare = rp.analyze(loss, *SHAPES)
+    assert {r.primitive for r in mapped_rows.residuals} >= {"sin", "tanh", "dot_general"}
+    assert mapped_rows.saved_bytes == pytest.approx(bare.saved_bytes, rel=0.02)
+    assert mapped_rows.peak is not None
+    assert "float32[1024,64] " in mapped_rows.peak.value
