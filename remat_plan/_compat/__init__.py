@@ -73,6 +73,7 @@ from remat_plan._compat.values import (  # noqa: F401 (used as _compat.name)
     is_tracer,
     jit_arguments,
     lays_out,
+    map_around,
     perturbed,
     shard_map_arguments,
     shard_shape,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import core
+from jax._src import config
 from jax._src.core import to_concrete_value
 from jax._src.interpreters import batching
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval
+from jax.sharding import AxisType
 
 
 def is_ref(aval: Any) -> bool:
@@ -212,6 +214,34 @@ def is_inside_map(eqn: Any) -> bool:
     """Tell whether what is traced now runs inside a ``shard_map`` over the axes that one is over."""
     axes = shard_map_arguments(eqn)["axis_names"]
     return axes <= set(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def map_around() -> Callable[[Callable[[], Any]], Any] | None:
+    """Return what makes something as if inside the ``shard_map`` that is being traced now; None outside of one.
+
+    What is traced of collectives and of varying values has a meaning there only.
+    """
+    here = jax.sharding.get_abstract_mesh()
+    axes, checks = frozenset(here.manual_axes), config._check_vma.value
+    if not axes:
+        return None
+    kinds = [AxisType.Auto if n in axes else kind for n, kind in zip(here.axis_names, here.axis_types, strict=True)]
+    mesh = here.update(axis_types=tuple(kinds))
+
+    def inside(make: Callable[[], Any]) -> Any:
+        if axes <= set(jax.sharding.get_abstract_mesh().manual_axes):
+            return make()
+        made: list[Any] = []
+
+        def body() -> tuple[()]:
+            made.append(make())
+            return ()
+
+        given: dict[str, Any] = {"in_specs": (), "out_specs": (), "axis_names": set(axes), "check_vma": checks}
+        jax.make_jaxpr(jax.shard_map(body, mesh=mesh, **given))()
+        return made[0]
+
+    return inside
 
 
 def varies(aval: Any) -> bool:

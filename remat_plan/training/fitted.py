@@ -116,7 +116,8 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
     pairs = []
     for site in sites:
         constraints = site.request.constraints.with_host_of(step.settings.host, len(sites))
-        spread, host_bytes = step.spans_devices, constraints.host_bytes
+        # inside a map over the devices all is on one
+        spread, host_bytes = step.spans_devices and site.around is None, constraints.host_bytes
         judge = Judge(site.program(), target, progress, cost, spread=spread, host_bytes=host_bytes)
         request = replace(site.request, strategy=lookup("auto"), settings=NO_SETTINGS, constraints=constraints)
         pairs.append((Mark(judge, Candidates(judge.rules, progress), request), site))

@@ -43,6 +43,7 @@ class Site:
         moved: which flat arguments a gradient is taken of, somewhere.
         pulled: which flat outputs are given a cotangent, somewhere.
         calls: how often it is traced in the step.
+        around: makes something inside the ``shard_map`` that its first call is in; None where it is in none.
     """
 
     traced: Traced
@@ -51,6 +52,7 @@ class Site:
     moved: list[bool]
     pulled: list[bool]
     calls: int = 0
+    around: Callable[[Callable[[], Any]], Any] | None = field(default_factory=_compat.map_around)
 
     def described(self, traced: Traced) -> Traced:
         """A call of this program with what is known of its derivative.
@@ -65,7 +67,13 @@ class Site:
         return replace(traced, call=call, is_loss=is_loss, cotangents=cotangents)
 
     def program(self) -> Program:
-        return make_program(self.described(self.traced), self.request.existing)
+        def make() -> Program:
+            return make_program(self.described(self.traced), self.request.existing)
+
+        if self.around is None:
+            return make()
+        program = self.around(make)
+        return replace(program, graph=replace(program.graph, in_place=self.around))
 
 
 @dataclass(eq=False)
