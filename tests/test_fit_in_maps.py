@@ -82,3 +82,21 @@ def test_a_mark_inside_a_map_is_planned(local, make, checks):
     report = fitted.report
     assert report.planned.peak_bytes <= 0.7 * report.plain.peak_bytes
     assert_trees_close(fitted(*args), jax.jit(make(local, checks))(*args))
+
+
+def test_a_mark_inside_a_vmap_that_names_its_axis_is_planned():
+    def centred(w, x):
+        def step(x, w):
+            x = jnp.tanh(jnp.sin(x @ w))
+            return x - jax.lax.pmean(x, "batch"), None
+
+        return jnp.mean(jax.lax.scan(step, x, w)[0] ** 2)
+
+    def make(one):
+        loss = lambda w, x: jnp.mean(jax.vmap(one, (None, 0), axis_name="batch")(w, x))  # noqa: E731
+        return lambda w, x: jax.tree.map(jnp.subtract, w, jax.grad(loss)(w, x))
+
+    w, x = (jax.random.normal(jax.random.key(i), shape) / 6 for i, shape in enumerate([(6, 32, 32), (4, 256, 32)]))
+    fitted = rp.fit(make(rp.mark(centred)), w, x, budget="80%")
+    assert fitted.report.planned.peak_bytes <= 0.8 * fitted.report.plain.peak_bytes
+    assert_trees_close(fitted(w, x), jax.jit(make(centred))(w, x))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import core
 from jax._src import config
-from jax._src.core import to_concrete_value
+from jax._src.core import extend_axis_env_nd, get_axis_env, to_concrete_value
 from jax._src.interpreters import batching
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Literal
@@ -217,28 +217,31 @@ def is_inside_map(eqn: Any) -> bool:
 
 
 def map_around() -> Callable[[Callable[[], Any]], Any] | None:
-    """Return what makes something as if inside the ``shard_map`` that is being traced now; None outside of one.
+    """Return what makes something as if inside the maps that are being traced now, ``shard_map`` or ``vmap`` over named
+    axes; None outside of any.
 
     What is traced of collectives and of varying values has a meaning there only.
     """
-    here = jax.sharding.get_abstract_mesh()
+    here, names = jax.sharding.get_abstract_mesh(), dict(get_axis_env().axis_sizes)
     axes, checks = frozenset(here.manual_axes), config._check_vma.value
-    if not axes:
+    if not names:
         return None
     kinds = [AxisType.Auto if n in axes else kind for n, kind in zip(here.axis_names, here.axis_types, strict=True)]
-    mesh = here.update(axis_types=tuple(kinds))
+    mesh = here.update(axis_types=tuple(kinds)) if axes else here
+    others = [(name, size) for name, size in names.items() if name not in axes]
 
     def inside(make: Callable[[], Any]) -> Any:
-        if axes <= set(jax.sharding.get_abstract_mesh().manual_axes):
+        if names.keys() <= get_axis_env().axis_sizes.keys():
             return make()
         made: list[Any] = []
 
         def body() -> tuple[()]:
-            made.append(make())
+            with extend_axis_env_nd(others):
+                made.append(make())
             return ()
 
         given: dict[str, Any] = {"in_specs": (), "out_specs": (), "axis_names": set(axes), "check_vma": checks}
-        jax.make_jaxpr(jax.shard_map(body, mesh=mesh, **given))()
+        jax.make_jaxpr(jax.shard_map(body, mesh=mesh, **given) if axes else body)()
         return made[0]
 
     return inside

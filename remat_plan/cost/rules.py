@@ -62,6 +62,9 @@ REDUCES = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin reduce "
     "reduce_window reduce_window_sum reduce_window_max reduce_window_min".split()
 )
+OVER_AXES = frozenset({"psum", "pmax", "pmin"})
+"""Reductions over named axes; where ``vmap`` made all of these dimensions of the array, reductions like any other."""
+
 REGIONS = frozenset({"scan", "while", "cond", "pallas_call"})
 """Structures whose jaxprs run in a way of their own; others are known by the jaxprs that they hold."""
 
@@ -112,6 +115,8 @@ def kind_of(eqn: Any) -> Kind:
         return Kind.ALIAS
     if name == "broadcast_in_dim" and eqn.outvars[0].aval.size == getattr(eqn.invars[0].aval, "size", -1) > 1:
         return Kind.ALIAS
+    if name in OVER_AXES and not _compat.named_axes(eqn):
+        return Kind.REDUCE
     for kind, names in _NAMED:
         if name in names:
             return kind

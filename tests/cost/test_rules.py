@@ -192,3 +192,12 @@ def test_sorting_and_scattering():
     assert eqn_flops(only(lambda x: lax.sort(x, dimension=1), x)) == 5 * 64 * 16 * 4
     rows = jnp.arange(4)
     assert eqn_flops(only(lambda x: x.at[rows].add(1.0), x)) == 4 * 16
+
+
+def test_a_sum_over_an_axis_of_vmap_is_a_sum(forgetful):
+    eqns = jax.make_jaxpr(jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i"))(f32(3, 5)).jaxpr.eqns
+    eqn = next(eqn for eqn in eqns if eqn.primitive.name == "psum")
+    assert kind_of(eqn) == Kind.REDUCE
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert eqn_flops(eqn) == 15
