@@ -12,7 +12,7 @@ from remat_plan import _compat
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Place, Program, Step, live_steps
+from remat_plan.cost.steps import Place, Program, Step, as_compiled, live_steps
 
 Inner = tuple[tuple[int, int], ...]
 """The dimensions that may be the innermost one and the next."""
@@ -68,8 +68,8 @@ class Emitter:
     ) -> Program:
         """The steps so far that outputs depend on, as a program; see there."""
         steps, given = live_steps(self.steps, outputs), frozenset(inputs)
-        return Program(
-            steps, self.sizes, given, tuple(outputs), self.storage, self.backend, carried or {}, around_bytes
+        return as_compiled(
+            Program(steps, self.sizes, given, tuple(outputs), self.storage, self.backend, carried or {}, around_bytes)
         )
 
     def new(self, aval: Any) -> int:

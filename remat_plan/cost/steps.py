@@ -135,3 +135,10 @@ def live_steps(steps: list[Step], outputs: Sequence[int]) -> list[Step]:
         kept.append(step)
     kept.reverse()
     return kept
+
+
+def as_compiled(program: Program) -> Program:
+    """Return a program, all of whose steps are known, as its backend has it."""
+    for rule in program.backend.of("whole"):
+        program = rule(program)
+    return program

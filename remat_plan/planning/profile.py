@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
-from remat_plan.cost.program import Program, Step
 from remat_plan.cost.rules import Kind
+from remat_plan.cost.steps import Program, Step, as_compiled
 from remat_plan.cost.whole_step import reverse_sliced, run_sliced
 from remat_plan.graph.ways import Plain, Way
 from remat_plan.planning.runs import Actions, Run
@@ -32,6 +32,7 @@ class SegmentProgram(ProgramBuilder):
         self.run, self.planned = run, True
         self.outside_bytes = 0
         self.kernels: list[Kernel] = []
+        self.sizes: list[int] = []
         self.owned: set[int] = set()
 
     def buffer(self, value: int) -> int:
@@ -99,17 +100,12 @@ class SegmentProgram(ProgramBuilder):
         held = tuple(self.cotangents[v] for v in values if v in self.cotangents)
         self.hold(held, (end,))
         state = self.state
-        program = Program(
-            state.steps,
-            state.sizes,
-            frozenset(self.owned),
-            (end,),
-            state.storage,
-            state.backend,
-            pinned=frozenset(held),
+        given, pinned = frozenset(self.owned), frozenset(held)
+        program = as_compiled(
+            Program(state.steps, state.sizes, given, (end,), state.storage, state.backend, pinned=pinned)
         )
-        self.kernels = kernels = fuse(program)
-        timeline = evaluate_program(program, self.rules.hardware, kernels)
+        self.kernels, self.sizes = fuse(program), program.sizes
+        timeline = evaluate_program(program, self.rules.hardware, self.kernels)
         peak = max(timeline.live_bytes, default=self.outside_bytes) - self.outside_bytes
         return SegmentTimeline(peak, timeline.seconds, timeline.flops, timeline.host_bytes)
 
@@ -193,7 +189,7 @@ def plain_run(rules: Rules, run: Run, way: Way = _PLAIN) -> PlainRun:
     timeline = program.finish(list(run.reads))
     kept = crossing_values(program.kernels, cotangents) - program.owned
     kept |= {program.buffers[v] for v in run.leaves if program.buffers[v] not in program.owned}
-    return PlainRun(timeline, sum(program.state.sizes[b] for b in kept))
+    return PlainRun(timeline, sum(program.sizes[b] for b in kept))
 
 
 def crossing_values(kernels: list[Kernel], late: set[int]) -> set[int]:
