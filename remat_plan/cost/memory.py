@@ -89,6 +89,8 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     for rule in program.backend.of("order"):
         ordered = rule(ordered, program.sizes)
     sizes, buffers = program.sizes, Buffers(program, ordered)
+    find_workspace = program.backend.only("workspace")
+    workspace = find_workspace(program, ordered, hardware) if find_workspace else {}
     argument_bytes = sum(sizes[v] for v in program.inputs)
     output_bytes = sum(sizes[v] for v in buffers.outputs if v not in program.inputs)
     live = argument_bytes + output_bytes + program.around_bytes
@@ -107,6 +109,7 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
             new = [w for w in buffers.writes[position] if w not in buffers.owned]
             over = buffers.written_over(position, new, dying)
             inside = buffers.inside_bytes.get(position, step.region.transient_bytes)
+            inside += workspace.get(position, 0)
             live += sum(sizes[w] for w in new)
             alive.update(dict.fromkeys(new, len(live_bytes)))
             live_bytes.append(live - sum(sizes[w] for w in over.values()) + inside)

@@ -1,6 +1,6 @@
-"""Products of matrices of XLA:GPU: several with a common operand are one.
+"""Products of matrices of XLA:GPU: several with a common operand are one, and the library has memory for some.
 
-In: a lowered program. Out: the program with products merged.
+In: a lowered program; its kernels. Out: the program with products merged; by kernel the bytes of a workspace.
 
 ``x @ q``, ``x @ k`` and ``x @ v`` become one product of ``x`` with an array of all three matrices (``DotMerger``). The
 result is there until the last reader of any part has run; a part that another product reads is copied at once. So do
@@ -16,16 +16,25 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_plan.cost.rules import READ_ROW, Kind
+from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.hardware import Hardware
+from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import Program, Step
 
 _MERGED_BYTES = 64 * 2**20
 """Products take in others, from the smallest to the largest, until the result and what is not common have more than
 this: read off modules of up to twelve products of 1 to 80 MiB. Eight of 8.03 MiB are one, the ninth is not."""
+
+_WITH_WORKSPACE = frozenset({"gpu:h100", "gpu:h200"})
+"""Older GPUs have no more than 4 MiB for any product."""
+
+_ROW_WORKSPACE_BYTES = 32 * 2**20
+"""What cuBLAS is given for a product that reads or writes a row where it lies (``dynamic_slice_fusion``). For other
+products XLA:GPU cuts it down to 4 MiB."""
 
 
 def merge_products(program: Program) -> Program:
@@ -47,6 +56,20 @@ def merge_products(program: Program) -> Program:
         placed[min(group.positions)] = joined, product, *parts
     found = [made for position, step in enumerate(program.steps) for made in placed.get(position, (step,))]
     return replace(program, steps=list(_in_order(found)), sizes=sizes)
+
+
+def row_workspace(program: Program, kernels: Sequence[Kernel], hardware: Hardware) -> Mapping[int, int]:
+    """Return, by the position of a kernel, what cuBLAS is given for a product that reads or writes a row of a loop."""
+    if hardware.name not in _WITH_WORKSPACE:
+        return {}
+    rows = {value for step in program.steps if step.primitive == READ_ROW for value in step.writes}
+    rows.update([value for step in program.steps if step.primitive == WRITE_ROW for value in step.reads])
+    return {
+        position: _ROW_WORKSPACE_BYTES
+        for position, kernel in enumerate(kernels if rows else ())
+        if not rows.isdisjoint([*kernel.reads, *kernel.step.writes])
+        and any(work.startswith("product") for work in kernel.work)
+    }
 
 
 @dataclass(slots=True)

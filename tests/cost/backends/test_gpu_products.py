@@ -1,4 +1,4 @@
-"""Products of XLA:GPU that have an operand in common."""
+"""Products of XLA:GPU that have an operand in common, and those that read or write rows of a loop."""
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from remat_plan.verify.targets import resolve
 from tests.helpers import CUDA
 
 H100 = hardware_for("gpu:h100", "gpu")
+MIB = 2**20
 
 
 def floats(*shape, dtype=jnp.float32):
@@ -34,8 +35,8 @@ def products(fun, *args):
     return [max([parts.get(v, 1) for v in s.reads]) for s in steps if s.primitive == "dot_general"]
 
 
-def peak(fun, *args):
-    return evaluate(jax.make_jaxpr(fun)(*args), H100).peak_bytes
+def peak(fun, *args, hardware=H100):
+    return evaluate(jax.make_jaxpr(fun)(*args), hardware).peak_bytes
 
 
 X, W = floats(64, 32), floats(32, 32)
@@ -142,6 +143,54 @@ def test_the_compiler_has_one_array_of_all_parts(fun, monkeypatch):
     assert abs(with_rule / peak(fun, *GATED) - 1) > 0.15
     pytest.importorskip(CUDA)
     assert compile_memory(fun, GATED, resolve("gpu:h100")).total_bytes == pytest.approx(with_rule, rel=0.001)
+
+
+def lstm(x, inputs, states):
+    def cell(carry, row):
+        h, s = carry
+        i, f, g, o = [row @ w + h @ u for w, u in zip(inputs, states, strict=True)]
+        s = jax.nn.sigmoid(f) * s + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(s)
+        return (h, s), h
+
+    zeros = jnp.zeros(x.shape[1:])
+    return (lax.scan(cell, (zeros, zeros), x)[1] ** 2).sum()
+
+
+def rows(x, w):
+    return lax.scan(lambda h, row: (jnp.tanh(row @ w + h), None), jnp.zeros(x.shape[1:], x.dtype), x)[0].sum()
+
+
+def layers(x, matrices):
+    return (lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, matrices)[0] ** 2).sum()
+
+
+LSTM = floats(16, 64, 512), [floats(512, 512)] * 4, [floats(512, 512)] * 4
+LAYERS = floats(1024, 512), floats(16, 512, 512)
+LOOPS = {
+    "lstm": (jax.grad(lstm, argnums=(0, 1, 2)), LSTM),
+    "rows": (rows, (floats(32, 64, 512, dtype=jnp.bfloat16), floats(512, 512, dtype=jnp.bfloat16))),
+    "layers": (jax.grad(layers, argnums=1), LAYERS),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_products_of_rows_have_a_workspace_of_32_mib(name, monkeypatch):
+    """A tenth is for copies of rows, which are read in place where they are compiled."""
+    fun, args = LOOPS[name]
+    with_rule = peak(fun, *args)
+    monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("row_workspace"))
+    assert with_rule - peak(fun, *args) > 20 * MIB
+    pytest.importorskip(CUDA)
+    compiled = compile_memory(fun, args, resolve("gpu:h100")).total_bytes
+    assert compiled == pytest.approx(with_rule, rel=0.03)
+
+
+def test_older_gpus_have_none(monkeypatch):
+    older = hardware_for("gpu:a100", "gpu")
+    with_rule = peak(layers, *LAYERS, hardware=older)
+    monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("row_workspace"))
+    assert peak(layers, *LAYERS, hardware=older) == with_rule
 
 
 def test_of_rows_and_what_is_made_of_them_the_latter_is_common():
