@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -210,37 +210,44 @@ def shard_map_arguments(eqn: Any) -> dict[str, Any]:
     }
 
 
-def is_inside_map(eqn: Any) -> bool:
-    """Tell whether what is traced now runs inside a ``shard_map`` over the axes that one is over."""
-    axes = shard_map_arguments(eqn)["axis_names"]
-    return axes <= set(jax.sharding.get_abstract_mesh().manual_axes)
+Making = Callable[[Callable[[], Any]], Any]
+"""Makes something somewhere, by a function of nothing."""
 
 
-def map_around() -> Callable[[Callable[[], Any]], Any] | None:
+def map_of(eqn: Any) -> Making:
+    """Return what makes something as if inside a ``shard_map`` like an equation's."""
+    given = shard_map_arguments(eqn)
+    return _inside_maps(given["mesh"], given["axis_names"], given["check_vma"], {})
+
+
+def maps_around() -> Making | None:
     """Return what makes something as if inside the maps that are being traced now, ``shard_map`` or ``vmap`` over named
-    axes; None outside of any.
-
-    What is traced of collectives and of varying values has a meaning there only.
-    """
+    axes; None outside of any."""
     here, names = jax.sharding.get_abstract_mesh(), dict(get_axis_env().axis_sizes)
-    axes, checks = frozenset(here.manual_axes), config._check_vma.value
+    axes = set(here.manual_axes)
     if not names:
         return None
     kinds = [AxisType.Auto if n in axes else kind for n, kind in zip(here.axis_names, here.axis_types, strict=True)]
     mesh = here.update(axis_types=tuple(kinds)) if axes else here
-    others = [(name, size) for name, size in names.items() if name not in axes]
+    others = {name: size for name, size in names.items() if name not in axes}
+    return _inside_maps(mesh, axes, config._check_vma.value, others)
+
+
+def _inside_maps(mesh: Any, axes: set[Any], checks: bool, others: Mapping[Any, int]) -> Making:
+    """``mesh`` is mapped over ``axes``, ``others`` are those of ``vmap``: what is traced of collectives and of varying
+    values has a meaning there only."""
 
     def inside(make: Callable[[], Any]) -> Any:
-        if names.keys() <= get_axis_env().axis_sizes.keys():
+        if axes.union(others) <= get_axis_env().axis_sizes.keys():  # a part of what is traced there is made anew
             return make()
         made: list[Any] = []
 
         def body() -> tuple[()]:
-            with extend_axis_env_nd(others):
+            with extend_axis_env_nd(others.items()):
                 made.append(make())
             return ()
 
-        given: dict[str, Any] = {"in_specs": (), "out_specs": (), "axis_names": set(axes), "check_vma": checks}
+        given: dict[str, Any] = {"in_specs": (), "out_specs": (), "axis_names": axes, "check_vma": checks}
         jax.make_jaxpr(jax.shard_map(body, mesh=mesh, **given) if axes else body)()
         return made[0]
 

@@ -86,21 +86,7 @@ class ShardMap(Call):
         return kept(graph, op, lambda: (self._traced(graph, op),))
 
     def _traced(self, graph: Graph, op: Op) -> Graph:
-        inner = _compat.call_jaxpr(op.eqn)
-
-        def mapped(make: Callable[[], Any]) -> Any:
-            if _compat.is_inside_map(op.eqn):  # where the map itself is traced, and a part of it is made anew
-                return make()
-            made: list[Any] = []
-
-            def body(args: Sequence[Any]) -> list[Any]:
-                made.append(make())
-                return _compat.evaluate(*_compat.open_jaxpr(inner), args)
-
-            jax.make_jaxpr(self.wrap(op.eqn, body))(*[_compat.struct(a.aval) for a in op.eqn.invars])
-            return made[0]
-
-        around = graph.in_place
+        inner, mapped, around = _compat.call_jaxpr(op.eqn), _compat.map_of(op.eqn), graph.in_place
         in_place = mapped if around is None else lambda make: around(lambda: mapped(make))
         region = mapped(lambda: region_of(graph, inner, op.active, graph.needs[op.kind].given))
         return replace(region, in_place=in_place)

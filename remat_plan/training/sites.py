@@ -52,7 +52,7 @@ class Site:
     moved: list[bool]
     pulled: list[bool]
     calls: int = 0
-    around: Callable[[Callable[[], Any]], Any] | None = field(default_factory=_compat.map_around)
+    around: Callable[[Callable[[], Any]], Any] | None = field(default_factory=_compat.maps_around)
 
     def described(self, traced: Traced) -> Traced:
         """A call of this program with what is known of its derivative.
