@@ -24,6 +24,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from remat_plan.cost.memory import Timeline
+from remat_plan.cost.steps import Place
 from remat_plan.graph.records import Graph
 from remat_plan.graph.schedule import Schedule
 from remat_plan.planning.blend import joined
@@ -142,15 +143,14 @@ class TaughtChain(SearchedChain):
         peak = max(timeline.peak_bytes - owned, 1)
         nodes = self.curve.table.schedule(self.curve.points[point])
         rows = [*_leaves(self.problem, nodes)]
-        leaf_of = {
-            place: number
+        leaf_of: dict[Place, int] = {
+            (*self.inside.path, place): number
             for number, (leaf, _, _) in enumerate(rows)
             for place in range(self.cuts.positions[leaf.start], self.cuts.positions[leaf.end])
         }
-        needed, path = [0] * len(rows), self.inside.path
+        needed, depth = [0] * len(rows), 1 + len(self.inside.path)
         for place, live in zip(timeline.places, timeline.live_bytes, strict=True):
-            *around, own = place[: len(path) + 1] or (-1,)
-            if tuple(around) == path and (number := leaf_of.get(own)) is not None:
+            if (number := leaf_of.get(place[:depth])) is not None:
                 needed[number] = max(needed[number], live - owned)
         for own, (leaf, before, option) in zip(needed, rows, strict=True):
             believed = before + max(option.transient_bytes, option.kept_bytes)

@@ -18,11 +18,11 @@ from remat_plan.graph.structure import holds_structure
 from remat_plan.graph.uses import last_uses
 from remat_plan.planning.blend import joined
 from remat_plan.planning.constraints import Constraints
-from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small
+from remat_plan.planning.cuts import Cuts, cut_before_products, frontiers, is_small, without_loss
 from remat_plan.planning.honours import honours
 from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.inside import Inside, find_inside
-from remat_plan.planning.limits import Limits, collectives, resolve
+from remat_plan.planning.limits import collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
 from remat_plan.planning.offloads import in_loops, may_offload
 from remat_plan.planning.planner import Planner
@@ -116,7 +116,6 @@ class Candidates:
 
     def __init__(self, rules: Rules, progress: Progress):
         self.rules, self.progress = rules, progress
-        self._resolved: dict[Constraints, Limits] = {}
         self._inside: dict[Constraints, Inside] = {}
         self._planners: dict[Constraints, Planner] = {}
         self._sliced: dict[Constraints, SlicedProgram] = {}
@@ -126,13 +125,8 @@ class Candidates:
     def inside(self, constraints: Constraints) -> Inside:
         """Where the equations of the program are that a search is about, under a user's constraints."""
         if constraints not in self._inside:
-            self._inside[constraints] = find_inside(self.rules, self._limits(constraints))
+            self._inside[constraints] = find_inside(self.rules, resolve(self.rules.graph, constraints))
         return self._inside[constraints]
-
-    def _limits(self, constraints: Constraints) -> Limits:
-        if constraints not in self._resolved:
-            self._resolved[constraints] = resolve(self.rules.graph, constraints)
-        return self._resolved[constraints]
 
     def planner(self, constraints: Constraints) -> Planner:
         """The chain of these equations, solved under a user's constraints."""
@@ -195,9 +189,8 @@ class Candidates:
         graph, limits = inside.rules.graph, inside.limits
         if BY_RULE not in request.strategy.sources or len(graph.ops) > _LONG_OPS:
             return ()
-        task, cuts = self.task(request), self.planner(request.constraints).cuts
-        if inside.calls:
-            task = replace(task, graph=graph, cuts=cuts)
+        cuts = self.planner(request.constraints).cuts
+        task = replace(self.task(request), graph=graph, cuts=without_loss(graph, cuts), spread=inside.rules.spread)
         # A segment that ends before a product, not behind it, is differentiated with less beside it: in a small program
         # that may be what the least peak needs.
         shorter = cut_before_products(graph, task.cuts) if is_small(graph) else None
@@ -233,7 +226,7 @@ class Candidates:
 
     def allows(self, request: Request, schedule: Schedule) -> bool:
         """Whether a schedule respects the constraints of a request."""
-        return honours(self.rules.graph, self._limits(request.constraints), schedule)
+        return honours(self.rules.graph, self.task(request).cuts.limits, schedule)
 
     def improved(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
         """Of a small program, what a local search makes of all the others: of these none beats another.
