@@ -30,7 +30,7 @@ from remat_plan.verify.targets import Target
 MOST_COMPILES = 8
 """So often a program is compiled for one budget at most: as it is written, plain, and under the choices of a search;
 half as often where a compile takes minutes (TPUs that are not attached); a step as written that is refused there, which
-takes seconds, does not count."""
+takes seconds, does not count, nor does the least that is possible where nothing else fits."""
 
 MARGIN = 0.0075
 """The share of the budget that is left free by what is compiled next, for each that came out above it and one more:
@@ -106,6 +106,8 @@ class Driver:
             if choice is None or choice in self.sure:  # nothing new is left
                 break
             self.measure(choice)
+        if self.best(budget_bytes) is None:  # however much was compiled, no budget is refused without the low end
+            self.measure(self.choice(0))
         choice = self.best(budget_bytes) or self.least()
         return Fitted(choice, self.tried[choice], self.fits(choice, budget_bytes))
 
@@ -174,7 +176,8 @@ class Driver:
     def next(self, budget_bytes: int) -> Choice | None:
         """The choice to compile next; None where none is left that is worth it.
 
-        Where nothing fits, compiles are left for the choices near the low end.
+        Where nothing fits, compiles are left for the choices near the low end; the last of all is of what is as good as
+        sure to fit, if that is above the low end.
         """
         best = self.best(budget_bytes, known=True)
         if best is not None:
@@ -183,7 +186,10 @@ class Driver:
                 sources = [self.by_hand, *sources]
             return next((c for source in sources if (c := source(budget_bytes, best)) is not None), None)
         floor = self.floor()
-        found = self.expected_best(budget_bytes) if self.left > min(len(floor), self._reserved) else None
+        if self.left > min(len(floor), self._reserved):
+            found = self.expected_best(budget_bytes)
+        else:
+            found = self.as_good_as_sure(budget_bytes) if self.left == 1 else None
         return found or next(iter(floor), None)
 
     def expected_best(self, budget_bytes: int, best: Choice | None = None) -> Choice | None:
@@ -205,6 +211,19 @@ class Driver:
         for bolder in fastest[1:]:
             choice = bolder if self.price(bolder) < (1 - WORTH) * self.price(choice) else choice
         return choice if best is None or self.is_worth(budget_bytes, best, choice) else None
+
+    def as_good_as_sure(self, budget_bytes: int) -> Choice | None:
+        """The fastest new choice within the budget even if it is as far off as the worst so far, and by ``DOUBT`` more.
+
+        None if the least has been compiled, or would be that choice.
+        """
+        least = self.choice(0)
+        if least in self.tried:
+            return None
+        recompute = [c for c in self.sure if self.level(c) < self.plain_level]
+        worst = max((self.total(c) / self.expected(self.level(c), []) for c in recompute), default=1.0)
+        choice = self.choice(self._unlearned((1 - DOUBT) * budget_bytes / max(worst, 1.0) - self.held_bytes))
+        return choice if self.level(choice) > self.level(least) and self.is_new(choice) else None
 
     def is_worth(self, budget_bytes: int, best: Choice, following: Choice) -> bool:
         """Whether what fits is not good enough for the following choice to be left out."""
