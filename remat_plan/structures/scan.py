@@ -14,7 +14,6 @@ has no forward mode.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -149,13 +148,14 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
         carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, **given)
         return [*carry, *stacked]
 
-    ends = itertools.accumulate(part.count for part in choice.parts)
-    stretches = list(zip(choice.parts, steps, ends, strict=True))
-    several = len(stretches) > 1
+    counts = [part.count for part in choice.parts]
+    several = len(counts) > 1
+    # The gradient of a split is one concatenation; that of each slice would be padded to all rows.
+    pieces = [jax.lax.split(x, counts) if several else (x,) for x in rows]
+    stretches = list(enumerate(zip(choice.parts, steps, strict=True)))
     made: list[list[Any]] = []
-    for part, step, end in reversed(stretches) if loop.reverse else stretches:
-        own = [jax.lax.slice_in_dim(x, end - part.count, end) for x in rows] if several else rows
-        run, operands = partial(stretch, part, step), [*consts, *carry, *own]
+    for place, (part, step) in reversed(stretches) if loop.reverse else stretches:
+        run, operands = partial(stretch, part, step), [*consts, *carry, *(piece[place] for piece in pieces)]
         # The outermost loop over groups makes its zeros early whatever is done, so groups stay as they are. What goes
         # into a branch in the host's memory XLA:TPU copies: all of a stack, there and on the device.
         stays = bool(part.groups) or OFFLOAD in actions_in(part.schedule)
@@ -163,8 +163,8 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
         outputs = start_late(run, operands) if alone else run(*operands)
         carry = outputs[:n_carry]
         made.append(outputs[n_carry:])
-    pieces = zip(*(reversed(made) if loop.reverse else made), strict=True)
-    return [*carry, *(jax.numpy.concatenate(ys) if several else ys[0] for ys in pieces)]
+    outputs = zip(*(reversed(made) if loop.reverse else made), strict=True)
+    return [*carry, *(jax.numpy.concatenate(ys) if several else ys[0] for ys in outputs)]
 
 
 def _body(run: Runner, consts: Sequence[Any], n_carry: int) -> Callable[[Any, Any], tuple[list[Any], list[Any]]]:

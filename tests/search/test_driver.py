@@ -268,7 +268,9 @@ def test_the_last_compile_is_of_what_is_as_good_as_sure_to_fit():
     assert found.fits
     assert len(compiled) == 3
     assert 30_000 < compiled[-1] < 40_000, "24,151 is the least"
-    found, compiled = search(Stepped(*range(24_151, 90_000, 7)), 49_150, lambda s: max(50_000 * (s > 24_160), s), left=3)
+    found, compiled = search(
+        Stepped(*range(24_151, 90_000, 7)), 49_150, lambda s: max(50_000 * (s > 24_160), s), left=3
+    )
     assert found.choice == (24_151,), "the least is compiled before a budget is refused"
     assert len(compiled) == 4
     found, compiled = search(Stepped(*range(24_151, 90_000, 7)), 24_160, lambda s: int(1.2 * s), left=3)

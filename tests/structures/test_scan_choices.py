@@ -11,7 +11,7 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import evaluate
 from remat_plan.cost.price import price
 from remat_plan.cost.whole_step import StepProgram
-from remat_plan.graph.schedule import Segment
+from remat_plan.graph.schedule import Choice, Part, Segment, as_is, saving, structured
 from remat_plan.graph.structure import structure_of
 from remat_plan.planning.planner import Planner, RegionPlanner
 from remat_plan.rewrite.emit import Emitter
@@ -22,7 +22,7 @@ from remat_plan.structures.scan_choices import divisors, scan_choices
 from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.step import GradientStep
 from remat_plan.verify.targets import resolve
-from tests.helpers import CPU, traced
+from tests.helpers import CPU, flat_gradient, traced
 
 W = jax.ShapeDtypeStruct((12, 64, 64), jnp.float32)
 X = jax.ShapeDtypeStruct((2048, 64), jnp.float32)
@@ -123,6 +123,23 @@ def test_loops_are_evaluated_as_jax_makes_them(fn):
             assert made.seconds == pytest.approx(found.seconds, rel=0.13), schedule
             seen += any(s.choices for s in schedule)
     assert seen >= 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_rows_of_stretches_are_put_together_once(reverse):
+    """Padded to all rows each stretch's would take the memory of all of them where a branch makes it."""
+    program = traced(lambda w, x: jnp.sum(lax.scan(layer, x, w, reverse=reverse)[0]), W, X, argnums=(0, 1))
+    (op,) = [op for op in program.graph.ops if structure_of(op)]
+    step, n = len(loop_of(program.graph, op).body.ops), len(program.graph.ops)
+    parts = tuple([Part(count, (saving(0, step),)) for count in (5, 4, 3)])
+    made = flat_gradient(program, (as_is(0, op.index), structured(op.index, Choice(parts)), as_is(op.index + 1, n)))
+    text = str(jax.make_jaxpr(made)(W, X))
+    assert " = pad[" not in text
+    assert text.count("f32[12,64,64] = concatenate[") == 1
+
+
+def layer(x, w):
+    return x + jnp.tanh(x @ w), None
 
 
 @pytest.mark.slow
