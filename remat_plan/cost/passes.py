@@ -202,14 +202,15 @@ class _Apart:
         result = {v: j for j, v in enumerate(self.outputs) if roles.result_row[j]}
         made = [v for v in changing if v not in result]
         own = [] if roles.looped else made
+        forward = self.forward(made if roles.looped else [], own)
         return Passes(
-            forward=self.forward(made if roles.looped else [], own),
+            forward=forward,
             backward=self.backward(reads, changing if roles.looped else [], residuals),
             residual_bytes=tuple(state.sizes[v] for v in made),
             constant_bytes=tuple(state.sizes[v] for v in residuals if v in fixed),
             reads=reads,
             result_reads=tuple(result[v] for v in changing if v in result),
-            alone=cache(partial(self.forward, ())),
+            alone=cache(partial(self.forward, ()) if made else lambda: forward),  # alike where nothing is kept
         )
 
     def forward(self, stacked: Sequence[int], own: Sequence[int] = ()) -> Pass:
