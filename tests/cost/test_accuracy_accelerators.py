@@ -13,6 +13,7 @@ from remat_plan.verify.compile import compile_memory
 from remat_plan.verify.targets import resolve
 from tests.cost.memory_bound import LOOPS, SHAPES
 from tests.cost.tpu_kernels import KERNELS
+from tests.cost.tpu_programs import SMALL, is_shape
 from tests.helpers import CUDA, has_module
 
 GPU = pytest.param(
@@ -59,6 +60,17 @@ def test_what_is_computed_again_waits_for_sums(target):
     jaxpr = jax.make_jaxpr(step)(model.params, model.batch)
     predicted = evaluate(jaxpr, hardware_for(target, "gpu")).peak_bytes
     compiled = compile_memory(step, (model.params, model.batch), resolve(target)).total_bytes
+    assert predicted == pytest.approx(compiled, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("target", [TPU])
+@pytest.mark.parametrize("program", SMALL)
+def test_predicted_peak_of_a_small_program(target, program):
+    """Of few kernels, so that one which is missing shows."""
+    fun, shapes = SMALL[program]
+    args = [jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, "float32"), s, is_leaf=is_shape) for s in shapes]
+    predicted = evaluate(jax.make_jaxpr(fun)(*args), hardware_for(target, "tpu")).peak_bytes
+    compiled = compile_memory(fun, tuple(args), resolve(target), fast=True).total_bytes
     assert predicted == pytest.approx(compiled, rel=TOLERANCE)
 
 

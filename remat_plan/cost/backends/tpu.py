@@ -42,6 +42,11 @@ def is_product(primitive: str) -> bool:
     return primitive in MATRIX_PRIMITIVES
 
 
+def takes_in(primitive: str) -> bool:
+    """So may the products that a short Fourier transform is; nothing that follows is in a fusion with it."""
+    return is_product(primitive) or primitive == "dft"
+
+
 def tiled_bytes(aval: Any, inner: Inner | None = None) -> int:
     """Return the bytes of an array in tiles.
 
@@ -84,20 +89,30 @@ def tiled_image(state: Emitter, facts: Facts, reads: list[int], library: int) ->
 
 
 def tiled_heads(state: Emitter, facts: Facts, reads: list[int], library: int) -> tuple[list[int], int]:
-    """Return what a batch of products reads: what was transposed for it is copied into tiles."""
+    """Return what a batch of products reads: what was transposed for it is copied into tiles, whole."""
     _, batches = facts.eqn.params["dimension_numbers"]
     if not batches[0] or len(reads) != 2:
         return reads, library
     found = []
     for read, atom, batch in zip(reads, facts.eqn.invars, batches, strict=True):
-        made, rank = state.made_by.get(read), len(atom.aval.shape)
-        others = [d for d in range(rank) if d not in batch]
-        if len(others) == 2 and made is not None and made.primitive == "transpose":
-            size = tiled_bytes(atom.aval, _either(*others))
-            step = Step((read,), Kind.OPAQUE, "layout_copy", facts.eqn)
-            read = state.emit(state.facts.number(("tiles", size)), step, (size,))[0]
+        others = [d for d in range(atom.aval.ndim) if d not in batch]
+        if len(others) == 2:
+            read = _transposed(state, facts.eqn, read, _either(*others))
         found.append(read)
     return found, library
+
+
+def _transposed(state: Emitter, eqn: Any, read: int, inner: Inner) -> int:
+    """Return what is read instead of a transposed value, or instead of a slice of one: a copy of it in tiles."""
+    made = state.made_by.get(read)
+    if made is not None and made.primitive == "slice":
+        whole = _transposed(state, made.eqn, made.reads[0], inner)
+        return read if whole == made.reads[0] else whole
+    if made is None or made.primitive != "transpose":
+        return read
+    size = tiled_bytes(made.eqn.outvars[0].aval, inner)
+    step = Step((read,), Kind.OPAQUE, "layout_copy", eqn)
+    return state.emit(state.facts.number(("tiles", size)), step, (size,))[0]
 
 
 def _either(first: int, second: int) -> Inner:
@@ -123,9 +138,12 @@ def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> Inner | 
 
 
 def whole_splits(steps: Sequence[Step], users: Sequence[Sequence[int]]) -> list[int]:
-    """What is split into parts, as the gradient of a concatenation is, is written first."""
+    """What is split into parts, as the gradient of a concatenation is, is written first.
+
+    Not so what is only turned, nor complex numbers: their parts are arrays by themselves.
+    """
     parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in readers) for readers in users]
-    return [index for index, count in enumerate(parts) if count > 1]
+    return [i for i, count in enumerate(parts) if count > 1 and steps[i].primitive not in ("complex", "transpose")]
 
 
 def fills_chip(step: Step, far_bytes: int, moved_bytes: int, written_bytes: int, cache_bytes: int) -> int:
@@ -194,7 +212,7 @@ TPU = Backend(
         Rule("written", "whole_splits", "gradients of concatenations", whole_splits),
         Rule("written", "heads", "LayoutAssignment", merged_heads),
         Rule("operands", "heads", "LayoutAssignment", tiled_heads, frozenset({"dot_general"})),
-        Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", is_product),
+        Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", takes_in),
         Rule("follows", "epilogues", "output fusions", is_product),
         Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
         Rule("operands", "tiles", "LayoutAssignment", tiled_image, frozenset({"conv_general_dilated"})),

@@ -8,15 +8,19 @@ own, and so is what changes the dimensions in them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.layout import whole_concatenation
 from remat_plan.cost.rules import FUSIBLE, Kind
 from remat_plan.cost.steps import RegionCost, Step
+
+_SPLIT = 384
+"""Multiples of 128 from this length on are transformed in two products, shorter lengths and all others in one."""
 
 
 def alone(eqn: Any, kind: Kind) -> Kind:
@@ -83,15 +87,25 @@ def merged_heads(steps: Sequence[Step], users: Sequence[Sequence[int]]) -> list[
 
 
 def transforms(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, ...]:
-    """Lower a Fourier transform: two products with complex matrices, and what is between them.
+    """Lower a Fourier transform: products with complex matrices, of three real products each.
 
-    A spectrum has all frequencies, those of real arrays too, whose second half says nothing new.
+    Those of several dimensions have these in the tiles, which pads short ones. A short transform reads its operands as
+    products do; a long one (``_SPLIT``) is two, between which all is copied, and its spectrum has all frequencies,
+    those of real arrays too, whose second half says nothing new. That real arrays have no imaginary part is not made
+    use of: the transform of these zeros along the last of several dimensions is an array, the same for all.
     """
-    eqn, out = facts.eqn, facts.eqn.outvars[0].aval
-    shape, lengths = eqn.invars[0].aval.shape, eqn.params["fft_lengths"]
-    elements = math.prod(shape[: len(shape) - len(lengths)]) * math.prod(lengths)
-    whole = elements * (out if out.dtype.kind == "c" else eqn.invars[0].aval).dtype.itemsize
-    size = whole if out.dtype.kind == "c" else facts.out_bytes[0]
-    between = RegionCost(2 * whole)
-    made = Step(tuple(reads), Kind.OPAQUE, facts.name, eqn, (), facts.flops, between, work=facts.work)
+    eqn, given, out = facts.eqn, facts.eqn.invars[0].aval, facts.eqn.outvars[0].aval
+    lengths, rank, bytes_of = eqn.params["fft_lengths"], given.ndim, state.facts.bytes
+    is_split = lengths[-1] >= _SPLIT and not lengths[-1] % 128
+    inner = None if len(lengths) == 1 else ((rank - 1, rank - 2), (rank - 2, rank - 1))
+    shape = (*given.shape[: rank - len(lengths)], *lengths)
+    whole = bytes_of(jax.ShapeDtypeStruct(shape, (out if out.dtype.kind == "c" else given).dtype), inner)
+    size = whole if is_split and out.dtype.kind == "c" else bytes_of(out, inner)
+    is_half = given.dtype.kind != "c" and not is_split
+    if is_half and len(lengths) > 1:
+        nothing = Step((), Kind.OPAQUE, "dft", eqn)
+        reads = [*reads, *state.emit(state.facts.number(("no imaginary part", shape)), nothing, (whole // 2,))]
+    between = RegionCost(whole if is_half else 2 * whole)
+    name = facts.name if is_split else "dft"
+    made = Step(tuple(reads), Kind.OPAQUE, name, eqn, (), facts.flops, between, work=facts.work)
     return state.emit(facts.key, made, (size,))

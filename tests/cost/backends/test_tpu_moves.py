@@ -117,6 +117,31 @@ def test_a_spectrum_has_all_frequencies_and_two_more_are_made_on_the_way():
     assert rule not in kernels(jnp.fft.rfft, x, backend=TPU.without("transforms"))
 
 
+def test_transforms_of_two_dimensions_have_both_in_the_tiles():
+    x = f32(8, 32, 64, 64)
+    padded = 2 * x.size * 4 / 2**20
+    spectrum = 8 * 32 * 40 * 128 * 8 / 2**20
+    assert kernels(lambda x: jnp.fft.rfft2(x + 1), x) == [("dft", padded), ("dft", spectrum)]
+    assert names(lambda x: jnp.fft.irfft2(jnp.fft.rfft2(x) * 2), x) == ["dft"] * 3
+    once = kernels(lambda x: (jnp.fft.rfft2(x), jnp.fft.rfft2(2 * x)), x)
+    assert [size for name, size in once if name == "dft"] == [padded, spectrum, spectrum]
+    short = f32(8192, 128)
+    assert kernels(jnp.fft.rfft, short) == [("dft", 8192 * 72 * 8 / 2**20)], "half of the frequencies"
+
+
+def test_products_of_some_frequencies_read_a_copy_of_all():
+    def mixed(x, real, imaginary):
+        spectrum, weights = jnp.fft.rfft2(x, axes=(1, 2)), lax.complex(real, imaginary)
+        low, high = spectrum[:, :12, :12], spectrum[:, -12:, :12]
+        return [jnp.einsum("bxyi,xyio->bxyo", part, w) for part, w in zip((low, high), weights, strict=True)]
+
+    weights = f32(2, 12, 12, 32, 32)
+    found = kernels(mixed, f32(8, 64, 64, 32), weights, weights)
+    copies = [size for name, size in found if name == "layout_copy"]
+    assert copies == [8 * 64 * 33 * 128 * 8 / 2**20], "of which both parts are"
+    assert "complex" not in [name for name, _ in found]
+
+
 def test_arguments_are_in_tiles():
     program = lower(jax.make_jaxpr(lambda x: x + 1)(f32(100, 96)), FactBook(partial(region_cost, hardware=V5E), TPU))
     assert [program.sizes[v] for v in program.inputs] == [96 * 128 * 4]
