@@ -14,8 +14,8 @@ from remat_plan.cost.layout import splits_rows
 from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Place, Program, Step, as_compiled, live_steps
 
-Inner = tuple[tuple[int, int], ...]
-"""The dimensions that may be the innermost one and the next."""
+Inner = tuple[tuple[int, ...], ...]
+"""The dimensions that may be the innermost one and the next; of images in pieces, that of images and the one cut."""
 
 
 class Asked(NamedTuple):

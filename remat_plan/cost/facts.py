@@ -72,7 +72,7 @@ class FactBook:
         self, region_cost: Callable[[Any], RegionCost], backend: Backend, platform: str = "cpu", is_body: bool = False
     ):
         self.region_cost, self.backend, self.platform, self.is_body = region_cost, backend, platform, is_body
-        self.bytes: Callable[..., int] = backend.only("bytes") or _compat.aval_bytes
+        self.bytes: Callable[..., int] = backend.only("bytes") or _plain_bytes
         self._library_role = backend.only("library")
         self._known: dict[int, Facts] = {}
         self._additions: dict[Any, Facts] = {}
@@ -164,6 +164,10 @@ class FactBook:
             value = item() if item and getattr(atom.val, "size", 1) == 1 else atom.val
             return self.number(("broadcast_in_dim", repr(value), aval.shape, size))
         return None
+
+
+def _plain_bytes(aval: Any, _inner: Any = None) -> int:
+    return _compat.aval_bytes(aval)
 
 
 def _is_one(atom: Any) -> bool:

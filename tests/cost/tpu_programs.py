@@ -28,8 +28,38 @@ def mixed(params, images):
     return (jax.nn.gelu(mixed + images @ skip) ** 2).mean()
 
 
+def _convolve(images, kernel):
+    numbers = (None, None, None, ("NWC", "WIO", "NWC"), ("NHWC", "HWIO", "NHWC"), ("NDHWC", "DHWIO", "NDHWC"))
+    ones = (1,) * (images.ndim - 2)
+    return lax.conv_general_dilated(images, kernel, ones, "SAME", dimension_numbers=numbers[images.ndim])
+
+
+@jax.value_and_grad
+def normalised(kernels, images):
+    """Convolutions with a normalisation between them."""
+    over = tuple(range(1, images.ndim - 1))
+    for kernel in kernels:
+        convolved = _convolve(images, kernel)
+        centred = convolved - convolved.mean(over, keepdims=True)
+        images = jax.nn.relu(centred * lax.rsqrt((centred**2).mean(over, keepdims=True) + 1e-5))
+    return (images**2).mean()
+
+
+@jax.value_and_grad
+def residual(kernels, images):
+    """Pairs of convolutions beside a stream."""
+    for first, second in zip(kernels[::2], kernels[1::2], strict=True):
+        images = images + _convolve(jax.nn.silu(_convolve(images, first)), second)
+    return (images**2).mean()
+
+
 SMALL = {
     "filtered": (filtered, ((32, 64, 33), (8, 32, 64, 64))),
     "mixed": (mixed, ([(2, 12, 12, 32, 32), (2, 12, 12, 32, 32), (32, 32)], (8, 64, 64, 32))),
+    "normalised lines": (normalised, ([(3, 64, 64)] * 6, (4, 4096, 64))),
+    "normalised images": (normalised, ([(3, 3, 64, 64)] * 6, (4, 64, 64, 64))),
+    "normalised volumes": (normalised, ([(3, 3, 3, 16, 16)] * 6, (2, 32, 32, 32, 16))),
+    "residual images": (residual, ([(3, 3, 64, 64)] * 6, (4, 64, 64, 64))),
+    "residual volumes": (residual, ([(3, 3, 3, 32, 32)] * 6, (1, 32, 32, 32, 32))),
 }
 """``test_accuracy_accelerators`` holds predicted peaks of these to compiled ones."""

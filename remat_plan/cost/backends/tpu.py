@@ -8,9 +8,7 @@ side. Batches of matrices have these innermost, rows that indices fetch or say w
 others may have any order, so the least padding is assumed; of arguments too.
 
 Limits: what is kept in on-chip memory (128 MiB on a v5e) is not taken off, and what lies idle between buffers, up to a
-tenth in small programs, is not added. Vectors are taken as they are, though a vector is padded to 1024 elements. Small
-batches of images are filled with pieces of them (``SpaceToBatchConverter``), which is not followed: around these
-convolutions peaks are up to a half off.
+tenth in small programs, is not added. Vectors are taken as they are, though a vector is padded to 1024 elements.
 """
 
 from __future__ import annotations
@@ -25,10 +23,19 @@ from typing import Any
 from remat_plan import _compat
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.tpu_moves import alone, merged_heads, strides, transforms, whole_concatenations
+from remat_plan.cost.backends.tpu_pieces import (
+    PIECES,
+    in_pieces,
+    kernel_gradients_last,
+    order_of_pieces,
+    pieces,
+    whole_images,
+)
 from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter, Inner
 from remat_plan.cost.facts import Facts
 from remat_plan.cost.fusion import Kernel
+from remat_plan.cost.layout import is_kernel_gradient
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
 from remat_plan.cost.steps import SCATTERS, Step
 from remat_plan.graph.records import MATRIX_PRIMITIVES
@@ -68,10 +75,16 @@ def tiled_bytes(aval: Any, inner: Inner | None = None) -> int:
 @functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def _padding(shape: tuple[int, ...], inner: Inner | None) -> float:
     """Return padded elements over elements, in the order of the innermost dimensions that pads least."""
-    lanes = [_share(n, LANES) for n in shape]
-    sublanes = [_share(n, min(SUBLANES, 1 << max(n - 1, 0).bit_length())) for n in shape]
-    pairs = itertools.permutations(range(len(shape)), 2) if inner is None else inner
-    return min(lanes[minor] * sublanes[second] for minor, second in pairs)
+    found = []
+    for minor, second, *cut in itertools.permutations(range(len(shape)), 2) if inner is None else inner:
+        lengths = list(shape)
+        if cut:
+            images, columns = cut
+            lengths[images], lengths[columns] = PIECES * shape[images], shape[columns] // PIECES + 1
+        sublanes = min(SUBLANES, 1 << max(lengths[second] - 1, 0).bit_length())
+        whole = math.prod(lengths) / math.prod(shape)
+        found.append(whole * _share(lengths[minor], LANES) * _share(lengths[second], sublanes))
+    return min(found)
 
 
 def _share(length: int, multiple: int) -> float:
@@ -125,7 +138,9 @@ def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> Inner | 
     if len(out) != 1:
         return None
     if facts.name == "conv_general_dilated":
-        return _either(*facts.eqn.params["dimension_numbers"].out_spec[:2])
+        spec = facts.eqn.params["dimension_numbers"].out_spec
+        cut = reads and in_pieces(state, reads[0]) and not is_kernel_gradient(facts.eqn)
+        return order_of_pieces(spec[0], spec[1], spec[-1]) if cut else _either(*spec[:2])
     rank = len(getattr(out[0].aval, "shape", ()))
     if rank > 1 and (facts.name == "gather" or facts.name in SCATTERS):
         return ((rank - 1, rank - 2),)
@@ -140,10 +155,10 @@ def inner_dimensions(state: Emitter, facts: Facts, reads: list[int]) -> Inner | 
 def whole_splits(steps: Sequence[Step], users: Sequence[Sequence[int]]) -> list[int]:
     """What is split into parts, as the gradient of a concatenation is, is written first.
 
-    Not so what is only turned, nor complex numbers: their parts are arrays by themselves.
+    Not so numbers that are made complex: their real and imaginary parts stay two arrays.
     """
     parts = [sum(u >= 0 and steps[u].primitive == "slice" for u in readers) for readers in users]
-    return [i for i, count in enumerate(parts) if count > 1 and steps[i].primitive not in ("complex", "transpose")]
+    return [i for i, count in enumerate(parts) if count > 1 and steps[i].primitive != "complex"]
 
 
 def fills_chip(step: Step, far_bytes: int, moved_bytes: int, written_bytes: int, cache_bytes: int) -> int:
@@ -215,8 +230,11 @@ TPU = Backend(
         Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", takes_in),
         Rule("follows", "epilogues", "output fusions", is_product),
         Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
+        Rule("operands", "pieces", "SpaceToBatchConverter", pieces, frozenset({"conv_general_dilated"})),
+        Rule("operands", "pieces", "SpaceToBatchConverter", whole_images),
         Rule("operands", "tiles", "LayoutAssignment", tiled_image, frozenset({"conv_general_dilated"})),
         Rule("inner", "tiles", "LayoutAssignment", inner_dimensions),
+        Rule("order", "pieces", "SpaceToBatchConverter", kernel_gradients_last),
         Rule("joins", "further_results", "MultiOutputFusion", further_results),
         Rule("far", "fills_chip", "seen in the compiler's cycles", fills_chip),
     ),

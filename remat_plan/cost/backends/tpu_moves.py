@@ -97,7 +97,7 @@ def transforms(state: Emitter, facts: Facts, reads: list[int]) -> tuple[int, ...
     eqn, given, out = facts.eqn, facts.eqn.invars[0].aval, facts.eqn.outvars[0].aval
     lengths, rank, bytes_of = eqn.params["fft_lengths"], given.ndim, state.facts.bytes
     is_split = lengths[-1] >= _SPLIT and not lengths[-1] % 128
-    inner = None if len(lengths) == 1 else ((rank - 1, rank - 2), (rank - 2, rank - 1))
+    inner = ((rank - 1, rank - 2), (rank - 2, rank - 1)) if len(lengths) > 1 else None
     shape = (*given.shape[: rank - len(lengths)], *lengths)
     whole = bytes_of(jax.ShapeDtypeStruct(shape, (out if out.dtype.kind == "c" else given).dtype), inner)
     size = whole if is_split and out.dtype.kind == "c" else bytes_of(out, inner)
