@@ -110,6 +110,16 @@ def is_kernel_gradient(eqn: Any) -> bool:
     return math.prod(window) > math.prod(image)
 
 
+def crossed_groups(eqn: Any) -> int:
+    """Return how often its result a convolution makes that pairs all groups of its batch with all of its channels.
+
+    It does where both are of one element, as in the gradient of the kernel of a depthwise convolution.
+    """
+    groups, spec = eqn.params["batch_group_count"], eqn.params["dimension_numbers"]
+    batch, channels = eqn.invars[0].aval.shape[spec.lhs_spec[0]], eqn.outvars[0].aval.shape[spec.out_spec[1]]
+    return groups if groups == batch == channels else 1
+
+
 def contracts_last(shape: Sequence[int], contract: Sequence[int]) -> bool:
     """Tell whether the last dimension is contracted, as XLA:CPU's library wants it of a left operand."""
     real = [d for d in contract if shape[d] != 1]

@@ -108,7 +108,9 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
 def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]:
     """Lower a convolution with the copies of its operands and its result, into and out of NHWC, HWIO and 32 bits.
 
-    In bodies of loops and in branches there are none, and no library that computes it where there should be.
+    In bodies of loops and in branches there are none, and no library that computes it where there should be. The kernel
+    gradient of a depthwise convolution is made for all pairs of channels, and copied, with zeros for those of different
+    ones, to be summed (``ConvolutionGroupConverter``).
     """
     eqn, out_bytes = facts.eqn, facts.out_bytes[0]
     odd, work = layout.conv_orders(eqn), facts.work
@@ -122,11 +124,15 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]
             state.copy(eqn, read, atom.aval.shape, order, width * state.sizes[read]) if bad or width > 1 else read
             for read, atom, order, bad in zip(reads, eqn.invars, orders, odd, strict=False)
         ]
-    made = Step(tuple(reads), Kind.OPAQUE, facts.name, eqn, flops=facts.flops, work=work)
-    result = state.emit(facts.key, made, (width * out_bytes,))[0]
-    if not odd[2] and width == 1:
+    groups = layout.crossed_groups(eqn)
+    made = Step(tuple(reads), Kind.OPAQUE, facts.name, eqn, flops=groups * facts.flops, work=work)
+    result = state.emit(facts.key, made, (groups * width * out_bytes,))[0]
+    if odd[2] or width > 1 or groups > 1:
+        result = state.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, groups * out_bytes)
+    if groups == 1:
         return (result,)
-    return (state.copy(eqn, result, eqn.outvars[0].aval.shape, spec.out_spec, out_bytes),)
+    summed = Step((result,), Kind.REDUCE, "reduce_sum", eqn, library=2)
+    return state.emit(state.facts.number(("groups", *equal_key(eqn))), summed, (out_bytes,))
 
 
 def reshaped_for_products(step: Step, readers: Sequence[Step]) -> bool:

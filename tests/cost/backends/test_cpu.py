@@ -1,0 +1,47 @@
+"""What XLA:CPU makes of single operations."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from remat_plan.cost.backend import GENERIC
+from remat_plan.cost.backends.cpu import CPU
+from remat_plan.cost.facts import FactBook
+from remat_plan.cost.hardware import hardware_for
+from remat_plan.cost.memory import region_cost
+from remat_plan.cost.program import lower
+
+HARDWARE = hardware_for("cpu", "cpu")
+
+
+def struct(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def lowered(fun, *args, model=CPU):
+    return lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=HARDWARE), model))
+
+
+def conv(kernel, x, groups):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=groups)
+
+
+@pytest.mark.parametrize(("groups", "channels", "crossed"), [(64, 64, 64), (8, 64, 1), (64, 128, 1)])
+def test_the_kernel_gradient_of_a_depthwise_convolution_pairs_all_channels(groups, channels, crossed):
+    """Of that of one in groups of several channels, to or from, XLA makes no more than the result."""
+    kernel, x = struct(3, 3, 64 // groups, channels), struct(8, 16, 16, 64)
+    gradient = jax.grad(lambda *args: jnp.sum(jnp.sin(conv(*args, groups))))
+    size = 4 * 3 * 3 * (64 // groups) * channels
+    for model, times in ((CPU, crossed), (GENERIC, 1)):
+        program = lowered(gradient, kernel, x, model=model)
+        of_kernel = [s for s in program.steps if s.primitive == "conv_general_dilated"][-1]
+        made = [s for s in program.steps if s is of_kernel or set(of_kernel.writes) & set(s.reads)]
+        assert {program.sizes[s.writes[0]] for s in made} == {times * size}
+        assert program.sizes[program.outputs[0]] == size
+    compiled = jax.jit(gradient).lower(kernel, x).compile().as_text()
+    assert (crossed > 1) == bool(re.search(r" = f32\[64,3,3,64\]\S* (convolution|fusion)\(", compiled))
