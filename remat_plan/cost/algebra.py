@@ -25,8 +25,13 @@ def scatter_into(
 ) -> int | None:
     """Add a value to a scatter that nothing else reads by scattering into the value; None where there is no such one.
 
-    Gradients of gathers and of max-pools are scattered into zeros, which are no array then. ``add`` lowers another sum.
+    Gradients of gathers and of max-pools are scattered into zeros, which are no array then. The sum of two of them is
+    one of all their rows if these are fewer than those of the result, and left as it is if not. ``add`` lowers another
+    sum.
     """
+    both = [s for s in map(state.made_by.get, reads) if s is not None and s.primitive in _ADDING_SCATTERS]
+    if len(both) == 2 and sum([state.sizes[scatter.reads[-1]] for scatter in both]) >= state.sizes[reads[0]]:
+        return None
     for value, other in (reads, reads[::-1]) if len(reads) == 2 else ():
         scatter = state.made_by.get(value)
         if scatter is None or scatter.primitive not in _ADDING_SCATTERS or state.readers[value]:

@@ -1,5 +1,7 @@
 """What XLA makes of arithmetic before it makes kernels: seen in peaks of loss heads, and in what kernels read."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -119,12 +121,17 @@ def test_a_sum_is_scattered_into_its_other_summand():
     assert not named("add", lambda x, rows, where: jnp.sin(x) + scattered(rows, where), *args)
 
 
-def test_two_scatters_are_added_one_after_the_other():
+@pytest.mark.parametrize(("rows", "made"), [(64, 1), (127, 1), (128, 2)])
+def test_two_scatters_are_added_as_one_of_fewer_rows(rows, made):
+    """Of all their rows, which is as many bytes as one after the other; the sum of others is left as it is."""
+
     def fun(x, rows, where):
         return scattered(rows, where) + scattered(2 * rows, where + 1) + jnp.sin(x)
 
-    assert len(named("scatter", fun, X, struct(64, 256), INDICES)) == 2
-    assert not named("add", fun, X, struct(64, 256), INDICES)
+    args = X, struct(rows, 256), struct(rows, dtype=jnp.int32)
+    assert len(named("scatter", fun, *args)) == 2
+    assert len(named("add", fun, *args)) == made - 1
+    assert len(re.findall(r" scatter\(", jax.jit(fun).lower(*args).compile().as_text())) == made
 
 
 def test_what_others_read_of_a_scatter_is_added():
