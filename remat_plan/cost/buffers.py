@@ -109,18 +109,25 @@ class Buffers:
 
         Loops and updates share no memory with others by elements: what enters or leaves a loop, and what is updated in
         place, as by a scatter, are values of one buffer already, which ``HeapSimulator`` does not share with operands.
+        Rows that a gather makes or that a scatter reads are of one dimension more to them (``GatherSimplifier``,
+        ``ScatterSimplifier``), and what reshapes them on the way shares nothing either.
         """
         home, reads = self._home, self.reads
         kept = [frozenset([home.get(v, v) for v in k.keeps]) if home else k.keeps for k in self._kernels]
         state: set[int] = set()
+        scattered: set[int] = set()
         for position, kernel in enumerate(self._kernels):
-            if kernel.step.primitive in LOOPS:
-                state.update(reads[position], kernel.step.writes)
-            elif _is_update(kernel.step):
-                state.update([home.get(v, v) for v in (kernel.step.reads[0], *kernel.step.writes)])
+            step = kernel.step
+            if step.primitive in LOOPS:
+                state.update(reads[position], step.writes)
+            elif _is_update(step):
+                state.update([home.get(v, v) for v in (step.reads[0], *step.writes)])
+                scattered.update(step.reads[1:])
+            elif step.primitive == "gather":
+                state.update(step.writes)
         for position, kernel in enumerate(self._kernels if state else ()):
             made = kernel.step.writes
-            if any(home.get(w, w) in state for w in made) and not _is_update(kernel.step):
+            if any(w in scattered or home.get(w, w) in state for w in made) and not _is_update(kernel.step):
                 kept[position] = frozenset(reads[position])
             else:
                 kept[position] |= state.intersection(reads[position])

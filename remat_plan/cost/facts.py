@@ -22,7 +22,7 @@ _SHAPED = MOVES | {"gather"}  # operands are not meant to have the shape of the 
 _COMPILED_FOR = {"gpu": frozenset({"gpu", "cuda", "rocm"})}
 """What JAX calls a platform, where that is not the name of its ``Hardware``."""
 
-_BY_NAME = frozenset({"split", "select_and_scatter_add", "add", "add_any", "transpose", "random_bits", "threefry2x32"})
+_BY_NAME = frozenset("split gather select_and_scatter_add add add_any transpose random_bits threefry2x32".split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax import lax
+
 from remat_plan import _compat
 from remat_plan.cost import algebra
 from remat_plan.cost.emitter import Emitter
@@ -90,6 +92,9 @@ class Lowering(Emitter):
             return [self.move(eqn, "slice", tuple(reads), *pair) for pair in zip(keys, out, strict=True)]
         if name in ("add", "add_any") and (into := algebra.scatter_into(self, facts, reads, self.equation)) is not None:
             return (into,)
+        if name == "gather" and eqn.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:  # JAX selects what is inside
+            key = self.facts.number(("inside", *equal_key(eqn)))
+            return (self.move(eqn, "select_n", self.step(facts, reads, reads), key, out[0]),)
         if name == "transpose" and self.folds_into_dot(reads[0], eqn):
             return reads[:1]
         return None

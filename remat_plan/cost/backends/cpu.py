@@ -10,7 +10,9 @@ goes by indices of its maxima.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_plan import _compat
@@ -22,7 +24,7 @@ from remat_plan.cost.copies import divided
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts, equal_key
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
-from remat_plan.cost.steps import RegionCost, Step
+from remat_plan.cost.steps import SCATTERS, Program, RegionCost, Step
 from remat_plan.cost.work import REORDERED, with_type
 from remat_plan.graph.pooling import by_offsets
 
@@ -136,6 +138,26 @@ def convolution(state: Emitter, facts: Facts, reads: list[int]) -> Sequence[int]
     return state.emit(state.facts.number(("groups", *equal_key(eqn))), summed, (out_bytes,))
 
 
+def own_zeros(program: Program) -> Program:
+    """Return a program with copies of the zeros that several scatters are made over, one for each.
+
+    The copies depend on nothing either, so all are made at the start.
+    """
+    readers = Counter([value for step in program.steps for value in step.reads])
+    zeros = {v for step in program.steps if not step.reads for v in step.writes if readers[v] > 1}
+    if not any(step.primitive in SCATTERS and step.reads[0] in zeros for step in program.steps):
+        return program
+    steps, sizes = list[Step](), [*program.sizes]
+    for step in program.steps:
+        if step.primitive in SCATTERS and step.reads[0] in zeros:
+            own, place = len(sizes), step.place
+            sizes.append(sizes[step.reads[0]])
+            steps.append(Step(step.reads[:1], Kind.OPAQUE, "copy", step.eqn, (own,), place=place))
+            step = replace(step, reads=(own, *step.reads[1:]))
+        steps.append(step)
+    return replace(program, steps=steps, sizes=sizes)
+
+
 def reshaped_for_products(step: Step, readers: Sequence[Step]) -> bool:
     """A step is computed again beside its result where that is read through reshapes to matrices, which fuse.
 
@@ -228,6 +250,7 @@ CPU = Backend(
         Rule("kind", "widens", "FloatNormalization", rounds_halves),
         Rule("kind", "whole_concatenations", "long rows, many parts", layout.whole_concatenation, _CONCATENATE),
         Rule("operands", "layout_copies", "DotDecomposer", dot_copies, frozenset({"dot_general"})),
+        Rule("whole", "copies_zeros", "CopyInsertion", own_zeros),
         Rule("lower", "layout_copies", "ConvCanonicalization", convolution, frozenset({"conv_general_dilated"})),
         Rule("lower", "loops_over_bits", "rounds of Threefry are not unrolled", random_bits, _RANDOM),
         Rule("lower", "offset_pooling", "rewrite.pooling", offset_pooling, _POOLING),
