@@ -28,7 +28,7 @@ from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
-from remat_plan.small.wording import short
+from remat_plan.small.wording import name_of, short
 from remat_plan.traced.modules import Functional
 from remat_plan.traced.reuse import MOST_SHAPES
 from remat_plan.training.calls import CallKind, StepCall, changes
@@ -141,7 +141,7 @@ class FittedStep(Generic[P, R]):
         return running.jitted.lower(*running.found.step.hosting(call.arrays, self._target))
 
     def __repr__(self) -> str:
-        return f"<{getattr(self, '__qualname__', type(self.fn).__name__)}: {self.report!r}>"
+        return f"<{getattr(self, '__qualname__', name_of(self.fn))}: {self.report!r}>"
 
     @door
     def measure(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Measurement:

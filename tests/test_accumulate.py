@@ -69,9 +69,9 @@ def test_state_of_modules_goes_from_slice_to_slice():
     ("make", "error", "text"),
     [
         (lambda: rp.accumulate(3, 4), TypeError, r"rp\.accumulate needs a function, not int"),
-        (lambda: rp.accumulate(loss, 2.0), TypeError, r"microbatches=2\.0: give a positive integer"),
-        (lambda: rp.accumulate(loss, True), TypeError, "microbatches=True: give a positive integer"),
-        (lambda: rp.accumulate(loss, 0), ValueError, "microbatches=0: give a positive integer"),
+        (lambda: rp.accumulate(loss, 2.0), TypeError, r"microbatches=2\.0: give an integer of at least 1"),
+        (lambda: rp.accumulate(loss, True), TypeError, "microbatches=True: give an integer of at least 1"),
+        (lambda: rp.accumulate(loss, 0), ValueError, "microbatches=0: give an integer of at least 1"),
         (lambda: rp.accumulate(loss, 5)(W, X, X), ValueError, r"microbatches=5 does not divide .* shape \(24, 16\)"),
         (lambda: rp.accumulate(loss, 2)(W, 3.0, X), ValueError, r"microbatches=2 does not divide .* shape \(\)"),
     ],

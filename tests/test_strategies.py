@@ -178,8 +178,8 @@ def test_what_is_refused(options, error, text):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: rp.Binomial(slots=0), ValueError, "slots=0: give a positive integer"),
-        (lambda: rp.Binomial(slots=True), ValueError, "slots=True: give a positive integer"),
+        (lambda: rp.Binomial(slots=0), ValueError, "slots=0: give an integer of at least 1"),
+        (lambda: rp.Binomial(slots=True), TypeError, "slots=True: give an integer of at least 1"),
         (lambda: rp.Collection(names="state"), TypeError, r"names='state': give a list of names, \['state'\]"),
         (lambda: rp.Mirror(counts={"state": -1}), ValueError, "counts: -1 is not a count"),
         (lambda: rp.Mirror(counts=["state"]), TypeError, "give a mapping of names to numbers"),

@@ -269,6 +269,10 @@ def test_decorated_method():
     assert Model.loss.__doc__ == "Its text."
 
 
+def test_a_partial_function_is_called_what_it_calls():
+    assert repr(rp.remat(functools.partial(functools.partial(jnp.tanh)))).startswith("<tanh: ")
+
+
 def test_names_and_docs_are_those_of_the_function():
     @rp.remat(budget="1GB")
     def some_loss(w):

@@ -34,6 +34,7 @@ from remat_plan.report.text import show
 from remat_plan.results.curves import Comparison
 from remat_plan.results.shown import Shown
 from remat_plan.small.budget import BudgetError, parse_budget
+from remat_plan.small.wording import name_of
 
 COMPARED_BUDGETS = ("75%", "50%", "25%")
 _MOVES = "offload", "may_offload", "host_budget"
@@ -137,7 +138,7 @@ def _guarded(problem: Problem, options: argparse.Namespace, make: Make) -> Shown
         raise InputError(str(error), f"For a whole training step use `remat-plan fit {options.source}`.") from error
     except Exception as error:
         if own_frames(error):
-            name = getattr(problem.fn, "__name__", type(problem.fn).__name__)
+            name = name_of(problem.fn)
             advice = f"The {kind.what} must run under jax.make_jaxpr({name})(*args); fix that first."
             raise user_error(error, f"tracing {name}", advice) from error
         if not isinstance(error, (TypeError, ValueError, ImportError)):

@@ -17,8 +17,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from remat_plan.clock.turns import Run
+from remat_plan.small.wording import short
 from remat_plan.verify.compile import compiler_options
 from remat_plan.verify.targets import Device, Target, resolve
 
@@ -45,13 +47,12 @@ def run_of(step: Callable[..., Any], values: Sequence[Any], target: Target) -> R
 
 def check_arrays(leaves: Sequence[Any], door: str) -> None:
     """Raise ``TypeError`` where arguments that were given to a door are shapes only."""
-    shapes = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct)]
+    shapes = [leaf for leaf in leaves if isinstance(leaf, (jax.ShapeDtypeStruct, Tracer))]
     if shapes:
-        first = f"{shapes[0].dtype}[{','.join(map(str, shapes[0].shape))}]"
         raise TypeError(
             f"{door} runs the step, but {len(shapes)} of its arguments are shapes without values, the first "
-            f"ShapeDtypeStruct {first}. Pass arrays, for example jax.tree.map(lambda s: jax.numpy.ones(s.shape, "
-            "s.dtype), shapes)."
+            f"{type(shapes[0]).__name__} {short(shapes[0])}. Pass arrays, outside jax.jit, for example "
+            "jax.tree.map(lambda s: jax.numpy.ones(s.shape, s.dtype), shapes)."
         )
 
 

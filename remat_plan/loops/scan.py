@@ -19,6 +19,7 @@ from remat_plan.loops.choose import Schedule, Sizes, choose
 from remat_plan.loops.nested import check_factors, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
+from remat_plan.small.wording import whole
 from remat_plan.solve.binomial import slots_for
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
@@ -141,32 +142,19 @@ def trip_count(xs: Any, length: int | None) -> int:
     ``ValueError`` for inputs of different lengths, or none and no ``length``; ``TypeError`` if that is no integer, or
     an input has no rows.
     """
-    if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__")):
-        raise TypeError(f"{_NAME}: length={length!r} must be an integer that is known when the loop is traced.")
     named = [(f"xs{jax.tree_util.keystr(p)}", jax.typeof(x).shape) for p, x in jax.tree_util.tree_leaves_with_path(xs)]
     for name, shape in named:
         if not shape:
             raise TypeError(f"{_NAME}: {name} is a scalar; every input needs one row for each step.")
     lengths = {name: shape[0] for name, shape in named}
     if length is not None:
-        lengths["length"] = int(length)
+        lengths["length"] = whole(f"{_NAME}: length", length, 0, ", known when the loop is traced")
     if not lengths:
         raise ValueError(f"{_NAME}: pass xs or length; without either, the number of steps is unknown.")
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in lengths.items())
         raise ValueError(f"{_NAME}: all inputs must have the same number of rows: {told}.")
-    (count,) = set(lengths.values())
-    if count < 0:
-        raise ValueError(f"{_NAME}: length={count} is negative.")
-    return count
-
-
-def check_slots(slots: Any, name: str) -> None:
-    """Raise ``TypeError`` or ``ValueError`` for slots that are no positive integer."""
-    if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int)):
-        raise TypeError(f"{name}: slots={slots!r} must be an integer: how many carries may be stored.")
-    if slots is not None and slots < 1:
-        raise ValueError(f"{name}: slots={slots}: at least 1 slot is needed, for the first carry.")
+    return next(iter(lengths.values()))
 
 
 def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
@@ -177,7 +165,8 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
             f"{_NAME}: schedule={schedule!r} is unknown. Choose one of {known}, or ('nested', (k1, k2, ...)); "
             "slots, for 'binomial', are an argument of their own."
         )
-    check_slots(slots, _NAME)
+    if slots is not None:
+        whole(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
     if slots is not None and schedule not in ("binomial", "auto"):
         raise ValueError(f"{_NAME}: slots={slots} goes with schedule='binomial', not with {schedule!r}.")
     if budget is not None and schedule not in ("binomial", "auto"):

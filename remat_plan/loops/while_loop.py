@@ -33,9 +33,10 @@ from remat_plan.loops.body import (
     read_primals,
     spread,
 )
-from remat_plan.loops.scan import MOST_REPETITIONS, check_slots
+from remat_plan.loops.scan import MOST_REPETITIONS
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
+from remat_plan.small.wording import whole
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 
 SLOTS = 64
@@ -83,11 +84,10 @@ def while_loop(
         >>> round(float(jax.jit(jax.grad(root))(4.0)), 4)
         0.25
     """
-    check_slots(slots, _NAME)
-    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int)):
-        raise TypeError(f"{_NAME}: max_steps={max_steps!r} must be an integer or None.")
-    if max_steps is not None and not 1 <= max_steps < INT32_MAX:
-        raise ValueError(f"{_NAME}: max_steps={max_steps} must be at least 1 and below {INT32_MAX}.")
+    if slots is not None:
+        whole(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
+    if max_steps is not None and whole(f"{_NAME}: max_steps", max_steps) >= INT32_MAX:
+        raise ValueError(f"{_NAME}: max_steps={max_steps} must be below {INT32_MAX}.")
     loop = prepare(lambda carry, _: (body(carry), None), init, None, 1, _NAME)
     condition, closed = _condition(cond, loop.body)
     most = max_steps or USUAL_STEPS

@@ -14,6 +14,7 @@ from remat_plan.report.entries import Entry, plan_entries
 from remat_plan.report.tables import Cell, Column, Fact, Line, Table, figures, format_flops, number_of, peak_fact, times
 from remat_plan.results.plan import Plan
 from remat_plan.small.budget import format_bytes, on_host
+from remat_plan.small.wording import name_of
 
 if TYPE_CHECKING:
     from remat_plan.results.evidence import MemoryTrace
@@ -76,10 +77,9 @@ def status_line(
     >>> status_line(sum, 81_200_000, 47_500_000, (0.041, "compiled"), 2, 3.1)
     'sum 81.2 MB -> 47.5 MB (58% of what it needs as written), +4.1% compiled, 2 compiles, 3.1 s'
     """
-    name = getattr(fn, "__name__", type(fn).__name__)
     share = f"{peak_bytes / max(written_bytes, 1):.0%} of what it needs as written"
     peaks = f"{format_bytes(written_bytes)} -> {format_bytes(peak_bytes)} ({share})"
-    return f"{name} {peaks}, {overhead[0]:+.1%} {overhead[1]}, {number_of(compiles, 'compile')}, {seconds:.1f} s"
+    return f"{name_of(fn)} {peaks}, {overhead[0]:+.1%} {overhead[1]}, {number_of(compiles, 'compile')}, {seconds:.1f} s"
 
 
 def plan_status(plan: Plan, fn: Any, compiles: int) -> str:

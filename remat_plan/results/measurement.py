@@ -18,6 +18,7 @@ from remat_plan.clock.steps import check_arrays, device_name, ones, peak_bytes, 
 from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown
+from remat_plan.small.wording import name_of
 from remat_plan.traced.programs import Program, make_runner, run_plain
 from remat_plan.verify.step import GradientStep, PullbackStep
 from remat_plan.verify.targets import Target
@@ -113,16 +114,7 @@ def measure_program(program: Program, schedule: Schedule, target: Target, rounds
         return run_of(kind(lambda *values: function(values), program.call.differentiated), values, target)
 
     runs = run(lambda values: run_plain(program, values)), run(planned)
-    name = getattr(program.call.fn, "__name__", type(program.call.fn).__name__)
-    return measure_runs(f"gradient step of {name}", runs, target, rounds, overhead)
-
-
-def check_rounds(rounds: int) -> None:
-    """Raise where so many rounds cannot be run."""
-    if isinstance(rounds, bool) or not isinstance(rounds, int):
-        raise TypeError(f"rounds={rounds!r}: the number of rounds must be an integer.")
-    if rounds < 1:
-        raise ValueError(f"rounds={rounds!r}: at least one round is needed.")
+    return measure_runs(f"gradient step of {name_of(program.call.fn)}", runs, target, rounds, overhead)
 
 
 def step_values(program: Program) -> list[Any]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from remat_plan import _compat
-from remat_plan.small.wording import did_you_mean, readable
+from remat_plan.small.wording import did_you_mean, name_of, readable
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -102,8 +102,8 @@ class Wrapper(ABC, Generic[P, R]):
         """The plans that it has."""
 
     def __repr__(self) -> str:
-        name = getattr(self, "__qualname__", type(self.fn).__name__)
-        return f"<{name}: {'; '.join(map(repr, self.known_plans())) or 'planned when it is first called'}>"
+        plans = "; ".join(map(repr, self.known_plans())) or "planned when it is first called"
+        return f"<{getattr(self, '__qualname__', name_of(self.fn))}: {plans}>"
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Self: ...

@@ -21,7 +21,7 @@ from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.plans.one_program import describe
-from remat_plan.results.measurement import Measurement, check_rounds, measure_runs
+from remat_plan.results.measurement import Measurement, measure_runs
 from remat_plan.results.places import effect_notes
 from remat_plan.results.plan import Plan
 from remat_plan.results.shortfall import below_minimum, own_budget
@@ -34,6 +34,7 @@ from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
+from remat_plan.small.wording import name_of, whole
 from remat_plan.traced.modules import Functional, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.on_host import Searched, hosted_bytes, search_with_state
@@ -174,7 +175,7 @@ def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) 
 
 def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) -> Measurement:
     """Run the step as written and the fitted step in turns on arrays; see ``fitting.FittedStep.measure``."""
-    check_rounds(rounds)
+    rounds = whole("rounds", rounds)
     step, report = found.step, found.report
     target = attached(report.target, "this step")
     check_arrays(jax.tree.leaves(values), "step.measure")
@@ -209,7 +210,7 @@ def _report(
     if step.spans_devices:
         notes.append("predicted figures (activations, plans) are totals of all devices; all others are per device")
     return StepReport(
-        name=getattr(step.fn, "__name__", type(step.fn).__name__),
+        name=name_of(step.fn),
         target=marks[0].judge.device,
         budget=budget.text,
         budget_bytes=budget_bytes,

@@ -25,6 +25,7 @@ from remat_plan.cost.memory import evaluate
 from remat_plan.results.places import line_text
 from remat_plan.search.candidates import Request
 from remat_plan.small.budget import format_bytes
+from remat_plan.small.wording import name_of
 from remat_plan.traced.marks import MarkRunner
 from remat_plan.traced.programs import Traced
 from remat_plan.training.sites import holds_mark, is_mark
@@ -125,7 +126,7 @@ def _outside(jaxpr: Any, line: str) -> Iterator[tuple[int, str]]:
 
 def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
     """The error for a step in which no gradient is taken through a mark."""
-    own = getattr(fn, "__name__", type(fn).__name__)
+    own = name_of(fn)
     jaxpr = _compat.open_jaxpr(traced.jaxpr)[0]
     how = _OUTSIDE if holds_mark(jaxpr) else _HOW
     text = f"no gradient is taken through a marked function in {own}."

@@ -16,10 +16,10 @@ def add(c, x):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"slots": 0}, ValueError, "slots=0: at least 1 slot is needed"),
+        ({"slots": 0}, ValueError, "slots=0: give an integer of at least 1, the number of carries"),
         ({"slots": -3, "schedule": "binomial"}, ValueError, "slots=-3"),
-        ({"slots": 1.5}, TypeError, "slots=1.5 must be an integer"),
-        ({"slots": True}, TypeError, "slots=True must be an integer"),
+        ({"slots": 1.5}, TypeError, "slots=1.5: give an integer"),
+        ({"slots": True}, TypeError, "slots=True: give an integer"),
         ({"schedule": rp.Binomial(slots=5)}, ValueError, "slots, for 'binomial', are an argument of their own."),
         ({"schedule": "treeverse"}, ValueError, "is unknown. Choose one of 'plain', 'each', 'sqrt', 'log', 'binomial'"),
         ({"schedule": ("nested",)}, ValueError, "is unknown"),
@@ -34,7 +34,7 @@ def add(c, x):
         ({"budget": 3}, rp.BudgetError, "The minimum is"),
         ({"schedule": "binomial", "budget": 3}, rp.BudgetError, "one stored carry of 4 B"),
         ({"length": 11}, ValueError, "the same number of rows: xs has 12, length has 11"),
-        ({"length": 2.5}, TypeError, "length=2.5 must be an integer"),
+        ({"length": 2.5}, TypeError, "length=2.5: give an integer of at least 0"),
     ],
 )
 def test_options(options, error, text):
@@ -63,7 +63,7 @@ def test_the_same_under_every_schedule(schedule):
         scan(add, 0.0, jnp.float32(1))
     with pytest.raises(ValueError, match="pass xs or length"):
         scan(add, 0.0, None)
-    with pytest.raises(ValueError, match="length=-1 is negative"):
+    with pytest.raises(ValueError, match="length=-1: give an integer of at least 0"):
         scan(add, 0.0, None, length=-1)
 
 

@@ -94,9 +94,9 @@ def test_derivatives_of_the_gradient():
 def test_bad_input_is_explained():
     bad = [
         (ValueError, "slots=0", {"slots": 0}),
-        (TypeError, "slots=2.0 must be an integer", {"slots": 2.0}),
-        (ValueError, "max_steps=0 must be at least 1", {"max_steps": 0}),
-        (TypeError, "max_steps='9' must be an integer", {"max_steps": "9"}),
+        (TypeError, "slots=2.0: give an integer", {"slots": 2.0}),
+        (ValueError, "max_steps=0: give an integer of at least 1", {"max_steps": 0}),
+        (TypeError, "max_steps='9': give an integer", {"max_steps": "9"}),
     ]
     for error, text, options in bad:
         with pytest.raises(error, match=text):

@@ -104,13 +104,18 @@ def test_a_plan_knows_what_was_differentiated():
     [
         ((W, jax.ShapeDtypeStruct(X.shape, X.dtype)), {}, TypeError, "shapes without values"),
         ((W, X[:100]), {}, ValueError, "made for another program"),
-        ((W, X), {"rounds": 0}, ValueError, "at least one round"),
-        ((W, X), {"rounds": 1.5}, TypeError, "must be an integer"),
+        ((W, X), {"rounds": 0}, ValueError, "rounds=0: give an integer of at least 1"),
+        ((W, X), {"rounds": 1.5}, TypeError, "rounds=1.5: give an integer of at least 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(plan, args, settings, error, told):
     with pytest.raises(error, match=told):
         plan.measure(*args, **settings)
+
+
+def test_nothing_is_measured_inside_a_trace(plan):
+    with pytest.raises(TypeError, match=r"JaxprTracer float.*Pass arrays, outside jax\.jit"):
+        jax.jit(lambda w, x: plan.measure(w, x).overhead)(W, X)
 
 
 def test_a_fitted_step_is_measured_and_its_arguments_stay():

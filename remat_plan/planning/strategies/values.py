@@ -28,7 +28,7 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.small.wording import short
+from remat_plan.small.wording import short, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,7 @@ class Binomial:
     slots: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1:
-            raise ValueError(
-                f"slots={short(self.slots)}: give a positive integer, the number of states to keep at a time."
-            )
+        whole("slots", self.slots, why=", the number of states to keep at a time")
 
     def resolve(self) -> tuple[Strategy, Settings]:
         """The strategy and its settings."""
