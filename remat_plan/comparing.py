@@ -31,6 +31,7 @@ from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
+from remat_plan.small.wording import short
 from remat_plan.traced.programs import Existing, trace_program
 from remat_plan.verify.targets import resolve, traced_for_target
 
@@ -87,9 +88,9 @@ def compare(
         >>> [row.plan.overhead < 1 for row in found.rows]
         [True, True]
     """
-    parsed = [parse_budget(budget) for budget in _several(budgets)]
+    parsed = [parse_budget(budget) for budget in _several("budgets", budgets)]
     static = positions(static_argnums, "static_argnums")
-    found = [resolve_strategy(strategy) for strategy in _several(strategies)]
+    found = [resolve_strategy(strategy) for strategy in _several("strategies", strategies)]
     constraints = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     requests = [
         Request(row, verify, positions(argnums), has_aux, static, existing, constraints, settings)
@@ -115,10 +116,13 @@ def compare(
     return Comparison(rows, judge.device, verified, written, plain, program.has_own_remat)
 
 
-def _several(given: Any) -> Sequence[Any]:
+def _several(name: str, given: Any) -> Sequence[Any]:
     """Budgets or strategies as they were given, one or more: what is no collection of them is one."""
     is_schedule = isinstance(given, tuple) and bool(given) and isinstance(given[0], Segment)
-    return [given] if is_schedule or isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    one = is_schedule or isinstance(given, str) or not isinstance(given, Iterable)
+    if not (several := [given] if one else list(given)):
+        raise ValueError(f"{name}={short(given)}: give at least one.")
+    return several
 
 
 def _row(judge: Judge, candidates: Candidates, request: Request, budget: Budget | None) -> ComparisonRow:

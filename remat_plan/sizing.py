@@ -15,9 +15,10 @@ from remat_plan.planning.constraints import make_constraints
 from remat_plan.results.steps import LargestSizes
 from remat_plan.small import garbage
 from remat_plan.small.budget import parse_budget
-from remat_plan.small.doors import door
+from remat_plan.small.doors import door, unknown_argument
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import short
+from remat_plan.small.wording import name_of, short, whole
+from remat_plan.training.calls import CallKind
 from remat_plan.training.fitted import find_marks, make_call
 from remat_plan.training.schedules import Measuring
 from remat_plan.training.settings import Settings
@@ -68,6 +69,8 @@ def max_batch(
         >>> 0 < found.plain < found.largest
         True
     """
+    if unknown := [name for name in options if name not in SizeOptions.__annotations__]:
+        raise unknown_argument(unknown[0], SizeOptions.__annotations__, "of rp.max_batch")
     return largest(train_step, make_args, budget=budget, dimension="batch", **options)
 
 
@@ -134,13 +137,11 @@ def largest(
         >>> found.dimension, found.plain < found.largest
         ('sequence', True)
     """
-    if not callable(train_step) or not callable(make_args):
-        raise TypeError("rp.largest needs two functions: the training step, and one that makes its arguments.")
-    check_function(train_step, "rp.largest needs")
+    check_function(train_step, "train_step must be")
+    check_function(make_args, "make_args must be")
     if not isinstance(dimension, str) or not dimension:
         raise ValueError(f"dimension={short(dimension)}: say what the size is called, as in dimension='sequence'.")
-    if isinstance(multiple_of, bool) or not isinstance(multiple_of, int) or multiple_of < 1:
-        raise ValueError(f"multiple_of={short(multiple_of)}: give a positive integer.")
+    multiple_of, limits = whole("multiple_of", multiple_of), (*_limits(overheads), None)
     check_cost(cost)
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:
@@ -151,20 +152,30 @@ def largest(
     host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     others = in_shardings, out_shardings, compiler_options, host
 
+    kinds: dict[int, CallKind] = {}
+
     with Progress("remat_plan", progress) as shown:
 
         def step_at(size: int) -> Measuring:
             shown.say(f"tracing the step with {dimension} {size}")
-            args = tuple(make_args(size))
+            args = make_args(size)
+            if not isinstance(args, (tuple, list)) or hasattr(args, "_fields"):
+                raise TypeError(f"make_args({size}) returned {short(args)}: return a tuple of the step's arguments.")
             told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *others)
-            return find_marks(make_call(train_step, args, {}, told)[0].step(), device, shown, cost)[0]
+            call = make_call(train_step, tuple(args), {}, told)[0]
+            if call.kind == kinds.setdefault(multiple_of, call.kind) and size == 2 * multiple_of:
+                raise ValueError(
+                    f"the step has arguments of the same shapes with {dimension} {multiple_of} and {size}, so none is "
+                    "the largest. Make them of the size that is given; if it is rounded up, set multiple_of to what "
+                    "it is rounded to."
+                )
+            return find_marks(call.step(), device, shown, cost)[0]
 
         sizes = Sizes(step_at, multiple_of, budget_bytes)
         plain = sizes.as_written()
-        limits = (*sorted(overheads), None)
         found = [plain, *(sizes.within(limit, max(plain.size, multiple_of)) for limit in limits)]
     return LargestSizes(
-        name=getattr(train_step, "__name__", type(train_step).__name__),
+        name=name_of(train_step),
         target=device.platform if device.name == "default" else device.name,
         budget=parsed.text,
         budget_bytes=budget_bytes,
@@ -173,3 +184,14 @@ def largest(
         rows=(plain, *(largest_of(found, limit) for limit in limits)),
         compiles=sizes.compiles,
     )
+
+
+def _limits(overheads: Any) -> Sequence[float]:
+    """Limits on overhead in order; ``ValueError`` says what they are where they are none."""
+    try:
+        limits = sorted(overheads)
+        if all(limit >= 0 for limit in limits):
+            return limits
+    except TypeError:  # no collection, or not of numbers
+        pass
+    raise ValueError(f"overheads={short(overheads)}: give a list of shares, such as [0.1, 0.3] for 10% and 30%.")

@@ -262,6 +262,12 @@ def test_tradeoff():
     assert plan == direct
 
 
+def test_a_curve_has_several_points():
+    for points, error in (("8", TypeError), (1.5, TypeError), (True, TypeError), (1, ValueError)):
+        with pytest.raises(error, match="give an integer of at least 2"):
+            rp.tradeoff(loss, *SHAPES, points=points)
+
+
 def test_shares_of_a_curve_are_of_the_plain_step_where_that_is_beaten():
     def free(ws, x):
         def body(x, w):

@@ -81,6 +81,12 @@ def test_json_has_whole_plans():
     assert second["minimum_bytes"] > 0
 
 
+def test_something_is_compared():
+    for options in ({"budgets": []}, {"budgets": ["60%"], "strategies": ()}):
+        with pytest.raises(ValueError, match="give at least one"):
+            rp.compare(loss, *SHAPES, verify=False, **options)
+
+
 @pytest.mark.parametrize("options", [{"budgets": ["x"]}, {"budgets": ["60%"], "strategies": ["x"]}])
 def test_bad_input(options):
     with pytest.raises(ValueError, match="'x'"):

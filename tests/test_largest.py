@@ -202,8 +202,13 @@ def test_sizes_are_shown():
         ({"budget": "50%"}, ValueError, "a share has no meaning"),
         ({"cost": "guessed"}, ValueError, "cost='guessed'"),
         ({"dimension": ""}, ValueError, "dimension='': say what the size is called"),
-        ({"multiple_of": 0}, ValueError, "multiple_of=0: give a positive integer"),
-        ({"make_args": 8}, TypeError, r"rp\.largest needs two functions"),
+        ({"multiple_of": 0}, ValueError, "multiple_of=0: give an integer of at least 1"),
+        ({"overheads": 0.1}, ValueError, "overheads=0.1: give a list of shares"),
+        ({"overheads": ["10%"]}, ValueError, "give a list of shares"),
+        ({"overheads": [-0.1]}, ValueError, "give a list of shares"),
+        ({"make_args": 8}, TypeError, "make_args must be a function, not int"),
+        ({"make_args": lambda n: make_args(n)[1]}, TypeError, r"make_args\(8\) returned .*return a tuple"),
+        ({"make_args": lambda _: make_args(64)}, ValueError, "arguments of the same shapes with size 8 and 16"),
         ({"train_step": step_with(lambda f: f)}, ValueError, r"no gradient is taken through a marked function"),
     ],
 )
@@ -211,3 +216,8 @@ def test_bad_arguments(changes, error, text):
     given = {"train_step": step_with(rp.remat), "make_args": make_args, "budget": "8MB", **changes}
     with pytest.raises(error, match=text):
         rp.largest(given.pop("train_step"), given.pop("make_args"), **given)
+
+
+def test_what_a_batch_does_not_take_is_told_of_max_batch():
+    with pytest.raises(TypeError, match=r"'dimension' is not an argument of rp\.max_batch. It takes multiple_of"):
+        rp.max_batch(step_with(rp.mark), make_args, budget="8MB", dimension="rows")
