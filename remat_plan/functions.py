@@ -125,7 +125,8 @@ def remat(
         budget: as in ``plan``; for a function that is not a loss, as in ``checkpoint``.
         strategy: by default ``"auto"`` with a budget, ``"memory"`` without.
         argnums, has_aux: as in ``plan``. When a gradient is being taken, what is differentiated is known; otherwise
-            (if the call is jitted inside ``jax.grad``) the default is a loss's first argument, else all float arrays.
+            (if the call is jitted inside ``jax.grad``) the default is a loss's first argument, if that holds float
+            arrays, else all that there are.
         static_argnums, static_argnames: positional and keyword arguments that are not traced.
         policy: a policy of ``jax.checkpoint``. Nothing is planned then; this is ``jax.checkpoint``.
         prevent_cse: as in ``jax.checkpoint``; False only inside a loop such as ``jax.lax.scan``.

@@ -1,5 +1,7 @@
 """What is differentiated is known where a gradient is being taken, and nothing else counts."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -70,6 +72,32 @@ def test_looking_leaves_nothing_in_the_program():
     for transform in (lambda f: f, jax.grad, jax.jit):
         texts = [str(jax.make_jaxpr(transform(f))(W, V, X)) for f in (loss, looking)]
         assert texts[0] == texts[1].replace("looking", "loss")
+
+
+def test_a_planned_loss_is_evaluated_whatever_its_first_argument_is():
+    """Integers, a key, nothing that is traced, or no argument by position: ``argnums`` were not given."""
+    make = functools.partial(rp.remat, budget="100%", verify=False)
+    rows, key = jnp.arange(64), jax.random.key(0)
+
+    def of_rows(rows, w):
+        return loss(w, V, X[rows])
+
+    def by_depth(depth, w):
+        return loss(w, V, X) * depth["scale"]
+
+    def noisy(key, w):
+        return loss(w, V, X + jax.random.normal(key, X.shape))
+
+    def counted(params, x):
+        return loss(params["w"], V, x) * params["count"]
+
+    assert_trees_close(make(of_rows)(rows, W), of_rows(rows, W))
+    assert_trees_close(make(noisy)(key, W), noisy(key, W))
+    assert_trees_close(make(by_depth, static_argnums=0)({"scale": 2}, W), by_depth({"scale": 2}, W))
+    assert_trees_close(make(counted)({"w": W, "count": 2}, X), 2 * loss(W, V, X))
+    assert_trees_close(make(loss)(w=W, v=V, x=X), loss(W, V, X))
+    gradients = [jax.grad(jax.jit(f), argnums=1)(rows, W) for f in (make(of_rows), of_rows)]
+    assert_trees_close(*gradients, 2e-4, 1e-6)
 
 
 @pytest.mark.parametrize("door", ["remat", "checkpoint"])

@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
         (float("inf"), ValueError, "must be a positive, finite number of bytes"),
         (10**400, ValueError, "must be a positive, finite number of bytes"),
         (0.6, ValueError, 'For a share of the current peak write "60%"'),
+        ("0.6", ValueError, 'For a share of the current peak write "60%"'),
         (60, ValueError, 'Did you mean "60%" of what the step needs'),
         (2.5, ValueError, 'Did you mean "2.5%"'),
         ("60", ValueError, 'Did you mean "60%"'),
@@ -194,6 +195,12 @@ def test_a_function_that_returns_no_scalar_need_be_no_loss_for_remat():
         ((W, X), {"target": "gpu:voodoo"}, ValueError, "Unknown target 'gpu:voodoo'"),
         ((W, X), {"target": 3}, ValueError, "target must be a name"),
         ((W,), {}, TypeError, "missing 1 required positional argument"),
+        (
+            (W, jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 16"), "float32")),
+            {},
+            TypeError,
+            r"float32\[b,16\], but",
+        ),
         ((W,), {"kwargs": {"y": X}}, TypeError, "unexpected keyword argument 'y'"),
     ],
 )
@@ -229,14 +236,15 @@ def test_what_is_no_function(what):
         rp.plan(loss, W, X, budget=MUCH, verify=False).apply(what)
 
 
-def test_methods_need_the_next_argument():
+def test_plans_of_methods_need_the_next_argument():
     class Model:
         @rp.remat(budget=MUCH)
         def loss(self, w):
             return jnp.sum(w)
 
+    assert Model().loss(W) == jnp.sum(W)
     with pytest.raises(ValueError, match=r"of a method.*argnums=1"):
-        Model().loss(W)
+        rp.plan(Model.loss.__wrapped__, Model(), W, budget=MUCH)
 
 
 def test_errors_of_the_function_come_through():

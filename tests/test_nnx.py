@@ -87,6 +87,14 @@ def dots(door):
     return count_equations(jaxpr.jaxpr, "dot_general")
 
 
+def test_a_planned_loss_is_evaluated_without_a_gradient():
+    """Random streams have counters, which have no gradient."""
+    model, plain = (Stack(block_class(DOORS["plain"]), nnx.Rngs(0)) for _ in range(2))
+    planned = rp.remat(loss, budget="100%", verify=False)
+    assert_trees_close([planned(model, X), nnx.jit(planned)(model, X)], [loss(plain, X), loss(plain, X)])
+    assert_trees_close(*(jax.tree.leaves(nnx.state(m)) for m in (model, plain)))
+
+
 def test_it_really_recomputes():
     assert dots(DOORS["plain"]) < dots(nothing) == dots(nnx.remat)
 

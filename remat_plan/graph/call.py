@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from remat_plan import _compat
 from remat_plan.graph.argnums import FLAT_NAMES, fixed_arguments, name_arguments, normalize_argnums
@@ -77,6 +78,15 @@ class Call:
                 f"of random streams), but here it would update a copy. {_NNX_DOOR}"
             )
         return result
+
+    def of_arguments(self, numbers: Collection[int]) -> Call:
+        """This call with gradients of what is differentiated in some arguments alone, if anything is."""
+        counts = [part.num_leaves for part in self.tree.children()[0].children()]
+        asked = [n in numbers for n, count in enumerate(counts) for _ in range(count)]
+        asked += [False] * (len(self.traced) - len(asked))  # what is given by name
+        arrays = _compat.partition_list(self.traced, asked)[1]
+        moving = tuple([a and b for a, b in zip(arrays, self.differentiated, strict=True)])
+        return replace(self, differentiated=moving) if any(moving) else self
 
     @property
     def structs(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -150,7 +160,6 @@ def make_call(
     kwargs: Mapping[str, Any],
     argnums: int | Sequence[int],
     static_argnums: int | Sequence[int] = (),
-    static_argnames: Sequence[str] = (),
 ) -> Call:
     """Take the call of a loss apart.
 
@@ -160,7 +169,7 @@ def make_call(
     if not args:
         raise ValueError("no arguments: pass example arguments (arrays or jax.ShapeDtypeStruct) after the function.")
     numbers = normalize_argnums(argnums, len(args))
-    fixed, fixed_names = fixed_arguments(fn, len(args), static_argnums, static_argnames)
+    fixed, _ = fixed_arguments(fn, len(args), static_argnums, ())
     both = sorted(set(numbers) & fixed)
     if both:
         raise ValueError(f"argument {both[0]} is in both argnums and static_argnums; it can be in only one of them.")
@@ -177,7 +186,7 @@ def make_call(
             )
         return position in numbers
 
-    call = _take_apart(fn, args, kwargs, fixed, fixed_names, moves)
+    call = _take_apart(fn, args, kwargs, fixed, (), moves)
     if not any(call.differentiated):
         raise ValueError(
             f"argnums={short(argnums)}: these arguments hold no floating-point array to differentiate. (Argument 0 "
@@ -220,6 +229,11 @@ def _take_apart(
     for (path, leaf), (array, in_model) in zip(paths, kinds, strict=True):
         if array and _compat.is_ref(getattr(leaf, "aval", None)):
             raise _no_refs(f"argument {jax.tree_util.keystr(path[1:])} is one")
+        if array and not all(isinstance(size, (int, np.integer)) for size in struct_of(leaf).shape):
+            raise TypeError(
+                f"argument {jax.tree_util.keystr(path[1:])} is {short(leaf)}, but plans are for sizes that are "
+                "numbers. With jax.export, export the function once for each size."
+            )
         if array:
             leaves.append(leaf)
             differentiated.append(moves(path, leaf, in_model))

@@ -20,7 +20,8 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.call import check_loss, make_call, make_function_call
+from remat_plan.graph.argnums import normalize_argnums
+from remat_plan.graph.call import check_loss, make_function_call
 from remat_plan.plans.one_program import plan_program
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.emit import as_array
@@ -98,19 +99,19 @@ class PlanBook:
     def trace(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Trace a call, of a loss or of any function.
 
-        Where a derivative is being taken of the call, what it is taken of is known, and counts; else ``argnums`` do, of
-        a function that is no loss every array of floating point.
+        Where a derivative is being taken of the call, what it is taken of is known, and counts; else the arrays of
+        floating point that ``argnums`` hold, if they hold any, or all there are.
         """
         r = self.options.request
         call = make_function_call(fn, args, kwargs, r.static_argnums, self.options.static_argnames)
         moving = _compat.perturbed(call.leaves)
         if moving is not None:
             call = replace(call, differentiated=moving)
-        elif r.argnums:
-            call = make_call(fn, args, kwargs, r.argnums, r.static_argnums, self.options.static_argnames)
+        elif r.argnums and args:
+            call = call.of_arguments(normalize_argnums(r.argnums, len(args)))
         call, closed, shapes = call.trace()
         returns_array = any(leaf.shape != () for leaf in jax.tree.leaves(shapes)[:1])  # first, so it is no loss
-        if r.argnums and not (self.options.any_function and returns_array):
+        if r.argnums and any(call.differentiated) and not (self.options.any_function and returns_array):
             check_loss(call, shapes, r.has_aux)
             return Traced(call, closed, jax.tree.structure(shapes), True, ())
         if r.argnums and moving is None:

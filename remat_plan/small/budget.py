@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_plan.small.wording import short
@@ -106,8 +106,11 @@ def parse_budget(budget: Any, few: bool = False) -> Budget:
         raise ValueError(
             f'budget={short(budget)}: less than one byte. For a share of the current peak write "{number:.0%}".'
         )
-    if not few:
-        _check_bytes(number, short(budget))
+    if 1 < number <= _MOST_PER_CENT and not few:
+        raise ValueError(
+            f"budget={short(budget)}: a number means bytes, and {number:g} bytes are too few for any step. Did you "
+            f'mean "{number:g}%" of what the step needs as written? Otherwise give a unit: "{number:g}GB".'
+        )
     return Budget(str(int(number)), size_bytes=int(number))
 
 
@@ -123,15 +126,6 @@ def is_budget(text: str) -> bool:
         return False
 
 
-def _check_bytes(number: float, text: str) -> None:
-    """Raise ``ValueError`` for a number without a unit that must be a share."""
-    if 1 < number <= _MOST_PER_CENT:
-        raise ValueError(
-            f"budget={text}: a number means bytes, and {number:g} bytes are too few for any step. Did you mean "
-            f'"{number:g}%" of what the step needs as written? Otherwise give a unit: "{number:g}GB".'
-        )
-
-
 def _parse_text(text: str, few: bool) -> Budget:
     if text.strip().lower() == "device":
         return Budget("device", device=True)
@@ -144,12 +138,11 @@ def _parse_text(text: str, few: bool) -> Budget:
         raise ValueError(f"budget={short(text)}: a budget must be positive and finite.")
     if unit == "%":
         return Budget(text, fraction=number / 100.0)
-    size = int(number * _UNITS[unit or ""])
-    if size < 1:
+    if not unit:
+        return replace(parse_budget(number, few), text=text)
+    if number * _UNITS[unit] < 1:
         raise ValueError(f"budget={short(text)} is less than one byte.")
-    if not unit and not few:
-        _check_bytes(number, short(text))
-    return Budget(text, size_bytes=size)
+    return Budget(text, size_bytes=int(number * _UNITS[unit]))
 
 
 def format_bytes(size_bytes: float | None) -> str:
