@@ -42,8 +42,6 @@ def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 _NO_LOSS = " If it returns (loss, aux), pass has_aux=True. If it is a layer, use rp.checkpoint(fn, budget=...)."
 
-_NNX_DOOR = "Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: these return updates."
-
 _NO_GRADIENT = (
     " If it already is a gradient (jax.grad, jax.value_and_grad, jitted or not), pass the loss instead and take "
     "the gradient of the planned function."
@@ -75,7 +73,8 @@ class Call:
         if len(before) != len(after) or any(a is not b for a, b in zip(before, after, strict=True)):
             raise TypeError(
                 f"the function updates its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters "
-                f"of random streams), but here it would update a copy. {_NNX_DOOR}"
+                "of random streams), but here it would update a copy. Use rp.remat(fn, budget=...), rp.fit for a whole "
+                "step, or rp.nnx.remat on methods: these return updates."
             )
         return result
 
@@ -177,12 +176,12 @@ def make_call(
     def moves(path: Any, leaf: Any, in_model: bool) -> bool:
         position = path[1].idx if path[0].idx == 0 else -1
         if position in numbers and not _compat.is_float(struct_of(leaf)):
-            if in_model:  # a buffer: equinox.filter_grad takes no gradient of it
+            if in_model or is_nnx_module(args[position]):  # a buffer: equinox.filter_grad, nnx.grad take none of it
                 return False
             raise TypeError(
                 f"argument {position}{jax.tree_util.keystr(path[2:])} has dtype {struct_of(leaf).dtype}, which has "
                 f"no gradient; argnums={short(argnums)} must name floating-point arguments only. Pass it as "
-                "another argument, or close over it." + (f" {_NNX_DOOR}" if is_nnx_module(args[position]) else "")
+                "another argument, or close over it."
             )
         return position in numbers
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,27 +33,33 @@ def lifted(f: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Return ``f`` with a pure function of the modules' state run in its place.
 
     The pure function returns the new state with the result, so that what ``f`` updates is updated once, whatever
-    ``run`` computes again. A keyword-only argument is refused when it is called.
+    ``run`` computes again.
     """
     from flax.nnx.transforms import general
 
-    pure = general.merge_inputs(f, ctxtag=_TAG)
-    split = general.split_inputs(lambda *args: _run_updates(run, pure, args), ctxtag=_TAG)
-
     @functools.wraps(f)
     def of_modules(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            return split(*args)
-        bound = inspect.signature(f).bind(*args, **kwargs)
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise TypeError(
-                f"rp.nnx.remat: {next(iter(bound.kwargs))!r} is keyword-only, but functions of modules are called "
-                "by position: make it a positional argument."
-            )
-        return split(*bound.args)
+        if kwargs:
+            bound = inspect.signature(f).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        pure = general.merge_inputs(by_position(f, len(args), kwargs), ctxtag=_TAG)
+        split = general.split_inputs(lambda *args: _run_updates(run, pure, args), ctxtag=_TAG)
+        return split(*args, *kwargs.values())
 
     return of_modules
+
+
+def by_position(fn: Callable[..., Any], count: int, names: Iterable[str]) -> Callable[..., Any]:
+    """A function that gets by position, behind ``count`` arguments, what ``fn`` gets by some names."""
+    if not (names := tuple(names)):
+        return fn
+
+    @functools.wraps(fn, updated=())
+    def in_order(*values: Any) -> Any:
+        return fn(*values[:count], **dict(zip(names, values[count:], strict=True)))
+
+    return in_order
 
 
 def _run_updates(run: Run, pure: Callable[..., Any], args: tuple[Any, ...]) -> Any:

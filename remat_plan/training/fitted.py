@@ -35,7 +35,7 @@ from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, format_bytes
 from remat_plan.small.progress import Progress
 from remat_plan.small.wording import name_of, whole
-from remat_plan.traced.modules import Functional, holds_modules
+from remat_plan.traced.modules import Functional, by_position, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.on_host import Searched, hosted_bytes, search_with_state
 from remat_plan.training.schedules import Measuring, search_step
@@ -91,13 +91,7 @@ def make_call(
     count, by_name = len(args), tuple(sorted(kwargs))
     values = (*args, *(kwargs[name] for name in by_name))
     names = (*parameter_names(fn, count), *by_name)
-    of_call = settings.of_call(count, by_name)
-
-    @functools.wraps(fn, updated=())
-    def in_order(*values: Any) -> Any:
-        return fn(*values[:count], **dict(zip(by_name, values[count:], strict=True)))
-
-    placed = in_order if by_name else fn
+    of_call, placed = settings.of_call(count, by_name), by_position(fn, count, by_name)
     if not holds_modules(values):
         return StepCall.of(placed, values, names, of_call), None
     function = Functional.of(placed, values)
