@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 
 import remat_plan as rp
+from remat_plan.traced.modules import by_position
 from tests.helpers import REMAT3, assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -271,6 +272,7 @@ def test_decorated_method():
 
 def test_a_partial_function_is_called_what_it_calls():
     assert repr(rp.remat(functools.partial(functools.partial(jnp.tanh)))).startswith("<tanh: ")
+    assert by_position(functools.partial(jnp.tanh), 0, ["x"]).__name__ == "tanh"
 
 
 def test_names_and_docs_are_those_of_the_function():

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from remat_plan.graph.frameworks import is_nnx_module
+from remat_plan.small.wording import name_of
 
 _TAG = "remat_plan"
 
@@ -59,6 +60,7 @@ def by_position(fn: Callable[..., Any], count: int, names: Iterable[str]) -> Cal
     def in_order(*values: Any) -> Any:
         return fn(*values[:count], **dict(zip(names, values[count:], strict=True)))
 
+    in_order.__name__ = name_of(fn)  # a partial function has none to take over
     return in_order
 
 
