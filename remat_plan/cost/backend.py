@@ -27,6 +27,7 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     divided     steps, readers of each, whether    the positions of those that are not computed in several kernels
                 a reader may take a step in
     repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
+    apart       step, kernels, ``Copies``          whether it is written, even if only one kernel reads it
     beside      step, its other readers            whether it is computed again beside its result, which these read
     room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step
     order       kernels, sizes                     the kernels in the order in which they run, with what those that are

@@ -48,6 +48,29 @@ class Copies:
                 return True
         return False
 
+    def of(self, kernels: frozenset[int]) -> list[Step]:
+        """The steps that kernels make the results of."""
+        return [self._steps[kernel] for kernel in kernels]
+
+    def making(self, step: Step) -> tuple[int, int, list[str]]:
+        """The bytes of a step and of the arrays that it is made of, and all primitives on the way.
+
+        What something else reads as well counts as an array.
+        """
+        inside, arrays = [self._maker[step.writes[0]]], set[int]()
+        waiting = set(step.reads)
+        while waiting:
+            value = max(waiting, key=self._maker.__getitem__)  # readers come before what they read
+            waiting.remove(value)
+            maker = self._maker[value]
+            if maker < 0 or self._steps[maker].kind not in FUSIBLE or set(self._readers[value]).difference(inside):
+                arrays.add(value)
+            else:
+                inside.append(maker)
+                waiting.update(self._steps[maker].reads)
+        read = sum([self._sizes[value] for value in arrays])
+        return self._sizes[step.writes[0]], read, [self._steps[maker].primitive for maker in inside]
+
     def _reading(self, value: int, kernel: int, depth: int) -> int:
         """Bytes that a kernel reads for a value: none where it reads that anyway, less where its sources are less."""
         groups = self._groups

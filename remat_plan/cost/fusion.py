@@ -178,7 +178,7 @@ class _Grouping:
         steps, backend = program.steps, program.backend
         cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
         self._steps, self._links, self._cluster = steps, links, cluster
-        self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
+        self._repeats, self._beside, self._apart = [backend.of(stage) for stage in ("repeats", "beside", "apart")]
         taking = _primitives(program, "takes_in")
         self._consumes = [
             c < 0 and (step.kind in (*FUSIBLE, Kind.REDUCE) or step.primitive in taking)
@@ -211,6 +211,8 @@ class _Grouping:
         roots = self.groups[takers[0]]
         if len(takers) > 1:
             roots = roots.union(*[self.groups[u] for u in takers[1:]])
+        if any(rule(step, roots, self._copies) for rule in self._apart):
+            return own
         if len(roots) > 1 and (index in self._divided or not self._may_repeat(step, roots)):
             return own
         emissions = self._emissions
