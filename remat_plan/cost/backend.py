@@ -24,8 +24,6 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     adds        step, the only reader of its       whether it adds its result to what else is read there, in the
                 result                             memory of that
     written     steps, readers of each             the positions of those that are written whatever reads them
-    divided     steps, readers of each, whether    the positions of those that are not computed in several kernels
-                a reader may take a step in
     repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels
     apart       step, kernels, ``Copies``          whether it is written, even if only one kernel reads it
     beside      step, its other readers            whether it is computed again beside its result, which these read
