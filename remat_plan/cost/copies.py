@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat_plan.cost.facts import item_bytes
-from remat_plan.cost.rules import Kind
+from remat_plan.cost.rules import FUSIBLE, Kind
 from remat_plan.cost.steps import NOBODY, Program, Step
 
 _DEPTH = 4
