@@ -86,7 +86,7 @@ class Copies:
 
 def may_repeat(least_bytes: int, step: Step, kernels: frozenset[int], copies: Copies) -> bool:
     """Elements of at least so many bytes are computed in several kernels if these read no more."""
-    return item_bytes(step.eqn) < least_bytes or not copies.are_dear(step, kernels)
+    return len(kernels) == 1 or item_bytes(step.eqn) < least_bytes or not copies.are_dear(step, kernels)
 
 
 def cheap_kind(least_bytes: int, eqn: Any, kind: Kind) -> Kind:

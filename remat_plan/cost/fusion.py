@@ -178,7 +178,7 @@ class _Grouping:
         steps, backend = program.steps, program.backend
         cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
         self._steps, self._links, self._cluster = steps, links, cluster
-        self._repeats, self._beside, self._apart = [backend.of(stage) for stage in ("repeats", "beside", "apart")]
+        self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
         taking = _primitives(program, "takes_in")
         self._consumes = [
             c < 0 and (step.kind in (*FUSIBLE, Kind.REDUCE) or step.primitive in taking)
@@ -211,9 +211,7 @@ class _Grouping:
         roots = self.groups[takers[0]]
         if len(takers) > 1:
             roots = roots.union(*[self.groups[u] for u in takers[1:]])
-        if any(rule(step, roots, self._copies) for rule in self._apart):
-            return own
-        if len(roots) > 1 and not self._may_repeat(step, roots):
+        if not self._may_be_in(step, roots):
             return own
         emissions = self._emissions
         full = frozenset([k for k in roots if emissions.are_too_many(index, k)]) if emissions else frozenset()
@@ -223,9 +221,9 @@ class _Grouping:
         others = [u for u in users if u not in takers]
         return own | roots if step.kind == Kind.CHEAP and self._reads_no_more(step, others) else own
 
-    def _may_repeat(self, step: Step, kernels: frozenset[int]) -> bool:
-        """Tell whether a step is computed again in several kernels."""
-        if step.kind != Kind.CHEAP or (len(kernels) > _MAX_COPIES and step.reads):
+    def _may_be_in(self, step: Step, kernels: frozenset[int]) -> bool:
+        """Tell whether a step is computed in a kernel, or again in each of several."""
+        if len(kernels) > 1 and (step.kind != Kind.CHEAP or (len(kernels) > _MAX_COPIES and step.reads)):
             return False
         return all(rule(step, kernels, self._copies) for rule in self._repeats)
 

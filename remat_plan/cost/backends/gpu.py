@@ -13,7 +13,7 @@ from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.gpu_products import merge_products, row_workspace
 from remat_plan.cost.backends.gpu_rows import launched_with_readers
 from remat_plan.cost.backends.gpu_siblings import beside_siblings, made_as_one
-from remat_plan.cost.backends.gpu_sums import starved_sums
+from remat_plan.cost.backends.gpu_sums import fed_in
 from remat_plan.cost.copies import cheap_kind, may_repeat
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts
@@ -99,7 +99,7 @@ GPU = Backend(
     (
         Rule("kind", "repeats_from_bytes", "PriorityFusion", partial(cheap_kind, 4)),
         Rule("repeats", "weighs_copies_from_bytes", "PriorityFusion", partial(may_repeat, 1)),
-        Rule("apart", "starved_sums", "GpuPerformanceModel", starved_sums),
+        Rule("repeats", "starved_sums", "GpuPerformanceModel", fed_in),
         Rule("operands", "kernel_copies", "GpuLayoutAssignment", kernel_copies, _CONVOLUTION),
         Rule("operands", "padded_sums", "SplitkRewriter", padded_sums, _PRODUCT),
         Rule("whole", "merges_products", "DotMerger", merge_products),

@@ -1,6 +1,6 @@
 """Sums of columns of XLA:GPU, and what is written for them.
 
-In: a step, the kernels that would compute it. Out: whether it is written instead.
+In: a step, the kernels that would compute it. Out: whether they do, or read what another one wrote.
 
 A sum along other axes than the last is a block of threads for every few columns. Of few columns a GPU is mostly idle
 meanwhile, and one block reads and computes no faster for that. So XLA:GPU has a kernel of all threads write what is
@@ -28,18 +28,18 @@ block computes; the nanoseconds of a launch. They give the least rows of which a
 sums of so many columns: 267 of 64, 454 of 512, 2639 of 1024, and 99 of 64, 103 of 512, 171 of 2048."""
 
 
-def starved_sums(step: Step, kernels: frozenset[int], copies: Copies) -> bool:
-    """Tell whether a step is written for sums of columns that would take longer to compute it."""
+def fed_in(step: Step, kernels: frozenset[int], copies: Copies) -> bool:
+    """Tell whether a step is computed in its kernels: not for sums of columns that would take longer over it."""
     sums = [blocks for kernel in copies.of(kernels) if (blocks := _blocks(kernel))]
     if not sums or step.eqn is None:
-        return False
+        return True
     written, read, functions = copies.making(step)
     calls = step.eqn.outvars[0].aval.size / _BLOCK_CALLS if not EXPENSIVE.isdisjoint(functions) else 0.0
     gained = 0.0
     for blocks in sums:
         rate = min(blocks * _BLOCK_BYTES, _ALL_BYTES)
         gained += max(read / rate, calls / blocks, written / rate) - written / rate
-    return gained > (read + written) / _ALL_BYTES + _LAUNCH
+    return gained <= (read + written) / _ALL_BYTES + _LAUNCH
 
 
 def _blocks(reduction: Step) -> int:
