@@ -152,7 +152,7 @@ def largest(
     host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     others = in_shardings, out_shardings, compiler_options, host
 
-    kinds: dict[int, CallKind] = {}
+    seen: dict[CallKind, int] = {}
 
     with Progress("remat_plan", progress) as shown:
 
@@ -163,9 +163,9 @@ def largest(
                 raise TypeError(f"make_args({size}) returned {short(args)}: return a tuple of the step's arguments.")
             told = Settings.of(train_step, args, static_argnums, (), donate_argnums, *others)
             call = make_call(train_step, tuple(args), {}, told)[0]
-            if call.kind == kinds.setdefault(multiple_of, call.kind) and size == 2 * multiple_of:
+            if (other := seen.setdefault(call.kind, size)) != size:
                 raise ValueError(
-                    f"the step has arguments of the same shapes with {dimension} {multiple_of} and {size}, so none is "
+                    f"the step has arguments of the same shapes with {dimension} {other} and {size}, so none is "
                     "the largest. Make them of the size that is given; if it is rounded up, set multiple_of to what "
                     "it is rounded to."
                 )
