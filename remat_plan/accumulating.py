@@ -16,8 +16,7 @@ from jax import lax
 
 from remat_plan import _compat
 from remat_plan.graph.frameworks import check_function
-from remat_plan.small.doors import door
-from remat_plan.small.wording import whole
+from remat_plan.small.doors import door, integer
 from remat_plan.traced.modules import Functional, holds_modules
 
 P = ParamSpec("P")
@@ -50,7 +49,7 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
         True
     """
     check_function(value_and_grad, "rp.accumulate needs")
-    microbatches = whole("microbatches", microbatches)
+    microbatches = integer("microbatches", microbatches)
 
     call: Callable[..., Any] = value_and_grad
 

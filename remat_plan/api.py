@@ -32,9 +32,9 @@ from remat_plan.search.judge import Judge
 from remat_plan.search.seconds import check_time
 from remat_plan.small import garbage
 from remat_plan.small.budget import format_bytes, is_budget, parse_budget
-from remat_plan.small.doors import door
+from remat_plan.small.doors import door, integer
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import short, whole
+from remat_plan.small.wording import short
 from remat_plan.solve.pareto import undominated
 from remat_plan.traced.programs import Existing, trace_loss, trace_program
 from remat_plan.traced.reuse import note_options_asked
@@ -231,7 +231,7 @@ def tradeoff(
         The curve, with ``.points``, ``.plot()``, ``.plan(budget)``.
     """
     constraints = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
-    device, points = resolve(target), whole("points", points, 2)
+    device, points = resolve(target), integer("points", points, 2)
     program = trace_program(fn, args, kwargs or {}, argnums, has_aux, static_argnums, existing)
     shown = Progress("remat_plan", progress)
     static = positions(static_argnums, "static_argnums")

@@ -15,9 +15,9 @@ from remat_plan.planning.constraints import make_constraints
 from remat_plan.results.steps import LargestSizes
 from remat_plan.small import garbage
 from remat_plan.small.budget import parse_budget
-from remat_plan.small.doors import door, unknown_argument
+from remat_plan.small.doors import door, integer, unknown_argument
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import name_of, short, whole
+from remat_plan.small.wording import name_of, short
 from remat_plan.training.calls import CallKind
 from remat_plan.training.fitted import find_marks, make_call
 from remat_plan.training.schedules import Measuring
@@ -141,7 +141,7 @@ def largest(
     check_function(make_args, "make_args must be")
     if not isinstance(dimension, str) or not dimension:
         raise ValueError(f"dimension={short(dimension)}: say what the size is called, as in dimension='sequence'.")
-    multiple_of, limits = whole("multiple_of", multiple_of), (*_limits(overheads), None)
+    multiple_of, limits = integer("multiple_of", multiple_of), (*_limits(overheads), None)
     check_cost(cost)
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:

@@ -35,10 +35,10 @@ from remat_plan.plans.fitting_slices import fitting_slices, numbers_of_slices
 from remat_plan.results.places import effect_places, equation_text, value_text
 from remat_plan.search.judge import Judge
 from remat_plan.small.budget import Budget, parse_budget
-from remat_plan.small.doors import door
+from remat_plan.small.doors import door, integer
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
-from remat_plan.small.wording import short, whole
+from remat_plan.small.wording import short
 from remat_plan.traced.programs import Program, traced_function
 from remat_plan.traced.reuse import MOST_SHAPES, Emissions
 from remat_plan.verify.targets import resolve
@@ -143,7 +143,7 @@ def _asked(slices: Any, budget: Any, target: str | None) -> Callable[[Program], 
         return _Fitting(parse_budget(budget), target)
     if slices is None:
         raise ValueError("rp.split: give a number of slices, such as slices=8, or a budget, such as budget='2GB'.")
-    return functools.partial(_schedule, slices=whole("slices", slices, 2, "; one slice is the function itself"))
+    return functools.partial(_schedule, slices=integer("slices", slices, 2, "; one slice is the function itself"))
 
 
 def _dimensions(axis: Any, args: Sequence[Any]) -> dict[int, int]:

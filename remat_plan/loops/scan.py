@@ -19,7 +19,7 @@ from remat_plan.loops.choose import Schedule, Sizes, choose
 from remat_plan.loops.nested import check_factors, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
-from remat_plan.small.wording import whole
+from remat_plan.small.doors import integer
 from remat_plan.solve.binomial import slots_for
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
@@ -148,7 +148,7 @@ def trip_count(xs: Any, length: int | None) -> int:
             raise TypeError(f"{_NAME}: {name} is a scalar; every input needs one row for each step.")
     lengths = {name: shape[0] for name, shape in named}
     if length is not None:
-        lengths["length"] = whole(f"{_NAME}: length", length, 0, ", known when the loop is traced")
+        lengths["length"] = integer(f"{_NAME}: length", length, 0, ", known when the loop is traced")
     if not lengths:
         raise ValueError(f"{_NAME}: pass xs or length; without either, the number of steps is unknown.")
     if len(set(lengths.values())) > 1:
@@ -166,7 +166,7 @@ def _check_options(schedule: Any, slots: Any, budget: Any) -> None:
             "slots, for 'binomial', are an argument of their own."
         )
     if slots is not None:
-        whole(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
+        integer(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
     if slots is not None and schedule not in ("binomial", "auto"):
         raise ValueError(f"{_NAME}: slots={slots} goes with schedule='binomial', not with {schedule!r}.")
     if budget is not None and schedule not in ("binomial", "auto"):

@@ -36,7 +36,7 @@ from remat_plan.loops.body import (
 from remat_plan.loops.scan import MOST_REPETITIONS
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
-from remat_plan.small.wording import whole
+from remat_plan.small.doors import integer
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 
 SLOTS = 64
@@ -85,8 +85,8 @@ def while_loop(
         0.25
     """
     if slots is not None:
-        whole(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
-    if max_steps is not None and whole(f"{_NAME}: max_steps", max_steps) >= INT32_MAX:
+        integer(f"{_NAME}: slots", slots, why=", the number of carries that may be stored")
+    if max_steps is not None and integer(f"{_NAME}: max_steps", max_steps) >= INT32_MAX:
         raise ValueError(f"{_NAME}: max_steps={max_steps} must be below {INT32_MAX}.")
     loop = prepare(lambda carry, _: (body(carry), None), init, None, 1, _NAME)
     condition, closed = _condition(cond, loop.body)

@@ -19,8 +19,7 @@ from remat_plan.results.evidence import MemoryTrace, Search
 from remat_plan.results.measurement import ROUNDS, Measurement, measure_program
 from remat_plan.results.shown import Shown
 from remat_plan.results.stored import read_plan, write_plan
-from remat_plan.small.doors import Wrapper, door
-from remat_plan.small.wording import whole
+from remat_plan.small.doors import Wrapper, door, integer
 from remat_plan.traced.programs import EXISTING, Program, Traced, make_program, trace_function, trace_loss
 from remat_plan.traced.reuse import Emissions, warn_where_undone
 
@@ -199,7 +198,7 @@ class Plan(Shown):
                 "this plan has lost its function, which only plans returned by rp.plan keep and which is not stored. "
                 "Write plan.measure(*args, fn=loss_fn)."
             )
-        rounds = whole("rounds", rounds)
+        rounds = integer("rounds", rounds)
         target = attached(self.target, "this plan")
         program = make_program(self.trace(fn, args, kwargs or {}), self.existing)
         self.check(program)

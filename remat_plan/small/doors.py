@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from remat_plan import _compat
-from remat_plan.small.wording import did_you_mean, name_of, readable
+from remat_plan.small.wording import did_you_mean, name_of, readable, short
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -60,6 +61,23 @@ def unknown_argument(name: str, known: Collection[str], where: str = "here", tak
     if takes_kwargs:
         hint += f" Pass keyword arguments of the function itself as kwargs={{{name!r}: ...}}."
     return TypeError(f"{name!r} is not an argument {where}.{hint}")
+
+
+def integer(name: str, value: Any, least: int = 1, why: str = "") -> int:
+    """An argument that is an integer of at least ``least``; if it is none, an error that says so, and perhaps why.
+
+    >>> import numpy as np
+    >>> integer("slots", np.int64(3))
+    3
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # no integer, or one whose value only a running step knows
+        number = None
+    if number is None or number < least:
+        error = TypeError if number is None else ValueError
+        raise error(f"{name}={short(value)}: give an integer of at least {least}{why}.")
+    return number
 
 
 def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import operator
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
@@ -47,23 +46,6 @@ def name_of(fn: Any) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
-
-
-def whole(name: str, value: Any, least: int = 1, why: str = "") -> int:
-    """An argument that is an integer of at least ``least``; if it is none, an error that says so, and perhaps why.
-
-    >>> import numpy as np
-    >>> whole("slots", np.int64(3))
-    3
-    """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:  # no integer, or one whose value only a running step knows
-        number = None
-    if number is None or number < least:
-        error = TypeError if number is None else ValueError
-        raise error(f"{name}={short(value)}: give an integer of at least {least}{why}.")
-    return number
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

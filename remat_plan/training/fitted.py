@@ -33,8 +33,9 @@ from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, format_bytes
+from remat_plan.small.doors import integer
 from remat_plan.small.progress import Progress
-from remat_plan.small.wording import name_of, whole
+from remat_plan.small.wording import name_of
 from remat_plan.traced.modules import Functional, by_position, holds_modules
 from remat_plan.training.calls import StepCall
 from remat_plan.training.on_host import Searched, hosted_bytes, search_with_state
@@ -169,7 +170,7 @@ def fit_again(known: Found, step: TrainingStep, call: StepCall, target: Target) 
 
 def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) -> Measurement:
     """Run the step as written and the fitted step in turns on arrays; see ``fitting.FittedStep.measure``."""
-    rounds = whole("rounds", rounds)
+    rounds = integer("rounds", rounds)
     step, report = found.step, found.report
     target = attached(report.target, "this step")
     check_arrays(jax.tree.leaves(values), "step.measure")

@@ -28,7 +28,8 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.strategies.registry import lookup, register
-from remat_plan.small.wording import short, whole
+from remat_plan.small.doors import integer
+from remat_plan.small.wording import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Binomial:
     slots: int
 
     def __post_init__(self) -> None:
-        whole("slots", self.slots, why=", the number of states to keep at a time")
+        integer("slots", self.slots, why=", the number of states to keep at a time")
 
     def resolve(self) -> tuple[Strategy, Settings]:
         """The strategy and its settings."""
