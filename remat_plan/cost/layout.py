@@ -39,13 +39,13 @@ def splits_rows(shape: Sequence[int], before: Sequence[int], behind: Sequence[in
 
 @functools.lru_cache(maxsize=4096)  # shapes: a large program has some hundreds
 def dot_operand_order(
-    shape: tuple[int, ...], batch: tuple[int, ...], contract: tuple[int, ...], contract_last: bool
+    shape: tuple[int, ...], batch: tuple[int, ...], contract: tuple[int, ...], contract_last: bool, folds: bool = True
 ) -> tuple[int, ...] | None:
     """Return the permutation a dot's operand is copied into, or None when it is read in place.
 
     The canonical order is (batch, free, contracted) on the left and (batch, contracted, free) on the right.
     An operand with leading batch dimensions and at most one free and one contracted dimension is read in
-    either order; of the free and batch dimensions those of size one do not count.
+    either order, if the dot ``folds`` transposes; of the free and batch dimensions those of size one do not count.
 
     >>> dot_operand_order((8, 512, 768), (), (2,), True)  # x @ w
     >>> dot_operand_order((8, 512, 768), (), (0, 1), True)  # dy.T, of the gradient of w
@@ -61,7 +61,26 @@ def dot_operand_order(
     count = len([d for d in batch if shape[d] != 1])
     leading = sorted(real)[:count] == [d for d in batch if shape[d] != 1]
     one_each = len([d for d in free if shape[d] != 1]) <= 1 and len(contract) <= 1
-    return None if leading and one_each else tuple(wanted)
+    return None if folds and leading and one_each else tuple(wanted)
+
+
+def folds_transposes(eqn: Any) -> bool:
+    """Tell whether a dot reads operands in either order of their last two dimensions.
+
+    XLA:CPU puts both in the canonical order where one has another number or place of dimensions (``DotDecomposer``),
+    and takes transposes back into the dot later (``TransposeFolding``). In between it drops batch dimensions of one
+    element, by reshapes that these transposes do not get past.
+    """
+    contract, batch = eqn.params["dimension_numbers"]
+    shapes = [atom.aval.shape for atom in eqn.invars]
+    if all(shapes[0][d] != 1 for d in batch[0]):
+        return True
+    return all(
+        tuple(batch[side]) == tuple(range(len(batch[side])))
+        and len(contract[side]) == 1
+        and len(shapes[side]) <= len(batch[side]) + 2
+        for side in range(2)
+    )
 
 
 def as_matrix(

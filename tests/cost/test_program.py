@@ -1,5 +1,6 @@
 """Lowering: what becomes one value, one step, one copy."""
 
+import re
 from functools import partial
 
 import jax
@@ -114,6 +115,30 @@ def test_the_compiler_copies_operands_where_it_is_said(expression, shape):
     compiled = jax.jit(product).lower(f32(*shape), f32(*shape)).compile().as_text()
     made = program(product, f32(*shape), f32(*shape), model=CPU)
     assert ("copy_bitcast_fusion = " in compiled) == any(s.primitive == "layout_copy" for s in made.steps)
+
+
+@pytest.mark.skipif(_compat.jaxlib_version() < (0, 12), reason="the rules were read off jaxlib 0.12")
+@pytest.mark.parametrize("examples", [1, 2])
+@pytest.mark.parametrize(
+    ("expression", "left", "right", "copies"),
+    [
+        ("bhqk,bqhd->bhkd", (6, 128, 160), (128, 6, 48), [2, 1]),  # scores' gradient and queries: that of keys
+        ("bkhd,bhqk->bhdq", (160, 6, 48), (6, 128, 160), [2, 1]),  # values and weights, as Flax multiplies them
+        ("bhqk,bhqd->bhkd", (6, 128, 160), (6, 128, 48), [0, 0]),  # heads lead in both
+        ("bhqk,bkhd->bhqd", (6, 128, 160), (160, 6, 48), [1, 1]),  # the weights are in order
+    ],
+)
+def test_a_batch_of_one_is_transposed_for_a_product_whose_other_operand_is(expression, left, right, copies, examples):
+    def product(a, b):
+        return jnp.einsum(expression, 2 * jnp.sin(a), 2 * jnp.cos(b))
+
+    args = f32(examples, *left), f32(examples, *right)
+    made = program(product, *args, model=CPU)
+    assert sum(s.primitive == "layout_copy" for s in made.steps) == copies[examples - 1]
+    text = jax.jit(product).lower(*args).compile().as_text()
+    kernels = re.findall(r"^ +(?:ROOT )?%\S+ = \S+ fusion\(%[ab].*calls=%([\w.]+)", text[text.index("ENTRY") :], re.M)
+    bodies = [text[text.index(f"%{name} (") :].partition("\n}")[0] for name in kernels]
+    assert sum(" transpose(" in body for body in bodies) == copies[examples - 1]
 
 
 def test_gradient_of_convolution_copies_both_operands_on_cpu():

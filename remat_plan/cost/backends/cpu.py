@@ -84,6 +84,7 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
     if len(reads) != 2:
         return reads, library
     contract, batch = facts.eqn.params["dimension_numbers"]
+    folds = layout.folds_transposes(facts.eqn)
     found = []
     canonical = False
     for side in range(2):
@@ -98,7 +99,7 @@ def dot_copies(state: Emitter, facts: Facts, reads: list[int], library: int) -> 
                 back = source.eqn.params["permutation"]
                 read, shape = source.reads[0], source.eqn.invars[0].aval.shape
                 contracted, batched = tuple([back[d] for d in contracted]), tuple([back[d] for d in batched])
-        order = layout.dot_operand_order(shape, batched, contracted, contract_last=side == 0)
+        order = layout.dot_operand_order(shape, batched, contracted, side == 0, folds)
         if order is not None:
             read = state.copy(facts.eqn, read, shape, order, state.sizes[read])
         if side == 0:
