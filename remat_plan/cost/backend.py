@@ -24,6 +24,8 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     adds        step, the only reader of its       whether it adds its result to what else is read there, in the
                 result                             memory of that
     written     steps, readers of each             the positions of those that are written whatever reads them
+    divided     steps, readers of each, whether    the positions of those that are not computed in several kernels
+                a reader may take a step in
     repeats     step, kernels, ``Copies``          whether it may be computed in each of the kernels, or in the only one
     beside      step, its other readers            whether it is computed again beside its result, which these read
     room        steps, readers of each             ``Emissions``: which kernels have no room for the code of a step

@@ -6,12 +6,15 @@ XLA:GPU fuses a producer into all of its readers where that moves less memory (`
 that four kernels read is written: eight reads against two reads, a write and four reads. So the sums of a residual
 stream are arrays, and not computed again from all that was ever added.
 
+XLA:CPU fuses one of several operands into several readers only where it gets into each on all ways there, as
+``InstructionFusion::ComputeGloballyUnfusible`` has it.
+
 Limits: XLA takes producers in the order of what each gains, we take them from the last to the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_plan.cost.facts import item_bytes
@@ -82,6 +85,40 @@ class Copies:
             if total >= size:
                 return size
         return total
+
+
+def divided(steps: Sequence[Step], users: Sequence[Sequence[int]], takes: Callable[[int, int], bool]) -> set[int]:
+    """Return the steps of several operands that are written rather than computed in several kernels.
+
+    They are those that some reader would not take in on all ways there: a product of a sum and its ``tanh`` takes the
+    sum in only where it takes in the ``tanh``, which it does not if something else reads that. ``users`` are by step
+    those that read it; ``takes`` tells whether one may compute another.
+    """
+    makers: list[set[int]] = [set() for _ in steps]
+    for index, readers in enumerate(users):
+        for user in readers:
+            if user >= 0:
+                makers[user].add(index)
+    bits: dict[int, int] = {}  # of the steps in question
+    behind = [0] * len(steps)  # by step, the bits of those that it depends on
+    ended = [0] * len(steps)  # and of those that are written on a way to it
+    found: set[int] = set()
+    for index, step in enumerate(steps):
+        far = near = 0
+        for maker in makers[index]:
+            before = behind[maker]
+            behind[index] |= before | bits.get(maker, 0)
+            repeats = steps[maker].kind == Kind.CHEAP or len(users[maker]) == 1
+            if steps[maker].kind in FUSIBLE and repeats and maker not in found and takes(index, maker):
+                far |= ended[maker]
+            else:
+                far |= before
+                near |= bits.get(maker, 0)
+        found.update([maker for maker in makers[index] if bits.get(maker, 0) & far])
+        ended[index] = far | near
+        if step.kind == Kind.CHEAP and not step.unary and len(users[index]) > 1:
+            bits[index] = 1 << len(bits)
+    return found
 
 
 def may_repeat(least_bytes: int, step: Step, kernels: frozenset[int], copies: Copies) -> bool:

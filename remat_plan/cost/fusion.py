@@ -189,6 +189,8 @@ class _Grouping:
         self._written.update(*[rule(steps, links.users) for rule in backend.of("written")])
         self.groups = [frozenset((c if c >= 0 else index,)) for index, c in enumerate(cluster)]
         self._copies = Copies(program, links.maker, links.readers, self.groups)
+        divided = backend.only("divided")
+        self._divided: set[int] = divided(steps, links.users, self._takes) if divided else set()
         room = backend.only("room")
         self._emissions = room(steps, links.users) if room else None
         for index in range(len(steps) - 1, -1, -1):
@@ -203,15 +205,13 @@ class _Grouping:
             return self.groups[self._epilogues[index]]
         if self._cluster[index] >= 0 or index in self._written or step.kind not in FUSIBLE:
             return own
-        takers = [u for u in users if u >= 0 and self._consumes[u] and not _is_updated(step, self._steps[u])]
-        if step.kind == Kind.EXPENSIVE:  # inside a broadcast it would be computed once for every copy
-            takers = [u for u in takers if self._steps[u].primitive != "broadcast_in_dim"]
+        takers = [u for u in users if self._takes(u, index)]
         if not takers:
             return own
         roots = self.groups[takers[0]]
         if len(takers) > 1:
             roots = roots.union(*[self.groups[u] for u in takers[1:]])
-        if not self._may_be_in(step, roots):
+        if (index in self._divided and len(roots) > 1) or not self._may_be_in(step, roots):
             return own
         emissions = self._emissions
         full = frozenset([k for k in roots if emissions.are_too_many(index, k)]) if emissions else frozenset()
@@ -220,6 +220,14 @@ class _Grouping:
             return roots | own if full else roots
         others = [u for u in users if u not in takers]
         return own | roots if step.kind == Kind.CHEAP and self._reads_no_more(step, others) else own
+
+    def _takes(self, user: int, index: int) -> bool:
+        """Tell whether a reader may compute a step that is in no library call."""
+        step = self._steps[index]
+        if user < 0 or self._cluster[index] >= 0 or not self._consumes[user] or _is_updated(step, self._steps[user]):
+            return False
+        # inside a broadcast it would be computed once for every copy
+        return step.kind != Kind.EXPENSIVE or self._steps[user].primitive != "broadcast_in_dim"
 
     def _may_be_in(self, step: Step, kernels: frozenset[int]) -> bool:
         """Tell whether a step is computed in a kernel, or again in each of several."""

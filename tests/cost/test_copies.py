@@ -1,11 +1,13 @@
-"""Which sums of arrays XLA:GPU writes, and which it computes again in every reader."""
+"""Which sums of arrays XLA writes, and which it computes again in every reader."""
 
+import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from remat_plan.cost.backends.cpu import CPU
 from remat_plan.cost.backends.gpu import GPU
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import fuse
@@ -79,3 +81,33 @@ def test_kernels_of_a_residual_stream_read_no_more_the_deeper_it_is():
         return max(sum(program.sizes[read] >= X.size * 4 for read in k.reads) for k in made)
 
     assert large_reads(12) == large_reads(4)
+
+
+def gated(x, y):
+    """A sum that a product reads, and so does what another kernel reads too."""
+    total = x + y
+    gate = jnp.tanh(total)
+    return total * gate, gate
+
+
+def gated_by_copies(x, y):
+    total = x + y
+    gate = 2 * total
+    return total * gate, gate
+
+
+def apart(x, y):
+    total = x + y
+    return 2 * total, jnp.tanh(total)
+
+
+@pytest.mark.parametrize(
+    ("fun", "is_written"), [(gated, True), (gated_by_copies, False), (apart, False), (lambda x, _: gated(x, 2), False)]
+)
+def test_what_is_no_part_of_a_reader_on_all_ways_to_it_is_written_on_a_cpu(fun, is_written):
+    made = [k.step.primitive for k in kernels(fun, X, X, model=CPU)]
+    assert ("add" in made) == is_written
+    without = kernels(fun, X, X, model=CPU.without("fuses_on_all_paths"))
+    assert len(without) == 2 == len(made) - is_written
+    compiled = jax.jit(fun).lower(X, X).compile().as_text()
+    assert len(re.findall(r" fusion\(", compiled[compiled.index("ENTRY") :])) == len(made)

@@ -20,6 +20,7 @@ from remat_plan.cost import layout
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.cpu_code import Emissions
 from remat_plan.cost.backends.cpu_order import breadth_first
+from remat_plan.cost.copies import divided
 from remat_plan.cost.emitter import Emitter
 from remat_plan.cost.facts import Facts, equal_key
 from remat_plan.cost.rules import MOVES, Kind, eqn_flops
@@ -255,6 +256,7 @@ CPU = Backend(
         Rule("lower", "loops_over_bits", "rounds of Threefry are not unrolled", random_bits, _RANDOM),
         Rule("lower", "offset_pooling", "rewrite.pooling", offset_pooling, _POOLING),
         Rule("lower", "index_pooling", "SelectAndScatterExpander", index_pooling, _POOLING),
+        Rule("divided", "fuses_on_all_paths", "InstructionFusion", divided),
         Rule("beside", "layout_copies", "InstructionFusion", reshaped_for_products),
         Rule("room", "max_emissions", "FusionNodeIndexingEvaluation", Emissions),
         Rule("order", "breadth_first", "BFScheduler", breadth_first),
