@@ -73,7 +73,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 36_703, 22_494, 223
+LINES, CODE_LINES, CONSTANTS = 36_718, 22_505, 223
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -138,6 +138,11 @@ class Planner:
         return Curve(self.graph, self.cuts, self.options, solve_chain(self.problem))
 
     @cached_property
+    def kept_curve(self) -> Curve:
+        """The family of the chain where bytes count that are kept, as in a loop, which keeps them of every step."""
+        return Curve(self.graph, self.cuts, self.options, solve_chain(self.problem.kept()))
+
+    @cached_property
     def curves(self) -> tuple[Curve, ...]:
         """The family of the chain, and of small programs one of single equations (solved on first use)."""
         fine = cut_everywhere(self.graph, self.cuts)
@@ -184,9 +189,9 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
     """Return schedules of the region inside a structure, from those that keep most to those that keep least.
 
     As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
-    its products (or those without batch dimensions); the chain of its own blocks, and that as a segment around
-    segments, which keeps nothing but what goes in. Of these, what respects the limits that ``around`` has for it, and
-    runs effects once.
+    its products (or those without batch dimensions); the chain of its own blocks (with structures among them also that
+    of what is kept alone), and that as a segment around segments, which keeps nothing but what goes in. Of these, what
+    respects the limits that ``around`` has for it, and runs effects once.
 
     Raises:
         ValueError: limits that no schedule respects.
@@ -227,6 +232,8 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     planner = Planner(region, rules, limits)
     curve = planner.curve
     chains = curve.spread(_CHAIN_POINTS)
+    if holds_structure(region):
+        chains += planner.kept_curve.spread(_CHAIN_POINTS)
     if n <= _LONG_REGION:
         task = Task(region, planner.cuts, rules.hardware, inner=True)
         chains += named_schedules(task, BY_HAND)

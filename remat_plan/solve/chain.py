@@ -21,7 +21,7 @@ Limits: byte counts are rounded to the nearest quantum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -57,6 +57,14 @@ class ChainProblem:
     frontiers: tuple[tuple[tuple[int, int], ...], ...]
     forward_seconds: tuple[float, ...]
     may_nest: tuple[bool, ...]
+
+    def kept(self) -> ChainProblem:
+        """The problem of what is kept alone: no run needs more."""
+        runs = [
+            [(end, tuple([replace(o, transient_bytes=o.kept_bytes) for o in options])) for end, options in row]
+            for row in self.runs
+        ]
+        return replace(self, runs=tuple([tuple(row) for row in runs]))
 
     def frontier_bytes(self, s: int, e: int) -> int:
         """Bytes that storing the frontier of cut ``e`` adds to the stored frontier of cut ``s``."""

@@ -1,5 +1,7 @@
 """The dynamic program against a search through every schedule."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,6 +34,17 @@ def test_costs_are_those_of_the_best_schedule(problem):
 def test_more_memory_never_costs_more(problem):
     costs = exact_table(problem).costs
     assert all(a >= b for a, b in zip(costs, costs[1:], strict=False))
+
+
+@settings(max_examples=100)
+@given(chains())
+def test_what_runs_need_does_not_count_where_only_what_is_kept_does(problem):
+    costs = exact_table(problem.kept()).costs
+    least = tuple(
+        tuple((e, tuple(replace(o, transient_bytes=0) for o in options)) for e, options in row) for row in problem.runs
+    )
+    for memory in (0, 1, 2, 4, 6, 9, 14, 30):
+        assert costs[memory] == pytest.approx(best_seconds(replace(problem, runs=least), memory)), memory
 
 
 def evaluate(problem, nodes, m, inside, end):

@@ -6,6 +6,7 @@ import pytest
 from jax import lax
 
 import remat_plan as rp
+from benchmarks import hands
 from benchmarks.models import small
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.memory import evaluate
@@ -93,6 +94,22 @@ def test_a_scan_in_a_scan_has_its_own_choice():
     assert [loop_of(body, o).count for o in inner] == [4]
     steps = [s for c in found for part in c.parts for s in part.schedule]
     assert any(child.choices for s in steps for child in s.children)
+
+
+def test_branches_in_a_step_are_there_for_all_that_is_kept():
+    """Of ways that need as much inside, those that keep less are there too: a loop keeps it of every step."""
+    model = hands.model("branch in scan", "small")
+    program = traced(model.loss, model.params, model.batch)
+    (op,) = [op for op in program.graph.ops if structure_of(op)]
+    found = Scan().choices(Rules(program.graph, CPU), op, RegionPlanner())
+    alike = [c.parts[0].schedule for c in found if len(c.parts) == 1 and not c.parts[0].groups]
+    kept = {
+        tuple(sum(len(s.actions) for s in part.schedule) for part in choice.parts)
+        for schedule in alike
+        for segment in schedule
+        for _, choice in segment.choices
+    }
+    assert (1, 1) in kept
 
 
 def stretches_inside(schedule):
