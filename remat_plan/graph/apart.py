@@ -124,7 +124,11 @@ def lines_of(borders: Borders, segment: Segment, value: int) -> list[Line]:
 
 
 class _Spread:
-    """One search. ``given`` are values that the loop reads and does not make, ``banned`` operations outside of it."""
+    """One search. ``given`` are values that the loop reads and does not make, ``banned`` operations outside of it.
+
+    ``touched`` are the operations that read or make what is known to be in the loop: of all others there is nothing to
+    be seen.
+    """
 
     def __init__(self, graph: Graph, ops: Sequence[int], value: int, dimension: int):
         self.graph, self.ops, self.value, self.dimension = graph, ops, value, dimension
@@ -134,7 +138,7 @@ class _Spread:
             for v in graph.ops[i].reads:
                 self.readers.setdefault(v, []).append(i)
         self.extent = graph.values[value].aval.shape[dimension]
-        self.known: dict[tuple[int | None, ...], Axis | None] = {}
+        self.known: dict[tuple[int | str | None, ...], tuple[Axis | None] | None] = {}
         self.given: set[int] = set()
         self.banned: set[int] = set()
 
@@ -143,12 +147,13 @@ class _Spread:
         self.axes: dict[int, Axis] = {}
         self.made: dict[int, int | str] = {}
         self.wanted = {self.value: self.dimension}
+        self.touched = {self.maker[self.value]}
         self.forward = {self.value}
         changed = True
         while changed:
             changed = False
             for index in (*self.ops, *reversed(self.ops)):
-                if index not in self.axes and index not in self.banned:
+                if index in self.touched and index not in self.axes and index not in self.banned:
                     changed |= self.visit(self.graph.ops[index])
         if self.maker[self.value] not in self.axes:
             return None
@@ -161,12 +166,18 @@ class _Spread:
             return False
         operands = [self.made.get(v) for v in op.operands]
         results = [self.wanted.get(v) for v in op.outputs]
-        if any(isinstance(d, str) for d in operands) or all(d is None for d in (*operands, *results)):
+        key = op.index, *operands, *results
+        if key not in self.known:  # each search after the first asks for most of it again
+            sums = any(isinstance(d, str) for d in operands)
+            nothing = sums or all(d is None for d in (*operands, *results))
+            self.known[key] = None if nothing else (self.axis(op, operands, results),)  # type: ignore[arg-type]
+        if (known := self.known[key]) is None:
             return False
-        from_behind = all(d is None for d in operands)
-        axis = self.axis(op, operands, results)  # type: ignore[arg-type]
-        if axis is None:
-            if from_behind:
+        axis = known[0]
+        if axis is None or any(
+            v in self.made and self.made[v] != d for v, d in zip(op.operands, axis.operands, strict=True)
+        ):
+            if all(d is None for d in operands):
                 self.given.update(v for v in op.outputs if v in self.wanted)
             else:
                 self.leave_out(op)
@@ -174,30 +185,26 @@ class _Spread:
         self.check_readers(op, operands)
         self.axes[op.index] = axis
         self.made.update(zip(op.outputs, axis.results, strict=True))
+        self.touched.update(*[self.readers[v] for v in op.outputs if v in self.readers])
         if any(v in self.forward for v in op.reads):
             self.forward.update(op.outputs)
         for v, d in zip(op.operands, axis.operands, strict=True):
             if d is None or v not in self.maker or v in self.made or v in self.given:
                 continue
+            self.touched.add(self.maker[v])
             if self.wanted.setdefault(v, d) != d:
                 self.given.add(v)
         return True
 
     def axis(self, op: Op, operands: Sequence[int | None], results: Sequence[int | None]) -> Axis | None:
-        """The axis through an operation, if it is apart and agrees with what is in the loop."""
-        key = op.index, *operands, *results
-        if key not in self.known:  # each search after the first asks for most of it again
-            self.known[key] = axis_of(op.eqn, operands, results)
-        axis = self.known[key]
+        """The axis through an operation, if it is apart."""
+        axis = axis_of(op.eqn, operands, results)
         if axis is None or (
             self.value in op.outputs and not isinstance(axis.results[op.outputs.index(self.value)], int)
         ):
             return None
         if any(isinstance(d, str) and d not in _JOINS for d in axis.results):
             return None
-        for v, d in zip(op.operands, axis.operands, strict=True):
-            if v in self.made and self.made[v] != d:
-                return None
         sized = [*zip(op.operands, axis.operands, strict=True), *zip(op.outputs, axis.results, strict=True)]
         # A reshape to fewer, larger parts would leave fewer slices.
         fits = [self.extent_of(op, v, d) % self.extent == 0 for v, d in sized if isinstance(d, int)]

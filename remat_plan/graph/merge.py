@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
 from remat_plan.graph.records import MATRIX_PRIMITIVES, Graph, Op
@@ -76,9 +78,13 @@ def merge_equal(flat: Flat) -> Flat:
 
 def _operands(eqn: Any, operands: tuple[int, ...], flat: Flat) -> tuple[Any, ...]:
     """What an equation reads, as a key: values by their numbers, literals (scalars) by type and value."""
-    return tuple(
-        [o if o >= 0 else (a.aval, repr(flat.literals[-1 - o])) for a, o in zip(eqn.invars, operands, strict=True)]
-    )
+    pairs = zip(eqn.invars, operands, strict=True)
+    return tuple([o if o >= 0 else (a.aval, literal_key(flat.literals[-1 - o])) for a, o in pairs])
+
+
+def literal_key(value: Any) -> Any:
+    """Return type and value of a literal as a key, zeros by their sign; NumPy takes ten times as long for the text."""
+    return (type(value), value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value)
 
 
 def sink_views(flat: Flat) -> Flat:

@@ -49,10 +49,14 @@ class Sliced:
 
 def sliced(borders: Borders, segment: Segment, way: Split) -> Sliced | None:
     """Return the equations of a segment in slices; None where they are not apart, or no gradient goes through them."""
-    graph, key = borders.graph, _key(borders, segment, way)
-    if key not in graph.bodies:
-        graph.bodies[key] = _make(borders, segment, way)
-    return graph.bodies[key]
+    known = borders.graph.bodies
+    place = Sliced, segment.start, segment.end, way.value, way.dimension, way.slices
+    if place not in known:
+        key = _key(borders, segment, way)
+        if key not in known:
+            known[key] = _make(borders, segment, way)
+        known[place] = known[key]
+    return known[place]
 
 
 def region_of(borders: Borders, segment: Segment) -> tuple[Graph, Schedule]:
