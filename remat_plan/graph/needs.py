@@ -97,6 +97,12 @@ class Derivative:
         return _compat.merge_lists(given, others, reached), list(pull(cotangents))
 
 
+def has_one_gradient(eqn: Any) -> bool:
+    """Tell whether an equation has one output, of floating point, no effects, and no mutable arrays as operands."""
+    one = len(eqn.outvars) == 1 and _compat.is_float(eqn.outvars[0].aval)
+    return one and not eqn.effects and not any(_compat.is_ref(a.aval) for a in eqn.invars)
+
+
 def moving_outputs(
     eqn: Any, operands: tuple[int, ...], literals: list[Any], active: tuple[bool, ...]
 ) -> tuple[bool, ...]:

@@ -11,6 +11,7 @@ another program: the regions of segments in slices, and what is planned next, ha
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from typing import Any
 
 from remat_plan import _compat
 from remat_plan.graph.flatten import Flat, FlatEqn
-from remat_plan.graph.merge import identity
-from remat_plan.graph.needs import Need, find_need, moving_outputs
+from remat_plan.graph.merge import identity, literal_key
+from remat_plan.graph.needs import Need, find_need, has_one_gradient, moving_outputs
+
+_LOG = logging.getLogger("remat_plan")
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|<function [^>]*>|<jax\.[^>]*>|object at [^>]*")
 
@@ -142,7 +145,7 @@ class _Walks:
     def signature(self, item: FlatEqn) -> Any:
         """What equal equations have in common: primitive, parameters, types of operands, literals."""
         ins = tuple(
-            ("lit", repr(self.flat.literals[-1 - o])) if o < 0 else (a.aval.shape, str(a.aval.dtype))
+            ("lit", literal_key(self.flat.literals[-1 - o])) if o < 0 else (a.aval.shape, str(a.aval.dtype))
             for a, o in zip(item.eqn.invars, item.operands, strict=True)
         )
         return item.eqn.primitive.name, self.texts.of(item.eqn), ins
@@ -154,7 +157,7 @@ class _Walks:
         places = iter(range(-1, -len(literals) - 1, -1))
         operands = tuple([next(places) if o < 0 else o for o in operands])
         name, ins, outs = identity(eqn), [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
-        shown = [repr(x) for x in literals], [o < 0 for o in operands]
+        shown = map(literal_key, literals), [o < 0 for o in operands]
         told = _compat.source_line(eqn)  # of whom errors and tables tell
         key = None if name is None else (name, *map(tuple, (ins, outs, *shown)), eqn.ctx, told, self.context)
         return _Example(key, eqn, operands, literals)
@@ -177,6 +180,26 @@ class _Walks:
         how = str(eqn.outvars[0].aval) if eqn.primitive.name in _PLACES else self.texts.of(eqn)
         return eqn.primitive.name, how, ins
 
+    def need(self, number: int, active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
+        """What the backward pass of a class of equations reads."""
+        key = number, active, given
+        if key not in self.needs:
+            self.needs[key] = _need(self.examples[number], active, given)
+        return self.needs[key]
+
+    def moving(self, number: int, active: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Tell which outputs of a class of equations carry a tangent.
+
+        Of one output the VJP, which the walk back mostly asks for, tells as much as the JVP.
+        """
+        eqn = self.examples[number].eqn
+        if any(active) and has_one_gradient(eqn):
+            try:
+                return (any(self.need(number, active, (True,)).reached),)
+            except Exception:  # a rule may refuse what JAX never asks it for, and only the walk back knows what it asks
+                _LOG.debug("no VJP of an equation that may need none", exc_info=True)
+        return _moving(self.examples[number], active)
+
     def forward(self, inputs: set[int], useless: set[int]) -> tuple[set[int], list[tuple[bool, ...]]]:
         """Return the values that carry a tangent, ``useless`` ones left out, and which operands of equations do."""
         moving = set(inputs)
@@ -185,7 +208,7 @@ class _Walks:
             active = tuple([o in moving for o in item.operands])
             key = number, active
             if key not in self.moves:
-                self.moves[key] = _moving(self.examples[number], active)
+                self.moves[key] = self.moving(number, active)
             pairs = zip(item.outputs, self.moves[key], strict=True)
             moving.update([o for o, moves in pairs if moves and o not in useless])
             rows.append(active)
@@ -199,8 +222,6 @@ class _Walks:
         for item, number, moves in rows:
             given = tuple([o in reached for o in item.outputs])
             key = number, moves, given
-            if key not in self.needs:
-                self.needs[key] = _need(self.examples[number], moves, given)
-            reached.update([o for o, r in zip(item.operands, self.needs[key].reached, strict=True) if r])
+            reached.update([o for o, r in zip(item.operands, self.need(*key).reached, strict=True) if r])
             keys.append(key)
         return keys[::-1], reached
