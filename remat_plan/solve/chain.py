@@ -89,6 +89,9 @@ class Nest:
     children: tuple[Leaf | Nest, ...]
 
 
+Candidate = tuple[int, int, int, int, float, float]
+"""(end, option or -1, bytes left behind, bytes needed, seconds, seconds at the end of D); bytes are in quanta."""
+
 _TIE = 1e-12
 """Seconds within which two choices count as equal; the first one is taken."""
 
@@ -103,6 +106,7 @@ class ChainTable:
         self.slots = slots
         # Per interval the cost by slot; row 0 is C of the module docstring, row 1 is D.
         self.rows: dict[int, np.ndarray] = {}
+        self.starting: dict[int, tuple[list[Candidate], list[Candidate]]] = {}
         self.ids, self.distinct = intervals(problem.block_classes)
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
@@ -122,13 +126,20 @@ class ChainTable:
         """Bytes in quanta, rounded to the nearest."""
         return round(size_bytes / self.quantum_bytes)
 
-    def candidates(self, s: int, t: int) -> Iterator[tuple[int, int, int, int, float, float]]:
-        """Yield (end, option or -1, bytes left behind, bytes needed, seconds, seconds at the end of D) at ``s``."""
+    def candidates(self, s: int, t: int) -> list[Candidate]:
+        """What may come first of an interval."""
+        if s not in self.starting:
+            self.starting[s] = [*self._options(s)], [*self._nested(s)]
+        options, nested = self.starting[s]
+        return [c for c in options if c[0] <= t] + [c for c in nested if c[0] < t]
+
+    def _options(self, s: int) -> Iterator[Candidate]:
         for end, options in self.problem.runs[s]:
-            if end <= t:
-                for k, o in enumerate(options):
-                    yield end, k, self.units(o.kept_bytes), self.units(o.transient_bytes), o.seconds, o.last_seconds
-        for end in range(s + 2, t):
+            for k, o in enumerate(options):
+                yield end, k, self.units(o.kept_bytes), self.units(o.transient_bytes), o.seconds, o.last_seconds
+
+    def _nested(self, s: int) -> Iterator[Candidate]:
+        for end in range(s + 2, self.n):
             if self.nestable[end] == self.nestable[s]:
                 units = self.units(self.problem.frontier_bytes(s, end))
                 yield end, -1, units, units, float(self.forward[end] - self.forward[s]), 0.0

@@ -94,8 +94,12 @@ def between(
     for left, right in itertools.pairwise(ordered):
         width = right.kept_bytes - left.kept_bytes
         pieces = int(np.ceil(max(width / step, (left.seconds - right.seconds) / seconds_step)))
-        for piece in range(1, pieces):
-            found.append(_best(problem, left.kept_bytes + width * piece // pieces, left, nodes, gap))
+        known = right
+        for piece in range(pieces - 1, 0, -1):
+            budget_bytes = left.kept_bytes + width * piece // pieces
+            if known.kept_bytes > budget_bytes:  # else what is best within more bytes is best within these
+                known = _best(problem, budget_bytes, left, nodes, gap)
+                found.append(known)
     return front(found)
 
 
