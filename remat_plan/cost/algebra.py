@@ -47,11 +47,11 @@ def scatter_into(
 
 
 def factor(state: Emitter, facts: Facts, operands: Sequence[int | None]) -> int | None:
-    """Return the other factor of a product with ones; None for other equations.
+    """Return the other factor of a product, if the first is of ones.
 
     The cotangent of a loss is one, so that what was summed for its gradient is handed on as it is.
     """
-    if facts.name != "mul" or not is_of_ones(state, facts, operands):
+    if not is_of_ones(state, facts, operands):
         return None
     size = facts.eqn.outvars[0].aval.size
     pairs = zip(operands, facts.eqn.invars, strict=True)

@@ -11,7 +11,6 @@ Limits: no fragmentation.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
 from remat_plan.cost.fusion import Kernel
@@ -61,10 +60,11 @@ class Buffers:
         if carries:
             over = {self._home.get(b, b): w for b, w in carries if w in new}
             return {b: w for b, w in over.items() if b in dying}
-        if not new or not self._writes_over:
+        if not new or not dying or not self._writes_over:
             return {}
-        fits = (b for b in dying if 0 < sizes[b] == sizes[new[0]] and b not in self._kept[position])
-        return dict.fromkeys(itertools.islice(fits, 1), new[0])
+        size, kept = sizes[new[0]], self._kept[position]
+        fits = [b for b in dying if 0 < sizes[b] == size and b not in kept]
+        return {fits[0]: new[0]} if fits else {}
 
     def _use_outputs(self, outputs: set[int]) -> None:
         """Place temporaries into the memory of outputs, those inside of loops and branches among them.
@@ -138,7 +138,7 @@ class Buffers:
     def _read_too_late(self, carried: Mapping[int, int]) -> list[int]:
         """Return the carries that are written while the ones before are still read: each needs a buffer of its own."""
         found = []
-        for position, kernel in enumerate(self._kernels):
+        for position, kernel in enumerate(self._kernels if carried else ()):
             if kernel.step.kind == Kind.BARRIER:
                 continue
             for value in kernel.step.writes:

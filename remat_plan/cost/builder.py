@@ -23,7 +23,7 @@ from remat_plan.cost.recording import Recordings
 from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.cost.steps import RegionCost, Step
 from remat_plan.graph.action import action_of
-from remat_plan.graph.flatten import Flat, FlatEqn, live_eqns
+from remat_plan.graph.flatten import FlatEqn, live_eqns
 from remat_plan.graph.needs import Need
 from remat_plan.graph.order import Order
 from remat_plan.graph.records import Graph, Op
@@ -63,11 +63,14 @@ class Backward:
         eqns: the backward equations where outputs are there already.
         linearized, transposed: where they are not: those that make them and the residuals, those that follow.
         loose: numbers that no equation makes, with their types: constants.
-        has_loops: whether a loop is among the equations that do not wait for a cotangent: that is run with the forward
-            pass, and what it makes is kept.
+        has_loops: whether a loop is among the equations that do not wait for a cotangent, or the operation is one: that
+            is run with the forward pass, and what it makes is kept.
     """
 
-    def __init__(self, flat: Flat, outputs: tuple[int, ...], n_operands: int, n_outputs: int, book: FactBook):
+    def __init__(self, need: Need, op: Op, book: FactBook):
+        flat, outputs, n_operands, n_outputs = need.vjp, need.outputs, len(op.reads), len(op.outputs)
+        assert flat is not None
+
         def known(eqns: Iterable[FlatEqn]) -> list[FactEqn]:
             return [FactEqn(book.of(e.eqn), e.operands, e.outputs) for e in eqns]
 
@@ -84,7 +87,8 @@ class Backward:
         live = live_eqns(flat.eqns, flat.outputs)
         self.linearized = known(e for e in live if waiting.isdisjoint(e.outputs))
         self.transposed = known(e for e in live if not waiting.isdisjoint(e.outputs))
-        self.has_loops = any(e.facts.kind == Kind.REGION for e in self.eqns if waiting.isdisjoint(e.outputs))
+        loops = [e for e in self.eqns if e.facts.kind == Kind.REGION and waiting.isdisjoint(e.outputs)]
+        self.has_loops = kind_of(op.eqn) == Kind.REGION or bool(loops)
         made = {*flat.inputs, *[o for e in flat.eqns for o in e.outputs]}
         read = {o: a for e in flat.eqns for o, a in zip(e.operands, e.eqn.invars, strict=True) if o >= 0}
         self.loose = tuple([(number, atom.aval) for number, atom in read.items() if number not in made])
@@ -123,6 +127,8 @@ class Rules:
         self.borders = Borders(graph)
         self.order = Order(graph, self.borders.free)
         self._made: dict[Any, Any] = {}
+        self._backward: dict[int, Backward] = {}
+        self._wiring: dict[int, Wiring] = {}
         self.recordings = Recordings()
         self.is_flat = all(structure_of(op) is None and kind_of(op.eqn) != Kind.REGION for op in graph.ops)
 
@@ -163,16 +169,15 @@ class Rules:
 
     def backward(self, op: Op) -> Backward:
         """The backward equations of an operation."""
-        need = self.graph.needs[op.kind]
-
-        def make() -> Backward:
-            return Backward(need.vjp, need.outputs, len(op.reads), len(op.outputs), self.facts)
-
-        return self.once(("backward", op.kind), make)
+        if op.kind not in self._backward:
+            self._backward[op.kind] = Backward(self.graph.needs[op.kind], op, self.facts)
+        return self._backward[op.kind]
 
     def wiring(self, op: Op) -> Wiring:
         """How its backward equations are connected to the values around an operation."""
-        return self.once(("wiring", op.index), lambda: self.backward(op).wiring(op, self.graph.needs[op.kind]))
+        if op.index not in self._wiring:
+            self._wiring[op.index] = self.backward(op).wiring(op, self.graph.needs[op.kind])
+        return self._wiring[op.index]
 
 
 def as_it_is(structure: Structure, graph: Graph, op: Op) -> Choice:
@@ -227,7 +232,7 @@ class ProgramBuilder:
             outputs, self.pulls[op.index] = unit.linearize(self.state, inputs)
             for v, number in zip(op.outputs, outputs, strict=True):
                 self.buffers.setdefault(v, number)
-        elif op.differentiated and (self.stored or kind_of(op.eqn) == Kind.REGION or self.rules.backward(op).has_loops):
+        elif op.differentiated and (self.stored or self.rules.backward(op).has_loops):
             rule = self.rules.backward(op)
             env = {number: self.buffer(v) for number, v in self.rules.wiring(op).reads}
             self.lower(rule, rule.linearized, env)

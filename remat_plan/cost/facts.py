@@ -25,6 +25,9 @@ _COMPILED_FOR = {"gpu": frozenset({"gpu", "cuda", "rocm"})}
 _BY_NAME = frozenset("split gather select_and_scatter_add add add_any transpose random_bits threefry2x32".split())
 
 
+Rules = tuple[Callable[..., Any], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an equation whatever it is applied to.
@@ -42,6 +45,7 @@ class Facts:
         work: the class of its FLOPs.
         by_name: whether lowering treats its primitive in a way of its own.
         splits_rows: of a transpose, whether neighbours in memory are none behind it.
+        lower, operands: the backend's rules of these stages for its primitive.
         has_one: of a product, a broadcast or a conversion, whether it reads a literal that is one.
     """
 
@@ -60,6 +64,8 @@ class Facts:
     by_name: bool = False
     splits_rows: bool = False
     has_one: bool = False
+    lower: Rules = ()
+    operands: Rules = ()
 
 
 class FactBook:
@@ -135,6 +141,8 @@ class FactBook:
             by_name=name in _BY_NAME,
             splits_rows=name == "transpose" and splits_rows(shape, range(len(shape)), eqn.params["permutation"]),
             has_one=(name == "mul" or name in FILLS) and any(_is_one(a) for a in eqn.invars),
+            lower=self.backend.of("lower", name),
+            operands=self.backend.of("operands", name),
         )
 
     def _inner(self, eqn: Any) -> Any | None:

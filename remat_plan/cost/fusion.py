@@ -16,7 +16,7 @@ Limits: of XLA's other caps on the size of a fusion there is one, on how many ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from remat_plan.cost.copies import Copies
 from remat_plan.cost.rules import FUSIBLE, MOVES, Kind
@@ -29,8 +29,7 @@ _MAX_COPIES = 64
 """A cheap producer is computed again in at most this many kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A materialised step with what is fused into it: the values it really reads, and all its FLOPs, by class of work.
 
     ``keeps`` are those of ``reads`` that its result may not be written over: some element of them is read
@@ -45,7 +44,7 @@ class Kernel:
     work: Mapping[str, float]
     library: bool = False
     alone: bool = False
-    unread: Mapping[int, int] = field(default_factory=dict)
+    unread: Mapping[int, int] = {}
     common: tuple[int, ...] = ()
 
 
@@ -63,8 +62,9 @@ class _Links:
                 found = self.readers[value]
                 if not found or found[-1] != index:
                     found.append(index)
+        readers = self.readers
         self.users = [
-            self.readers[step.writes[0]] if len(step.writes) == 1 else [u for v in step.writes for u in self.readers[v]]
+            readers[step.writes[0]] if len(step.writes) == 1 else [u for v in step.writes for u in readers[v]]
             for step in steps
         ]  # of each step, once for each value that they read
         for value in (*program.outputs, *program.pinned):
@@ -194,17 +194,16 @@ class _Grouping:
         room = backend.only("room")
         self._emissions = room(steps, links.users) if room else None
         for index in range(len(steps) - 1, -1, -1):
-            self.groups[index] = kernels = self._kernels(index)
+            if index in self._epilogues:
+                self.groups[index] = self.groups[self._epilogues[index]]
+            elif cluster[index] < 0 and steps[index].kind in FUSIBLE and index not in self._written:
+                self.groups[index] = self._kernels(index)
             if self._emissions:
-                self._emissions.take(index, kernels)
+                self._emissions.take(index, self.groups[index])
 
     def _kernels(self, index: int) -> frozenset[int]:
-        """The kernels that compute a step; those of later steps are known."""
+        """The kernels that compute a step which may be taken in; those of later steps are known."""
         step, users, own = self._steps[index], self._links.users[index], self.groups[index]
-        if index in self._epilogues:
-            return self.groups[self._epilogues[index]]
-        if self._cluster[index] >= 0 or index in self._written or step.kind not in FUSIBLE:
-            return own
         takers = [u for u in users if self._takes(u, index)]
         if not takers:
             return own
@@ -215,7 +214,8 @@ class _Grouping:
             return own
         emissions = self._emissions
         full = frozenset([k for k in roots if emissions.are_too_many(index, k)]) if emissions else frozenset()
-        roots -= full
+        if full:
+            roots -= full
         if len(takers) == len(users):
             return roots | own if full else roots
         others = [u for u in users if u not in takers]
@@ -258,12 +258,11 @@ def _keeps(steps: list[Step], groups: list[frozenset[int]]) -> dict[int, set[int
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         straight = can_write_in_place(step)
+        reads = step.reads[1:] if straight and step.kind == Kind.OPAQUE else step.reads  # an update: of its first
+        whole = not straight or step.kind == Kind.OPAQUE
         for root in groups[index]:
-            kept = keeps[root]
-            if step.kind == Kind.OPAQUE and straight:  # an update: of its first operand
-                kept.update(step.reads[1:])
-            elif not straight or (index != root and not kept.isdisjoint(step.writes)):
-                kept.update(step.reads)
+            if whole or (index != root and not keeps[root].isdisjoint(step.writes)):
+                keeps[root].update(reads)
     return keeps
 
 
@@ -314,19 +313,16 @@ def fuse(program: Program) -> list[Kernel]:
     sizes = dict.fromkeys(keeps, 0)
     library: set[int] = set()
     maker = links.maker
-    for index, step in enumerate(steps):
-        flops, here = step.flops, groups[index]
+    for step, here in zip(steps, groups, strict=True):
+        flops, made = step.flops, [(value, groups[maker[value]] if maker[value] >= 0 else ()) for value in step.reads]
         for root in here:
             sizes[root] += 1
             if flops:
                 done = work[root]
                 done[step.work] = done.get(step.work, 0.0) + flops
             inside = reads[root]
-            for value in step.reads:
-                if value in inside:
-                    continue
-                made = maker[value]
-                if made < 0 or root not in groups[made]:
+            for value, makers in made:
+                if root not in makers:
                     inside.add(value)
         if step.library == 2:
             library.update(here)

@@ -109,8 +109,12 @@ class Hardware:
         >>> Hardware("toy", 1e9, 1e6, 1e9, rates={"exp float32": 1e3}).work_seconds("exp float32", 1e3)
         1.0
         """
+        return flops / self.work_rate(work)
+
+    def work_rate(self, work: str) -> float:
+        """Return the FLOPs of a class of work in a second."""
         rate = self.rates.get(work) or self.rates.get(work.rpartition(" ")[0])
-        return flops / (rate or (self.matrix_flops if is_product(work) else self.vector_flops))
+        return rate or (self.matrix_flops if is_product(work) else self.vector_flops)
 
     def link_seconds(self, size_bytes: float) -> float:
         """Return the seconds of moving bytes to the host's memory, or back.

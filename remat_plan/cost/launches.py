@@ -28,6 +28,7 @@ class Launches:
         self._sizes, self._home = program.sizes, program.storage
         self._kernels, self._reads, self._hardware = kernels, buffers.reads, hardware
         self._joined = _joined(program, kernels, buffers.rows)
+        self._rates: dict[str, float] = {}  # by class of work
         self._launched = {other for others in self._joined.values() for other in others}
         self._far, self._rows = program.backend.of("far"), set[int]()
         for step in program.steps:  # no cache holds the arrays that a loop reads rows out of, or writes them into
@@ -38,16 +39,20 @@ class Launches:
         """Seconds of the launch of a kernel; 0 if it is launched with another one."""
         if position in self._launched:
             return 0.0
-        kernel, hardware = self._kernels[position], self._hardware
-        if kernel.step.region.seconds:
-            return kernel.step.region.seconds
-        others = [self._kernels[other] for other in self._joined.get(position, ())]
-        works = [work for part in (kernel, *others) for work in part.work.items()]
+        kernel, hardware, rates = self._kernels[position], self._hardware, self._rates
+        step = kernel.step
+        if step.region.seconds:
+            return step.region.seconds
+        others = [self._kernels[other] for other in self._joined[position]] if position in self._joined else []
+        works = [work for part in (kernel, *others) for work in part.work.items()] if others else kernel.work.items()
+        for work, _ in works:
+            if work not in rates:
+                rates[work] = hardware.work_rate(work)
         return hardware.kernel_seconds(
-            sum([hardware.work_seconds(work, flops) for work, flops in works]),
+            sum([flops / rates[work] for work, flops in works]),
             moved := self._moved_bytes(position, others),
-            _turned_operands(kernel.step, self._reads[position], self._sizes),
-            min(self._far_bytes(position, moved), moved),
+            _turned_operands(step, self._reads[position], self._sizes) if step.splits_rows else 0,
+            min(self._far_bytes(position, moved), moved) if self._rows or self._far else 0,
             self._slow_elements(kernel, others) if hardware.element_seconds else 0.0,
         )
 
@@ -105,13 +110,11 @@ def _unread_bytes(kernel: Kernel, home: Mapping[int, int]) -> int:
 
 
 def _turned_operands(step: Step, reads: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many operands a kernel reads in strides, for a copy that splits rows; those much smaller are broadcast.
+    """How many operands a kernel that splits rows reads in strides; those much smaller are broadcast.
 
     What is fused into such a kernel is read so too: XLA:CPU has 4 to 30 times the seconds for it (1024 x 768 elements,
     12 operands: 4.0 against 0.14 ns per element and operand).
     """
-    if not step.splits_rows:
-        return 0
     written = sizes[step.writes[0]]
     return sum([2 * sizes[b] >= written for b in reads])
 

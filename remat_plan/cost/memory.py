@@ -101,22 +101,24 @@ def evaluate_program(program: Program, hardware: Hardware, kernels: list[Kernel]
     places: list[Place] = []
     link = Link()
     launches = Launches(program, ordered, buffers, hardware)
-    for position, kernel in enumerate(ordered):
+    last, owned = buffers.last, buffers.owned
+    for position, (kernel, reads, writes) in enumerate(zip(ordered, buffers.reads, buffers.writes, strict=True)):
         step = kernel.step
-        dying = [b for b in buffers.reads[position] if b in alive and buffers.last[b] == position]
+        dying = [b for b in reads if b in alive and last[b] == position]
         over: dict[int, int] = {}
         if step.kind != Kind.BARRIER:
-            new = [w for w in buffers.writes[position] if w not in buffers.owned]
+            new = [w for w in writes if w not in owned]
             over = buffers.written_over(position, new, dying)
             inside = buffers.inside_bytes.get(position, step.region.transient_bytes)
             inside += workspace.get(position, 0)
-            live += sum(sizes[w] for w in new)
-            alive.update(dict.fromkeys(new, len(live_bytes)))
-            live_bytes.append(live - sum(sizes[w] for w in over.values()) + inside)
+            for w in new:
+                live += sizes[w]
+                alive[w] = len(live_bytes)
+            live_bytes.append(live - sum([sizes[w] for w in over.values()]) + inside)
             equations.append(step.eqn)
             places.append(step.place)
             link.run(launches.seconds(position), step.region.link_seconds, step.primitive == FETCH)
-            dying += [w for w in new if w not in buffers.last]
+            dying += [w for w in new if w not in last]
         for buffer in dying:
             # What is written over ends before that: it is one piece of memory with what takes its place.
             temporaries.append((sizes[buffer], alive.pop(buffer), len(live_bytes) - 1 - (buffer in over)))

@@ -58,11 +58,11 @@ class Lowering(Emitter):
         if kind == Kind.BARRIER:
             behind = self.barrier(eqn, reads)
             return [self.new(v.aval) if s is None else behind[s] for v, s in zip(eqn.outvars, operands, strict=True)]
-        if (other := algebra.factor(self, facts, operands)) is not None:
+        if facts.name == "mul" and (other := algebra.factor(self, facts, operands)) is not None:
             return (other,)
         if facts.by_name and (found := self.by_name(facts, reads)) is not None:
             return found
-        for rule in self.backend.of("lower", facts.name):
+        for rule in facts.lower:
             if (found := rule(self, facts, reads)) is not None:
                 return found
         made = self.step(facts, operands, reads)
@@ -110,13 +110,13 @@ class Lowering(Emitter):
             reads, library = algebra.product(self, facts, reads, library)
         if facts.name == "div":
             reads, kind = algebra.quotient(self, facts, reads)
-        for rule in self.backend.of("operands", facts.name):
+        for rule in facts.operands:
             reads, library = rule(self, facts, reads, library)
         inner = self.inner_of(self, facts, reads) if self.inner_of else None
         out = facts.out_bytes if inner is None else (self.facts.bytes(facts.eqn.outvars[0].aval, inner),)
-        stacks = self.stacks(facts)
         over: Sequence[int | None] = ()
         if facts.name in LOOPS:
+            stacks = self.stacks(facts)
             counts = loop_counts(facts.eqn)
             over = [*operands[counts.first_carry :][: counts.carry], *stacks]
             reads = self.without_fills([*reads, *stacks], over)
@@ -126,8 +126,9 @@ class Lowering(Emitter):
         writes = self.emit(facts.key, made, out)
         if inner is not None:
             self.inner[writes[0]] = len(facts.eqn.outvars[0].aval.shape), inner
-        pairs = zip(over, writes, strict=False)
-        made.carries = tuple([(o, w) for o, w in pairs if o is not None and reads.count(o) == 1])
+        if over:
+            pairs = zip(over, writes, strict=False)
+            made.carries = tuple([(o, w) for o, w in pairs if o is not None and reads.count(o) == 1])
         return writes
 
     def stacks(self, facts: Facts) -> list[int]:

@@ -144,9 +144,11 @@ def own_zeros(program: Program) -> Program:
 
     The copies depend on nothing either, so all are made at the start.
     """
-    readers = Counter([value for step in program.steps for value in step.reads])
-    zeros = {v for step in program.steps if not step.reads for v in step.writes if readers[v] > 1}
-    if not any(step.primitive in SCATTERS and step.reads[0] in zeros for step in program.steps):
+    scattered = {step.reads[0] for step in program.steps if step.primitive in SCATTERS}
+    zeros = {v for step in program.steps if not step.reads for v in step.writes if v in scattered}
+    readers = Counter([value for step in program.steps for value in step.reads if value in zeros])
+    zeros = {v for v in zeros if readers[v] > 1}
+    if not zeros:
         return program
     steps, sizes = list[Step](), [*program.sizes]
     for step in program.steps:

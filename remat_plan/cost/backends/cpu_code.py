@@ -30,18 +30,14 @@ _MOST = 15
 
 @dataclass(slots=True)
 class _Code:
-    """What is known of the code of a kernel.
+    """What is known of the code of a kernel; it is found once it is asked for.
 
     Attributes:
-        members: its steps, from the last to the first.
-        doublings: how many of them ask for elements at new places.
-        counted: of how many the following is known; it is found once it is asked for.
+        counted: of how many of its steps the following is known.
         copies: by step, how often it is emitted; ``NOBODY`` is the kernel itself, which asks at one place.
         asking: by value, the steps at whose places it is asked for.
     """
 
-    members: list[int] = field(default_factory=list)
-    doublings: int = 0
     counted: int = 0
     copies: dict[int, int] = field(default_factory=lambda: {NOBODY: 1})
     asking: dict[int, set[int]] = field(default_factory=dict)
@@ -53,36 +49,39 @@ class Emissions:
     def __init__(self, steps: Sequence[Step], users: Sequence[Sequence[int]]):
         self._steps, self._users = steps, users
         self._elsewhere = [step.primitive in _AT_NEW_PLACES or step.kind == Kind.REDUCE for step in steps]
+        self._members: list[list[int]] = [[] for _ in steps]  # of each kernel, from the last step to the first
+        self._doublings = [0] * len(steps)  # how many of them ask for elements at new places
         self._code: defaultdict[int, _Code] = defaultdict(_Code)
 
     def take(self, index: int, kernels: Iterable[int]) -> None:
         """Note that kernels compute a step."""
+        elsewhere = self._elsewhere[index]
         for kernel in kernels:
-            code = self._code[kernel]
-            code.members.append(index)
-            code.doublings += self._elsewhere[index]
+            self._members[kernel].append(index)
+            self._doublings[kernel] += elsewhere
 
     def are_too_many(self, index: int, kernel: int) -> bool:
         """Tell whether XLA leaves a step out of a kernel, for the code that it would be."""
-        step, code = self._steps[index], self._code[kernel]
-        is_fusion, opens_block = len(code.members) > 1, step.primitive in _OPENS_BLOCK
+        step = self._steps[index]
+        is_fusion, opens_block = len(self._members[kernel]) > 1, step.primitive in _OPENS_BLOCK
         if not is_fusion or step.primitive == "broadcast_in_dim":  # which would be written otherwise
             return False
         if opens_block and len(self._users[index]) > 1:
             return True
         most = 1 if opens_block else _MOST
-        return 1 << code.doublings > most and self._copies(step, code) > most
+        return 1 << self._doublings[kernel] > most and self._copies(step, kernel) > most
 
-    def _copies(self, step: Step, code: _Code) -> int:
+    def _copies(self, step: Step, kernel: int) -> int:
         """How often a kernel would emit a step, after all that it has."""
-        for index in code.members[code.counted :]:
+        code, members = self._code[kernel], self._members[kernel]
+        for index in members[code.counted :]:
             member = self._steps[index]
             places = _places(member, code) or {NOBODY}
             code.copies[index] = sum([code.copies[place] for place in places])
             through = {index} if self._elsewhere[index] else places
             for value in member.reads:
                 code.asking.setdefault(value, set()).update(through)
-        code.counted = len(code.members)
+        code.counted = len(members)
         return sum([code.copies[place] for place in _places(step, code)])
 
 

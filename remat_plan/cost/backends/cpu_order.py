@@ -86,6 +86,9 @@ def _reshaped(kernels: list[Kernel], maker: list[int]) -> Iterator[frozenset[int
     matrices = _matrices(kernels)
     for kernel in kernels:
         step, found = kernel.step, []
+        if step.primitive != "dot_general":
+            yield frozenset()
+            continue
         for value, atom in zip(step.reads, step.eqn.invars, strict=False) if _is_product(step) else ():
             made = kernels[maker[value]].step.eqn if maker[value] >= 0 else None
             shape = made.outvars[0].aval.shape if made is not None and made.outvars else atom.aval.shape

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.rules import FUSIBLE, Kind
@@ -90,7 +89,7 @@ def beside_siblings(kernels: list[Kernel], sizes: Sequence[int]) -> list[Kernel]
             found.append(kernels[group[0]])
             continue
         common = tuple(sorted(_needed(kernels, group)))
-        found += [replace(kernels[p], common=common, keeps=frozenset({*common, *kernels[p].reads})) for p in group]
+        found += [kernels[p]._replace(common=common, keeps=frozenset({*common, *kernels[p].reads})) for p in group]
     return found
 
 
