@@ -251,6 +251,11 @@ def source_line(eqn: Any) -> tuple[str, int, str]:
     return next(iter(source_frames(eqn)), ("", 0, ""))
 
 
+def standing_at(eqn: Any, place: Any) -> Any:
+    """Return an equation with the source line of another one."""
+    return eqn.replace(source_info=eqn.source_info.replace(traceback=place.source_info.traceback))
+
+
 def in_scope(eqn: Any, name: str) -> bool:
     """Tell whether an equation was traced inside a ``jax.named_scope``."""
     return name in str(eqn.source_info.name_stack)

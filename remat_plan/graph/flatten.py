@@ -56,6 +56,7 @@ class _Flattener:
         self.constants: list[tuple[int, Any]] = []
         self.literals: list[Any] = []
         self.inputs: tuple[int, ...] = ()
+        self.sourced: dict[int, bool] = {}
 
     def new(self, aval: Any) -> int:
         self.avals.append(aval)
@@ -84,8 +85,20 @@ class _Flattener:
         ]
         return eqn if all(v is None for v in values) else _compat.with_literals(eqn, values)
 
-    def run(self, jaxpr: Any, env: dict[Any, int]) -> None:
+    def standing(self, eqn: Any, caller: Any) -> Any:
+        """An equation of a function that is inlined: with the line of its call where none of the user's is known.
+
+        Of JAX's own functions, such as ``jnp.where``, no equation has one.
+        """
+        traceback = eqn.source_info.traceback
+        if (key := id(traceback)) not in self.sourced:  # calls of one function share their equations
+            self.sourced[key] = bool(_compat.source_frames(eqn))
+        return eqn if self.sourced[key] else _compat.standing_at(eqn, caller)
+
+    def run(self, jaxpr: Any, env: dict[Any, int], caller: Any = None) -> None:
         for eqn in jaxpr.eqns:
+            if caller is not None:
+                eqn = self.standing(eqn, caller)
             if eqn.primitive.name == "scan" and not self.keep_remat and holds_remat(eqn.params["jaxpr"]):
                 eqn = dissolved(eqn)
             inner = self.inlined(eqn)
@@ -99,17 +112,20 @@ class _Flattener:
                 outputs = tuple(self.new(v.aval) for v in eqn.outvars)
                 self.eqns.append(FlatEqn(self.with_literals(eqn, operands), operands, outputs))
             else:
-                outputs = self.inline(inner, operands)
+                outputs = self.inline(inner, operands, eqn)
             env.update(zip(eqn.outvars, outputs, strict=True))
 
-    def inline(self, closed: Any, operands: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Write the equations of a closed jaxpr (on new operands: None); return the numbers of its outputs."""
+    def inline(self, closed: Any, operands: tuple[int, ...] | None, caller: Any = None) -> tuple[int, ...]:
+        """Write the equations of a closed jaxpr (on new operands: None); return the numbers of its outputs.
+
+        ``caller`` is the equation that they stand in place of.
+        """
         body, consts = _compat.open_jaxpr(closed)
         env = {v: self.constant(v, c) for v, c in zip(body.constvars, consts, strict=True)}
         if operands is None:
             operands = self.inputs = tuple(self.new(v.aval) for v in body.invars)
         env.update(zip(body.invars, operands, strict=True))
-        self.run(body, env)
+        self.run(body, env, caller)
         return tuple(self.atom(env, atom) for atom in body.outvars)
 
     def flat(self, outputs: tuple[int, ...]) -> Flat:

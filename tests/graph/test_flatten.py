@@ -118,6 +118,24 @@ def test_source_lines_are_the_users():
         assert line > 0
 
 
+def test_equations_of_jaxs_own_functions_stand_at_the_users_line():
+    def loss(x):
+        kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+        return jnp.sum(jnp.where(kept, x, 0.0))
+
+    start = loss.__code__.co_firstlineno
+    ops = traced(loss, V).graph.ops
+    lines = {op.primitive: _compat.source_line(op.eqn)[1] - start for op in ops}
+    assert (lines["random_bits"], lines["lt"], lines["select_n"]) == (1, 1, 2)
+    assert all(_compat.source_line(op.eqn)[0] == __file__ for op in ops)
+
+
+def test_equations_of_the_users_jitted_functions_keep_their_own_line():
+    layer = jax.jit(lambda x: jnp.sin(x) * 2)
+    found = {op.primitive: _compat.source_line(op.eqn) for op in traced(lambda x: jnp.sum(layer(x)), V).graph.ops}
+    assert found["sin"][1] == layer.__wrapped__.__code__.co_firstlineno < found["reduce_sum"][1]
+
+
 def test_rewritten_programs_keep_source_lines_and_scopes():
     from remat_plan import _compat
     from tests.helpers import everything_saved
