@@ -80,12 +80,12 @@ class Planned(Wrapper[P, R]):
 
         def run(pure: Callable[..., Any], args: Sequence[Any]) -> Any:
             def loss(*args: Any) -> Any:
-                updates, result = pure(*args)
+                result, updates = pure(*args)
                 is_pair = type(result) in (tuple, list) and len(result) == 2
                 return (result[0], (updates, (result[1],))) if is_pair else (result, (updates, ()))
 
             value, (updates, aux) = book.run(loss, args, {})
-            return updates, (value, *aux) if aux else value
+            return (value, *aux) if aux else value, updates
 
         return lifted(self.fn, run if is_loss else lambda pure, args: book.run(pure, args, {}))
 

@@ -245,6 +245,18 @@ def test_a_training_step_of_modules():
     assert_trees_close(*states, 1e-3, 1e-4)
 
 
+def test_a_loss_beside_new_state_is_a_loss():
+    model = Stack(block_class(DOORS["plain"]), nnx.Rngs(0))
+
+    def train_step(model, x):
+        return nnx.value_and_grad(rp.mark(loss))(model, x)[0]
+
+    assert rp.fit(train_step, model, X, budget="100%").report.name == "train_step"
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.fit(train_step, model, X, budget="1%")
+    assert "marking the whole loss" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -42,8 +42,8 @@ def short(value: Any) -> str:
 
 
 def name_of(fn: Any) -> str:
-    """What a function is called; of what ``functools.partial`` makes, what it calls."""
-    while isinstance(fn, functools.partial):
+    """What a function is called; of what ``functools.partial`` makes, what it calls, unless that has a name too."""
+    while isinstance(fn, functools.partial) and not hasattr(fn, "__name__"):
         fn = fn.func
     return str(getattr(fn, "__name__", type(fn).__name__))
 

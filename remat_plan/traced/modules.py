@@ -67,20 +67,21 @@ def by_position(fn: Callable[..., Any], count: int, names: Iterable[str]) -> Cal
 def _run_updates(run: Run, pure: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Run a pure function that returns new state and a result; of the state only what is new comes out of ``run``.
 
-    Parameters that come back as they are would be outputs with cotangents of their own, as large as the model.
+    Parameters that come back as they are would be outputs with cotangents of their own, as large as the model. The
+    result comes first, so that a loss is the first output, as of other functions.
     """
     places: list[int | None] = []
     tree = None
 
-    def updates(*inner: Any) -> tuple[list[Any], Any]:
+    def updates(*inner: Any) -> tuple[Any, list[Any]]:
         nonlocal tree
         state, result = pure(*inner)
         leaves, tree = jax.tree.flatten(state)
         known = {id(leaf): i for i, leaf in enumerate(jax.tree.leaves(inner))}
         places[:] = [known.get(id(leaf)) for leaf in leaves]
-        return [leaf for leaf, place in zip(leaves, places, strict=True) if place is None], result
+        return result, [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
 
-    new, result = run(updates, args)
+    result, new = run(updates, args)
     old, updated = jax.tree.leaves(args), iter(new)
     leaves = [next(updated) if place is None else old[place] for place in places]
     return jax.tree.unflatten(tree, leaves), result
