@@ -110,7 +110,7 @@ def step_chart(report: StepReport) -> BarChart:
 
 def sizes_line(sizes: LargestSizes) -> str:
     """Sizes for the debugger: ``48 plain; 192 at +4.0%, 320 at +19.0%``."""
-    planned = dict.fromkeys(f"{r.size} at +{r.overhead:.1%}" for r in sizes.rows[1:] if r.size > sizes.plain)
+    planned = dict.fromkeys(f"{r.size} at {r.overhead:+.1%}" for r in sizes.rows[1:] if r.size > sizes.plain)
     told = f"{sizes.plain} plain; {', '.join(planned) or 'no more planned'}"
     return f"<LargestSizes of {sizes.name} for {sizes.target}, budget {format_bytes(sizes.budget_bytes)}: {told}>"
 

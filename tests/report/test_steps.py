@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from remat_plan.compiled.collectives import AGAIN, BACKWARD, Collective
-from remat_plan.results.steps import StepBytes, StepReport
+from remat_plan.results.steps import LargestSize, LargestSizes, StepBytes, StepReport
 
 
 def report(*host_bytes):
@@ -44,3 +44,9 @@ def test_what_devices_send_each_other_is_told_by_pass():
     ]
     assert json.loads(shown.to_json())["planned"]["collectives"][0]["size_bytes"] == 10**9
     assert "sent" not in str(made)
+
+
+def test_sizes_with_gains_and_losses_have_their_sign():
+    rows = LargestSize(48, 10, 0.0, 0.0), LargestSize(192, 10, -0.236, 0.1), LargestSize(320, 10, 0.19, None)
+    sizes = LargestSizes("train", "gpu:h100", "1GB", 10**9, "batch", 8, rows, 9)
+    assert repr(sizes).endswith("48 plain; 192 at -23.6%, 320 at +19.0%>")
