@@ -16,6 +16,7 @@ import numpy as np
 from jax import ffi
 from jax._src import callback, config, core, debugging, effects
 from jax._src.interpreters import mlir
+from jax._src.lax import parallel
 
 from remat_plan._compat.values import is_key
 
@@ -27,10 +28,14 @@ _HOST_CALLS = (
 )
 """What runs Python on the host while the device waits."""
 
+_WITHOUT_EFFECT = (parallel.ppermute_p, parallel.pbroadcast_p)
+"""Collectives for which JAX notes no effect on the axis along which they move data."""
+
 
 def named_axes(eqn: Any) -> tuple[str, ...]:
     """Return the axes of a map around the program that an equation speaks of (``psum`` and its kind)."""
-    return tuple(sorted(str(e.name) for e in eqn.effects if isinstance(e, core.NamedAxisEffect)))
+    axes = [e.name for e in eqn.effects if isinstance(e, core.NamedAxisEffect)]
+    return tuple(sorted(map(str, eqn.params["axis_name"] if eqn.primitive in _WITHOUT_EFFECT else axes)))
 
 
 def has_effects(eqn: Any) -> bool:

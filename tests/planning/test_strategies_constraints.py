@@ -26,7 +26,7 @@ from remat_plan.search.judge import Judge
 from remat_plan.small.progress import Progress
 from remat_plan.solve import milp, min_cut
 from remat_plan.verify.targets import resolve as place
-from tests.helpers import CPU, assert_trees_close, few, flat_gradient, plain_gradient, traced
+from tests.helpers import CPU, assert_trees_close, count_equations, few, flat_gradient, plain_gradient, traced
 from tests.strategies import chain_judge, found, named_chain, runs
 
 pytestmark = pytest.mark.usefixtures("quick_search")
@@ -188,6 +188,23 @@ def test_collectives_are_kept_unless_allowed():
     allowed = rp.plan(loss, *args, budget="40%", verify=False, never_recompute=())
     by_name = rp.plan(loss, *args, strategy="each_block", verify=False)
     assert sums(kept.apply(loss)) <= sums(loss) < min(sums(plan.apply(loss)) for plan in (allowed, by_name))
+
+
+def test_collectives_without_an_effect_are_kept_too():
+    """JAX notes the axis of a ``ppermute`` (ring attention, pipelines) nowhere but among its parameters."""
+    mesh = jax.make_mesh((1,), ("ring",), axis_types=(AxisType.Auto,))
+
+    def around(w, x):
+        for _ in range(4):
+            x = x + lax.ppermute(jnp.tanh(x @ w), "ring", [(0, 0)])
+        return lax.pmean(jnp.sum(x**2), "ring")
+
+    loss = jax.shard_map(around, mesh=mesh, in_specs=(P(), P("ring")), out_specs=P())
+    args = jnp.ones((64, 64)) / 64, jnp.ones((512, 64))
+    plan = rp.plan(loss, *args, budget="70%", verify=False)
+    assert plan.overhead > 0
+    plain, kept = (jax.make_jaxpr(jax.grad(fn))(*args).jaxpr for fn in (loss, plan.apply(loss)))
+    assert count_equations(kept, "ppermute") <= count_equations(plain, "ppermute")
 
 
 def test_what_repeating_collectives_would_allow_is_said():
