@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import remat_plan
 from remat_plan.clock.store import Cost
 from remat_plan.search.candidates import Goal
+from remat_plan.small.wording import did_you_mean
 from remat_plan.traced.programs import Existing
 
 _INTRODUCTION = """\
@@ -233,6 +234,18 @@ def _strategies() -> str:
     return "\n".join(lines)
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of one command, which says what was perhaps meant by an option that it does not have."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            known = [option for names, option, _ in _OPTIONS if self.prog.rpartition(" ")[2] in names.split()]
+            hint = did_you_mean(others[0].partition("=")[0], known)
+            self.error(f"unrecognized arguments: {' '.join(others)}.{hint}")
+        return found, others
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     plain = argparse.RawDescriptionHelpFormatter
@@ -240,7 +253,7 @@ def make_parser() -> argparse.ArgumentParser:
         "remat-plan", description=_INTRODUCTION, epilog=_EXAMPLES, formatter_class=plain, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"remat_plan {remat_plan.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Command)
     strategies = _strategies()
     loss, step = "(loss_fn, args[, options])", "(train_step, args[, options])"
     for name, summary, epilog, returns in (

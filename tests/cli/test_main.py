@@ -222,6 +222,8 @@ BAD = {
     "compare train.py:problem --budget 60%,x": "--budget='x' is not understood",
     "tradeoff train.py:problem --points 1": "--points",
     "tradeoff train.py:problem --budget 60%": "unrecognized arguments: --budget",
+    "plan train.py:problem --budgt=60%": "unrecognized arguments: --budgt=60%. Did you mean '--budget'?",
+    "fit train.py:problem --tarjet gpu:h100": "Did you mean '--target'?",
     "analyze": "PATH.py:FUNCTION",
     "nonsense train.py:problem": "nonsense",
     "analyze train.py": "Write PATH.py:FUNCTION, for example train.py:problem.",
