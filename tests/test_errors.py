@@ -194,6 +194,8 @@ def test_a_function_that_returns_no_scalar_need_be_no_loss_for_remat():
         ((W, X), {"existing": "drop"}, ValueError, "existing='drop': choose one of 'replan', 'keep'"),
         ((W, X), {"target": "gpu:voodoo"}, ValueError, "Unknown target 'gpu:voodoo'"),
         ((W, X), {"target": 3}, ValueError, "target must be a name"),
+        ((W, X), {"verify": "no"}, TypeError, "verify='no': give True or False"),
+        ((W, X), {"progress": 1}, TypeError, "progress=1: give True or False"),
         ((W,), {}, TypeError, "missing 1 required positional argument"),
         (
             (W, jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 16"), "float32")),

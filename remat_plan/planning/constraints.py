@@ -12,6 +12,7 @@ from typing import Any, Literal
 from remat_plan.graph.action import OFFLOAD, offered_actions
 from remat_plan.planning.names import name_list
 from remat_plan.small.budget import parse_budget
+from remat_plan.small.doors import flag
 from remat_plan.small.wording import short
 
 
@@ -99,9 +100,8 @@ def make_constraints(
     if both := sorted(set(saved) & set(again)):
         raise ValueError(f"{both[0]!r} is in both must_save and must_recompute: remove it from one of them.")
     apart = never_split or () if isinstance(never_split, bool | None) else name_list("never_split", never_split)
-    if not isinstance(offload, bool):
-        raise TypeError(f"offload={short(offload)}: give True or False; names of values go into may_offload=[...].")
-    moved = name_list("may_offload", may_offload) or (True if offload else ())
+    everything = flag("offload", offload, "; names of values go into may_offload=[...]")
+    moved = name_list("may_offload", may_offload) or (True if everything else ())
     if host_budget is not None and not moved:
         raise ValueError(
             f"host_budget={host_budget!r} is for offload=True, or may_offload=[...]: nothing else goes there."

@@ -19,6 +19,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+import numpy as np
+
 from remat_plan import _compat
 from remat_plan.small.wording import did_you_mean, name_of, readable, short
 
@@ -78,6 +80,17 @@ def integer(name: str, value: Any, least: int = 1, why: str = "") -> int:
         error = TypeError if number is None else ValueError
         raise error(f"{name}={short(value)}: give an integer of at least {least}{why}.")
     return number
+
+
+def flag(name: str, value: Any, why: str = "") -> bool:
+    """An argument that is true or false; if it is neither (``"no"`` is true), an error that says so, and perhaps more.
+
+    >>> flag("verify", False)
+    False
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise TypeError(f"{name}={short(value)}: give True or False{why}.")
 
 
 def _misuse(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

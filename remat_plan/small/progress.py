@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any
 
+from remat_plan.small.doors import flag
+
 PATIENCE_SECONDS = 2.0
 """What takes less time is not told."""
 
@@ -31,7 +33,7 @@ class Progress:
 
     def __init__(self, title: str, enabled: bool | None = None):
         self.title = title
-        self.enabled = sys.stderr.isatty() if enabled is None else enabled
+        self.enabled = sys.stderr.isatty() if enabled is None else flag("progress", enabled)
         self.started = time.perf_counter()
         self._inside = False
         self._stage: tuple[str, int | None, int | None] | None = None
