@@ -104,7 +104,7 @@ def scan(
     if chosen.kind == "nested":
         return nested_scan(body, init, xs, count, chosen.factors, reverse=reverse, unroll=unroll)
     step = jax.checkpoint(body, prevent_cse=False) if chosen.kind == "each" else body
-    return jax.lax.scan(step, init, xs, count, reverse=reverse, unroll=unroll)
+    return jax.lax.scan(step, init, xs, length, reverse=reverse, unroll=unroll)  # as given: xs may have symbolic rows
 
 
 def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Schedule:
@@ -113,6 +113,11 @@ def resolve(loop: Prepared, schedule: Any, slots: int | None, budget: Any) -> Sc
         schedule = "sqrt" if slots is None else "binomial"
     if schedule in ("plain", "each"):
         return Schedule(schedule)
+    if not isinstance(loop.length, int):
+        raise TypeError(
+            f"{_NAME}: a loop of {loop.length} steps has no schedule, since these are for lengths that are numbers. "
+            "With jax.export, export the function once for each length, or take schedule='each' or 'plain'."
+        )
     if schedule == "sqrt":
         sizes = loop_sizes(loop)
         ratio = (sizes.residual_bytes + sizes.x_bytes) / max(sizes.carry_bytes, 1)

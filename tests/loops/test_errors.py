@@ -13,6 +13,23 @@ def add(c, x):
     return c + x, None
 
 
+def test_symbolic_lengths():
+    """``jax.lax.scan`` takes them, and so do the schedules that are written without a number."""
+    (rows,) = jax.export.symbolic_shape("rows")
+    xs = jax.ShapeDtypeStruct((rows,), "float32")
+
+    def exported(schedule):
+        gradient = jax.grad(lambda xs: rp.scan(lambda c, x: (jnp.sin(c + x), None), 0.0, xs, schedule=schedule)[0])
+        return jax.export.export(jax.jit(gradient))(xs)
+
+    want = jax.grad(lambda xs: jax.lax.scan(lambda c, x: (jnp.sin(c + x), None), 0.0, xs)[0])(XS)
+    for schedule in ("plain", "each"):
+        assert jnp.allclose(exported(schedule).call(XS), want)
+    for schedule in ("auto", "log", "binomial"):
+        with pytest.raises(TypeError, match=r"a loop of rows steps has no schedule.*export the function once for each"):
+            exported(schedule)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
