@@ -145,9 +145,7 @@ def largest(
     check_cost(cost)
     parsed, device = parse_budget(budget), resolve(target)
     if parsed.fraction is not None:
-        raise ValueError(
-            f"budget={budget!r}: each {dimension} has its own peak, so a share has no meaning; give bytes."
-        )
+        raise ValueError(f"budget={budget!r}: each size has its own peak, so a share has no meaning; give bytes.")
     budget_bytes = parsed.resolve(0, device.device_memory_bytes)
     host = make_constraints(offload=offload, may_offload=may_offload, host_budget=host_budget)
     others = in_shardings, out_shardings, compiler_options, host

@@ -120,7 +120,8 @@ def sizes_table(sizes: LargestSizes) -> Table:
     lines, has_host = [], any(row.host_bytes for row in sizes.rows)
     for row in sizes.rows:
         factor = f"{row.size / sizes.plain:.2f} x" if sizes.plain else "-"
-        told = str(row.size), factor, f"{row.overhead:.1%}", format_bytes(row.peak_bytes)
+        overhead = f"{row.overhead:.1%}" if row.size else "-"
+        told = str(row.size), factor, overhead, format_bytes(row.peak_bytes)
         lines.append(Line((_limit(row), *told, *([format_bytes(row.host_bytes)] if has_host else []))))
     names = sizes.dimension, "of plain", "overhead", "peak", *(["on host"] if has_host else [])
     return Table(

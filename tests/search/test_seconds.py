@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 import remat_plan as rp
 from remat_plan.clock.turns import Ratio
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.plans import one_program
 from remat_plan.search.candidates import TIME, Candidates, Request
 from remat_plan.search.judge import Judge
 from remat_plan.search.seconds import SURE, by_clock, can_run, faster_by, find_fastest, proposed
@@ -125,6 +127,14 @@ def test_a_plan_for_time_by_the_compiler():
     least = min(row.compiled_overhead for row in plan.search.rows)
     (chosen,) = [row for row in plan.search.rows if row.chosen]
     assert chosen.compiled_overhead <= least + SURE
+
+
+def test_what_stays_is_not_called_the_fastest(monkeypatch):
+    measured = iter([Ratio(1.001, 0.9, 1.1)])
+    monkeypatch.setattr(one_program, "by_clock", lambda _: lambda asked: [next(measured, exactly(1.0)) for _ in asked])
+    plan = rp.plan(loss, W, X, goal="time")
+    assert plan.compiled_peak_bytes == plan.plain_peak_bytes
+    assert re.fullmatch(r"none of \d+ other schedules by the clock is clearly faster", plan.notes[0])
 
 
 @pytest.mark.parametrize(
