@@ -25,7 +25,7 @@ import remat_plan as rp
 from remat_plan.cli.errors import InputError, own_frames, user_error
 from remat_plan.cli.load import LOSS, STEP, STEPS, Kind, Problem, load
 from remat_plan.cli.output import Outputs
-from remat_plan.cli.parser import make_parser
+from remat_plan.cli.parser import parse
 from remat_plan.clock.steps import with_values
 from remat_plan.graph.call import NoLoss
 from remat_plan.planning.constraints import make_constraints
@@ -57,7 +57,7 @@ class Exit(enum.IntEnum):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see the module docstring."""
-    options = make_parser().parse_args(arguments)
+    options = parse(arguments)
     filtering = jax.config.jax_traceback_filtering
     try:
         jax.config.update("jax_traceback_filtering", "off")  # of a failure all is shown

@@ -234,16 +234,15 @@ def _strategies() -> str:
     return "\n".join(lines)
 
 
-class _Command(argparse.ArgumentParser):
-    """The parser of one command, which says what was perhaps meant by an option that it does not have."""
-
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        found, others = super().parse_known_args(args, namespace)
-        if others:
-            known = [option for names, option, _ in _OPTIONS if self.prog.rpartition(" ")[2] in names.split()]
-            hint = did_you_mean(others[0].partition("=")[0], known)
-            self.error(f"unrecognized arguments: {' '.join(others)}.{hint}")
-        return found, others
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; exit with what was perhaps meant by an option that the command does not have."""
+    parser = make_parser()
+    options, others = parser.parse_known_args(arguments)
+    if others:
+        known = [option for names, option, _ in _OPTIONS if options.command in names.split()]
+        hint = did_you_mean(others[0].partition("=")[0], known) or f" `remat-plan {options.command} --help` lists all."
+        parser.error(f"unrecognized arguments: {' '.join(others)}.{hint}")
+    return options
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -253,7 +252,7 @@ def make_parser() -> argparse.ArgumentParser:
         "remat-plan", description=_INTRODUCTION, epilog=_EXAMPLES, formatter_class=plain, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"remat_plan {remat_plan.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Command)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     strategies = _strategies()
     loss, step = "(loss_fn, args[, options])", "(train_step, args[, options])"
     for name, summary, epilog, returns in (
