@@ -5,7 +5,7 @@ In and out: schedules, tuples of ``Segment``s (see ``graph.ways``) that cover a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 
 from remat_plan.graph.action import SAVE
 from remat_plan.graph.ways import Around, Choice, Keep, Plain, Schedule, Segment, Written
@@ -62,7 +62,7 @@ def structured(index: int, choice: Choice) -> Segment:
     return Segment(index, index + 1, Plain(((index, choice),)))
 
 
-def closed(segments: Schedule, apart: Set[int] = frozenset()) -> Schedule:
+def closed(segments: Schedule, apart: frozenset[int] = frozenset()) -> Schedule:
     """Return a schedule with one segment in place of what it leaves as it is at its end, behind equations ``apart``.
 
     At the end of a program that is read at once; inside a loop or a branch it is kept until its backward pass comes.
@@ -71,14 +71,10 @@ def closed(segments: Schedule, apart: Set[int] = frozenset()) -> Schedule:
     True
     """
     rest = list(segments)
-    while rest and not (is_planned(rest[-1:]) or _holds(rest[-1], apart)):
+    while rest and not (is_planned(rest[-1:]) or apart.intersection(range(rest[-1].start, rest[-1].end))):
         rest.pop()
     start = rest[-1].end if rest else 0
     return (*rest, saving(start, segments[-1].end)) if len(rest) < len(segments) else segments
-
-
-def _holds(segment: Segment, indices: Set[int]) -> bool:
-    return any(segment.start <= index < segment.end for index in indices)
 
 
 def emptied(segments: Schedule) -> Schedule:

@@ -1,8 +1,8 @@
 """How results find what shows them: by type.
 
-In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich, ``.plot()`` and JSON show them;
-``Renderer``, what shows one type of them. Results import no rendering: ``report.renderers``, where the renderers of all
-types are, is found by its name when the first result is shown.
+In: nothing. Out: ``Shown``, what results inherit so that ``print``, notebooks, rich, ``.plot()`` and JSON show them.
+Results import no rendering: ``report.renderers``, where the renderers of all types are, is found by its name when the
+first result is shown.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remat_plan.results.codec import encode_fields
@@ -20,26 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, slots=True)
-class Renderer:
-    """What shows results of one type.
-
-    Attributes:
-        line: one short line, for the debugger (``repr``).
-        text: plain text, for ``print``.
-        rich: a renderable of the package rich.
-        html: a fragment for notebooks.
-        plot: a picture by matplotlib, on the axes given or, for None, on new ones; returns the axes.
-    """
-
-    line: Callable[[Any], str]
-    text: Callable[[Any], str]
-    rich: Callable[[Any], Any]
-    html: Callable[[Any], str]
-    plot: Callable[[Any, Any], Any]
-
-
-def renderer_of(thing: object) -> Renderer:
+def renderer_of(thing: object) -> Any:
     """Return what shows a result: the renderer of the nearest of its types."""
     known = importlib.import_module("remat_plan.report.renderers").RENDERERS
     for base in type(thing).__mro__:

@@ -28,44 +28,37 @@ from remat_plan.structures.regions import kept, reached, region_of
 
 
 class Call:
-    """``jit`` with shardings or layouts."""
+    """``jit`` with shardings or layouts; methods as of ``graph.structure.Structure``."""
 
     name = "call"
     primitives: tuple[str, ...] = ("jit", "pjit")
 
     def is_open(self, op: Op) -> bool:
-        """Always."""
         return True
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
-        """What is called."""
         given = graph.needs[op.kind].given
         return kept(graph, op, lambda: (region_of(graph, _compat.call_jaxpr(op.eqn), op.active, given),))
 
     def run_counts(self, op: Op) -> Sequence[float]:
-        """Once."""
         return (1.0,)
 
     def loop(self, graph: Graph, op: Op) -> None:
         """A call is no loop."""
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
-        """How it is run, in words."""
         return f"{self.name} {op.eqn.params.get('name', '')}".strip()
 
     def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
-        """The call as the evaluator runs it: in its place."""
         (region,) = self.regions(rules.graph, op)
         arriving = reached(region, rules.arriving(op))
         return RegionUnit(rules.inside(region, is_body=False), choice.parts[0].schedule, arriving, stored=False)
 
     def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
-        """Every schedule of what is called."""
         (region,) = self.regions(rules.graph, op)
         return (Choice((Part(1, schedule),)) for schedule in solve(rules.inside(region, is_body=False)))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
-        """The call as JAX runs it."""
         (region,) = self.regions(graph, op)
         called = self.wrap(op.eqn, run(region, choice.parts[0].schedule))
         return lambda args: called(*args)
@@ -82,7 +75,6 @@ class ShardMap(Call):
     primitives: tuple[str, ...] = ("shard_map",)
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
-        """What runs on one device."""
         return kept(graph, op, lambda: (self._traced(graph, op),))
 
     def _traced(self, graph: Graph, op: Op) -> Graph:

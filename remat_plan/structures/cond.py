@@ -9,7 +9,7 @@ Limits: all branches are taken to be equally likely to be the slowest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,18 +30,15 @@ _PRICES = 12
 
 
 class Cond:
-    """See the module docstring."""
+    """One of several regions; methods as of ``graph.structure.Structure``."""
 
     name = "cond"
     primitives: tuple[str, ...] = ("cond",)
 
     def is_open(self, op: Op) -> bool:
-        """Always."""
         return True
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
-        """The branches, in order."""
-
         def make() -> tuple[Graph, ...]:
             given = graph.needs[op.kind].given
             return tuple(region_of(graph, branch, op.active[1:], given) for branch in op.eqn.params["branches"])
@@ -49,18 +46,15 @@ class Cond:
         return kept(graph, op, make)
 
     def run_counts(self, op: Op) -> Sequence[float]:
-        """Each at most once."""
         return (1.0,) * len(op.eqn.params["branches"])
 
     def loop(self, graph: Graph, op: Op) -> None:
         """A branch is no loop."""
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
-        """How it is run, in words."""
         return f"cond of {len(choice.parts)} branches"
 
     def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
-        """The branch as the evaluator runs it."""
         regions = self.regions(rules.graph, op)
         arriving = rules.arriving(op)
         units = [
@@ -70,7 +64,7 @@ class Cond:
         return Chosen(BranchUnit(units, rules.bodies_facts, rules.hardware, op.eqn), Stack(op.eqn.invars[0].aval))
 
     def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
-        """The ways to run it, given a way to make schedules of a branch: for each price of a byte, the cheapest."""
+        """For each price of a byte, the cheapest ways to run the branches."""
         table = [self.ways(rules, op, region, solve) for region in self.regions(rules.graph, op)]
         found: dict[Choice, None] = {}
         # What is kept counts from the forward pass on; what is needed too where the peak is in the branch itself: its
@@ -91,23 +85,14 @@ class Cond:
         return worth_having(ways_of(schedules, [passes for unit in alone for passes in unit.branches]))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Any:
-        """The branch as JAX runs it."""
         regions = self.regions(graph, op)
         runs = [run(region, part.schedule) for region, part in zip(regions, choice.parts, strict=True)]
-        return lambda args: jax.lax.switch(args[0], [_branch(own) for own in runs], *args[1:])
-
-
-def _branch(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., list[Any]]:
-    """One branch as ``lax.switch`` wants it."""
-
-    def branch(*operands: Any) -> list[Any]:
-        return run(operands)
-
-    return branch
+        branches = [lambda *operands, run=run: run(operands) for run in runs]
+        return lambda args: jax.lax.switch(args[0], branches, *args[1:])
 
 
 class Chosen:
-    """A branch with its index, the first input, which has no gradient."""
+    """A branch with its index, the first input, which has no gradient: a ``cost.passes.Unit``."""
 
     def __init__(self, branches: BranchUnit, index: Stack):
         self.branches = branches
@@ -115,11 +100,9 @@ class Chosen:
         self.signature = Signature((index, *inner.inputs), inner.outputs, (False, *inner.moving), inner.arriving)
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
-        """Append the forward pass."""
         return self.branches.run(state, inputs[1:])
 
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
-        """Append the forward pass; return its outputs and what appends the backward pass."""
         outputs, pull = self.branches.linearize(state, inputs[1:])
         return outputs, lambda cotangents: [None, *pull(cotangents)]
 

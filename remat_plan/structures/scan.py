@@ -39,37 +39,30 @@ from remat_plan.structures.scan_units import ScanUnits
 
 
 class Scan:
-    """See the module docstring."""
+    """A loop of known length; methods as of ``graph.structure.Structure``."""
 
     name = "scan"
     primitives: tuple[str, ...] = ("scan",)
 
     def is_open(self, op: Op) -> bool:
-        """Whether it has steps to treat one by one."""
         return op.eqn.params["length"] > 1
 
     def regions(self, graph: Graph, op: Op) -> tuple[Graph, ...]:
-        """The body."""
         return (loop_of(graph, op).body,)
 
     def run_counts(self, op: Op) -> Sequence[float]:
-        """The trip count."""
         return (float(op.eqn.params["length"]),)
 
     def loop(self, graph: Graph, op: Op) -> Loop:
-        """Its trip count, body and carry."""
         return loop_of(graph, op)
 
     def describe(self, graph: Graph, op: Op, choice: Choice) -> str:
-        """How it is run, in words."""
         return scan_text(op.eqn.params["length"], choice)
 
     def unit(self, rules: Rules, op: Op, choice: Choice) -> Unit:
-        """The scan as the evaluator runs it."""
         return ScanUnits(rules, op).scan(choice)
 
     def choices(self, rules: Rules, op: Op, solve: RegionSolver) -> Iterator[Choice]:
-        """The ways to run it, given a way to make schedules of its body."""
         loop = loop_of(rules.graph, op)
         lowering, inside = ScanUnits(rules, op), rules.inside(loop.body)
 
@@ -88,7 +81,6 @@ class Scan:
             yield from (Choice((Part(loop.count, s),), gradient_first=True) for s in dict.fromkeys(inner))
 
     def emit(self, graph: Graph, op: Op, choice: Choice, run: RegionRunner, late: bool) -> Runner:
-        """The scan as JAX runs it."""
         loop = loop_of(graph, op)
         barriers = [needs_barriers(part, choice, loop.unroll) for part in choice.parts]
         steps = [run(loop.body, p.schedule, prevent_cse=b) for p, b in zip(choice.parts, barriers, strict=True)]

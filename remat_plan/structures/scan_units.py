@@ -50,7 +50,6 @@ class ScanUnits:
         return LoopStep(unit, self.loop.n_consts, self.loop.n_carry, self.inside.facts, self.rules.hardware)
 
     def scan(self, choice: Choice) -> Unit:
-        """The whole."""
         if choice.slots:
             return self.slotted(self.step(choice.parts[0], choice), choice.slots)
         if choice.gradient_first:
@@ -61,30 +60,26 @@ class ScanUnits:
         loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 
-    def stretch(self, step: LoopStep, count: int) -> LoopUnit:
-        """Equal steps, one after another."""
-        return LoopUnit(step, count, self.op.eqn)
-
     def grouped(self, step: LoopStep, length: int, factors: Sequence[int]) -> Unit:
         """Groups in groups; mirrors ``loops.nested.nested_scan``."""
         groups = min(factors[0], length) if len(factors) > 1 else 1
         if groups <= 1:
-            return self.grouped(step, length, factors[1:]) if len(factors) > 1 else self.stretch(step, length)
+            return self.grouped(step, length, factors[1:]) if len(factors) > 1 else LoopUnit(step, length, self.op.eqn)
         groups, size, rest = divide(length, groups)
-        main = self.stretch(self.loop_step(SegmentUnit(self.grouped(step, size, factors[1:]))), groups)
+        main = LoopUnit(self.loop_step(SegmentUnit(self.grouped(step, size, factors[1:]))), groups, self.op.eqn)
         if not rest:
             return main
-        return Stretches((main, SegmentUnit(self.stretch(step, rest))), self.loop, self.op.eqn)
+        return Stretches((main, SegmentUnit(LoopUnit(step, rest, self.op.eqn))), self.loop, self.op.eqn)
 
     def slotted(self, step: LoopStep, slots: int) -> Unit:
         """Binomial checkpointing."""
         count, slot_bytes = self.loop.count, slots * self.loop.carry_bytes
-        again = self.stretch(self.loop_step(SegmentUnit(step.inner)), count)
+        again = LoopUnit(self.loop_step(SegmentUnit(step.inner)), count, self.op.eqn)
         return SlottedUnit(again, slot_bytes, advances(count, min(slots, count)))
 
 
 class Stretches:
-    """Loops over parts of the same rows, in their order; ``eqn`` is the equation that is shown for its steps."""
+    """Loops over parts of the same rows, in their order: a ``cost.passes.Unit``; ``eqn`` is shown for its steps."""
 
     def __init__(self, loops: Sequence[Unit], loop: Loop, eqn: Any):
         self.loops, self.loop, self.eqn = tuple(loops), loop, eqn
@@ -104,11 +99,9 @@ class Stretches:
         )
 
     def run(self, state: Lowering, inputs: Sequence[int]) -> Numbers:
-        """Append all loops."""
         return self._through(state, inputs, lambda loop, given: (loop.run(state, given), None))[0]
 
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
-        """Append all loops; their backward passes run the other way round."""
         outputs, pulls = self._through(state, inputs, lambda loop, given: loop.linearize(state, given))
         n_consts, n_carry = self.loop.n_consts, self.loop.n_carry
 

@@ -28,15 +28,9 @@ class MarkRunner(Protocol):
         ...
 
 
-class _Inside:
-    """A mark in a mark is a part of it: the schedule of the outer one says what becomes of its values."""
-
-    def run_mark(self, trace: Callable[[], Traced], request: Any) -> Any:
-        raise AssertionError("a mark inside another is run as the plain function")
-
-
-INSIDE = _Inside()
-"""The runner while a marked function is traced."""
+INSIDE: Any = object()
+"""In place of a runner while a marked function is traced: a mark in a mark is a part of it, so the schedule of the
+outer one says what becomes of its values."""
 
 _RUNNER: Any = jax.make_user_context(None)
 

@@ -5,6 +5,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ import remat_plan as rp
 from remat_plan.report.renderers import RENDERERS
 from remat_plan.results.analysis import Analysis
 from remat_plan.results.curves import Comparison, Tradeoff
-from remat_plan.results.shown import Renderer, Shown, renderer_of
+from remat_plan.results.shown import Shown, renderer_of
 
 FOLDER = Path(rp.__file__).parent / "results"
 
@@ -23,14 +24,15 @@ class Found(Shown):
 
 
 def renderer(word):
-    return Renderer(*(lambda *things, way=way: f"{word} {way} {things[0].size}" for way in ("a", "b", "c", "d", "e")))
+    ways = "line", "text", "rich", "html", "plot"
+    return SimpleNamespace(**{way: lambda *things, way=way: f"{word} {way} {things[0].size}" for way in ways})
 
 
 def test_all_ways_to_show_a_result_go_to_its_renderer(monkeypatch):
     monkeypatch.setitem(RENDERERS, Found, renderer("found"))
     thing = Found(3)
     ways = (repr(thing), str(thing), thing.__rich__(), thing._repr_html_(), renderer_of(thing).plot(thing, None))
-    assert ways == ("found a 3", "found b 3", "found c 3", "found d 3", "found e 3")
+    assert ways == ("found line 3", "found text 3", "found rich 3", "found html 3", "found plot 3")
 
 
 def test_the_nearest_type_says_how(monkeypatch):
@@ -38,10 +40,10 @@ def test_the_nearest_type_says_how(monkeypatch):
         pass
 
     monkeypatch.setitem(RENDERERS, Found, renderer("found"))
-    assert str(Special(1)) == "found b 1"
+    assert str(Special(1)) == "found text 1"
     monkeypatch.setitem(RENDERERS, Special, renderer("special"))
-    assert str(Special(1)) == "special b 1"
-    assert str(Found(1)) == "found b 1"
+    assert str(Special(1)) == "special text 1"
+    assert str(Found(1)) == "found text 1"
 
 
 def test_a_result_that_nothing_shows_says_so():
