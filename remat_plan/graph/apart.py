@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from remat_plan.graph.axes import Axis, axis_of
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.uses import Borders
+from remat_plan.graph.uses import Borders, makers
 from remat_plan.graph.ways import Segment
 
 _JOINS = ("add",)
@@ -60,14 +60,9 @@ class _Again(Exception):
 def operations_of(borders: Borders, segment: Segment) -> list[int]:
     """The operations of a segment, and those that depend on literals only and that it reads, in order."""
     graph, free = borders.graph, borders.free
-    found = {i for i in range(segment.start, segment.end) if i not in free}
-    stack = [v for i in found for v in graph.ops[i].reads]
-    while stack:
-        producer = graph.values[stack.pop()].producer
-        if producer in free and producer not in found:
-            found.add(producer)
-            stack.extend(graph.ops[producer].reads)
-    return sorted(found)
+    found = [i for i in range(segment.start, segment.end) if i not in free]
+    made = [v for i in found for v in graph.ops[i].reads if graph.values[v].producer in free]
+    return sorted({*found, *makers(graph, made)})
 
 
 def find_apart(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
@@ -207,13 +202,9 @@ class _Spread:
             return None
         sized = [*zip(op.operands, axis.operands, strict=True), *zip(op.outputs, axis.results, strict=True)]
         # A reshape to fewer, larger parts would leave fewer slices.
-        fits = [self.extent_of(op, v, d) % self.extent == 0 for v, d in sized if isinstance(d, int)]
+        values = self.graph.values
+        fits = [values[v].aval.shape[d] % self.extent == 0 for v, d in sized if isinstance(d, int) and v >= 0]
         return axis if all(fits) else None
-
-    def extent_of(self, op: Op, v: int, dimension: int) -> int:
-        if v < 0:
-            return self.extent
-        return self.graph.values[v].aval.shape[dimension]
 
     def leave_out(self, op: Op) -> None:
         self.banned.add(op.index)

@@ -96,7 +96,7 @@ def axis_inside(
 ) -> Axis | None:
     """Complete the axis of an equation that holds a jaxpr, as ``axes.axis_of`` does of any."""
     held = inside_of(eqn)
-    places = None if held is None else _places(held, operands, results, rules, ask)
+    places = None if held is None else places_inside(held, operands, results, rules, ask)
     if held is None or places is None:
         return None
     taken = held.up(_read(places, held.jaxpr.invars), held.whole)
@@ -109,18 +109,10 @@ def axis_inside(
     return axis
 
 
-def places_inside(eqn: Any, axis: Axis, ask: Ask) -> dict[Any, Place]:
-    """Return the variables on the axis in what an equation holds, from the complete axis."""
-    held = inside_of(eqn)
-    places = None if held is None else _places(held, axis.operands, axis.results, frozenset(), ask)
-    if places is None:
-        raise ValueError(f"{eqn.primitive.name} does not keep this axis apart")
-    return places
-
-
-def _places(
+def places_inside(
     held: Inside, operands: Sequence[int | None], results: Sequence[Place | None], rules: Rules, ask: Ask
 ) -> dict[Any, Place] | None:
+    """Return the variables on the axis in what an equation holds; None where that does not keep the axis apart."""
     taken, given = held.down(operands, held.whole), held.down(results, held.carried)
     if taken is None or given is None:
         return None
@@ -195,19 +187,12 @@ def _rule_keeps(eqn: Any, axis: Axis, rules: Rules, ask: Ask) -> bool:
     key = (str(_compat.custom_jvp_jaxpr(eqn)), axis)
     if key in rules:
         return True
-    places = _rule_places(eqn, axis, rules | {key}, ask)
+    places = rule_places(eqn, axis, rules | {key}, ask)
     return places is not None and _in_units(eqn, axis, places)
 
 
-def rule_places(eqn: Any, axis: Axis, ask: Ask) -> dict[Any, Place]:
-    """Return the variables on the axis in ``rule_of`` an equation."""
-    places = _rule_places(eqn, axis, frozenset({(str(_compat.custom_jvp_jaxpr(eqn)), axis)}), ask)
-    if places is None:
-        raise ValueError(f"the derivative of {eqn.primitive.name} does not keep this axis apart")
-    return places
-
-
-def _rule_places(eqn: Any, axis: Axis, rules: Rules, ask: Ask) -> dict[Any, Place] | None:
+def rule_places(eqn: Any, axis: Axis, rules: Rules, ask: Ask) -> dict[Any, Place] | None:
+    """Return the variables on the axis in ``rule_of`` an equation; None where that does not keep the axis apart."""
     rule = rule_of(eqn)
     if rule is None:
         return None

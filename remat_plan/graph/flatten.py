@@ -34,6 +34,15 @@ def run_equations(eqns: Iterable[Any], literals: Sequence[Any], env: dict[int, A
         env.update(zip(item.outputs, _compat.bind(item.eqn, args), strict=True))
 
 
+def depending(eqns: Iterable[Any], values: Iterable[int]) -> set[int]:
+    """Return the values that depend on some by equations, flat ones or operations of a graph, and these."""
+    found = set(values)
+    for item in eqns:
+        if not found.isdisjoint(item.operands):
+            found.update(item.outputs)
+    return found
+
+
 @dataclass(slots=True)
 class Flat:
     """A flattened jaxpr."""

@@ -19,14 +19,14 @@ Limits: control flow and ``custom_vjp`` recompute their whole forward pass for t
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.flatten import Flat, FlatEqn, flatten, live_eqns
+from remat_plan.graph.flatten import Flat, FlatEqn, depending, flatten, live_eqns
 
 SLICES = "remat_plan_slices"
 """The named scope of a loop over slices (``graph.slicer``). Nothing of a slice is kept, so that its backward pass reads
@@ -129,7 +129,7 @@ def moving_outputs(
         )
     except NotImplementedError:  # only a VJP is known of it: that will tell
         return floats
-    depends = _depending(flat, flat.inputs[len(derivative.structs) :])
+    depends = depending(flat.eqns, flat.inputs[len(derivative.structs) :])
     return tuple([f and o in depends for f, o in zip(floats, flat.outputs, strict=True)])
 
 
@@ -156,15 +156,6 @@ def _is_over_slices(eqn: Any) -> bool:
     return eqn.primitive.name == "scan" and _compat.in_scope(eqn, SLICES)
 
 
-def _depending(flat: Flat, values: Iterable[int]) -> set[int]:
-    """Return the values that depend on some, and these."""
-    found = set(values)
-    for eqn in flat.eqns:
-        if any(o in found for o in eqn.operands):
-            found.update(eqn.outputs)
-    return found
-
-
 def _classify(flat: Flat, places: list[int], active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
     """Split a flattened VJP at its cotangents and walk its residuals back.
 
@@ -172,7 +163,7 @@ def _classify(flat: Flat, places: list[int], active: tuple[bool, ...], given: tu
     """
     n_operands, n_outputs = len(places), len(given)
     gradients = flat.outputs[n_outputs:]
-    depends = _depending(flat, flat.inputs[n_operands:])
+    depends = depending(flat.eqns, flat.inputs[n_operands:])
     backward = [e for e in live_eqns(flat.eqns, gradients) if any(o in depends for o in e.operands)]
     residuals = {o for o in (*gradients, *(o for e in backward for o in e.operands)) if o >= 0 and o not in depends}
     sources = dict(zip(flat.inputs[:n_operands], [("in", i) for i in places], strict=True))
@@ -191,12 +182,12 @@ def _classify(flat: Flat, places: list[int], active: tuple[bool, ...], given: tu
         internal_eqns |= made_by
     # A cotangent reaches an output only if some gradient depends on it.
     used = {o for e in backward for o in e.operands} | set(gradients)
-    depending = iter([g in depends for g in gradients])
+    moved = iter([g in depends for g in gradients])
     arriving = iter(flat.inputs[n_operands:])
     return Need(
         given,
         tuple([g and next(arriving) in used for g in given]),
-        tuple([a and next(depending) for a in active]),
+        tuple([a and next(moved) for a in active]),
         tuple(sorted(i for kind, i in read if kind == "in")),
         tuple(sorted(i for kind, i in read if kind == "out")),
         tuple(internals),

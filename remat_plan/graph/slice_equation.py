@@ -71,12 +71,13 @@ def run_slice(eqn: Any, args: Sequence[Any], axis: Axis, piece: Slice) -> list[A
     held = inside_of(eqn)
     if held is None:
         return _run_alone(eqn, args, axis, piece)
-    places = places_inside(eqn, axis, axis_under)
+    places = places_inside(held, axis.operands, axis.results, frozenset(), axis_under)
+    assert places is not None, "the axis was found through what the equation holds"
     with _compat.in_place_of(eqn):
         if held.is_loop:
             return _run_scan(eqn, held, args, places, piece)
         if _compat.custom_jvp_jaxpr(eqn) is not None:
-            return _run_custom_jvp(eqn, held, args, axis, piece)
+            return _run_custom_jvp(eqn, held, args, axis, places, piece)
         if _compat.checkpointed_jaxpr(eqn) is not None:
             return _compat.checkpointed_as(eqn, lambda *xs: _run_inside(held, xs, places, piece))(*args)
         return _run_inside(held, args, places, piece)
@@ -143,24 +144,25 @@ def _run_scan(eqn: Any, held: Inside, args: Sequence[Any], places: dict[Any, Pla
     return [*carry, *rows]
 
 
-def _run_custom_jvp(eqn: Any, held: Inside, args: Sequence[Any], axis: Axis, piece: Slice) -> list[Any]:
+def _run_custom_jvp(
+    eqn: Any, held: Inside, args: Sequence[Any], axis: Axis, places: dict[Any, Place], piece: Slice
+) -> list[Any]:
     """Run a function on a slice, with its rule on the same slice; ``start`` is an operand, since a rule runs later."""
     moves = [_compat.is_float(a.aval) for a in eqn.invars]
     floats = [_compat.is_float(v.aval) for v in eqn.outvars]
 
     @jax.custom_jvp
     def call(start: Any, *xs: Any) -> list[Any]:
-        return _run_inside(held, xs, places_inside(eqn, axis, axis_under), Slice(piece.part, piece.whole, start))
+        return _run_inside(held, xs, places, Slice(piece.part, piece.whole, start))
 
     @call.defjvp
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-        traced = rule_of(eqn)
-        if traced is None:
-            raise ValueError(f"the derivative of {eqn.primitive.name} cannot be traced")
+        traced, within = rule_of(eqn), rule_places(eqn, axis, frozenset(), axis_under)
+        assert traced is not None
+        assert within is not None, "the axis was found through the rule"
         start, *xs = primals
         moving = _compat.partition_list(moves, tangents[1:])[1]
-        at = Slice(piece.part, piece.whole, start)
-        values = _run_inside(Inside(*traced), [*xs, *moving], rule_places(eqn, axis, axis_under), at)
+        values = _run_inside(Inside(*traced), [*xs, *moving], within, Slice(piece.part, piece.whole, start))
         outputs, directions = values[: len(floats)], values[len(floats) :]
         still = [_compat.zero_tangent(x) for x, moved in zip(outputs, floats, strict=True) if not moved]
         return outputs, _compat.merge_lists(floats, still, directions)

@@ -22,8 +22,10 @@ from typing import Any
 from jax import numpy as jnp
 
 from remat_plan import _compat
+from remat_plan.graph.flatten import depending
 from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.slicer import Slicer
+from remat_plan.graph.uses import makers
 
 _LINEAR = frozenset(
     {"neg", "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy", "name"}
@@ -51,9 +53,9 @@ def summed(
     loss = _Loss(slicer, total, tail or ())
     behind = [v for i in loss.tail for v in graph.ops[i].reads if v not in loss.moving]
     around = [v for i in apart.before for v in graph.ops[i].outputs]
-    before = _makers(graph, [*behind, *around], reads)
+    before = makers(graph, [*behind, *around], {*reads})
     loop = [*apart.sums, *(v for v, _ in apart.stacked)]
-    after = apart.after if tail is None else _makers(graph, [v for v in leaves if v != total], [*reads, *loop, total])
+    after = apart.after if tail is None else makers(graph, [v for v in leaves if v != total], {*reads, *loop, total})
     left = {*leaves, *(v for i in after for v in graph.ops[i].reads)}
     sums = [total, *(v for v in apart.sums if v in left and v != total)]
 
@@ -83,7 +85,7 @@ def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
     it."""
     graph, found = slicer.graph, []
     moving = _depending(slicer).intersection(slicer.apart.sums)
-    path = _makers(graph, [loss], slicer.apart.sums)
+    path = makers(graph, [loss], slicer.apart.sums)
     for index in sorted({*path}.intersection(slicer.apart.after)):
         op = graph.ops[index]
         moves = [v in moving for v in op.operands]
@@ -97,23 +99,8 @@ def _find_tail(slicer: Slicer, loss: int) -> list[int] | None:
 
 def _depending(slicer: Slicer) -> set[int]:
     """The values that are made of the one that the segment is split by."""
-    found, ops = {slicer.value}, slicer.graph.ops
-    for index in sorted([i for i, _ in slicer.apart.axes] + list(slicer.apart.after)):
-        if not found.isdisjoint(ops[index].reads):
-            found.update(ops[index].outputs)
-    return found
-
-
-def _makers(graph: Graph, values: Sequence[int], reads: Sequence[int]) -> list[int]:
-    """The operations that make values of some that are there, in order."""
-    stack, given, found = list(values), set(reads), set[int]()
-    while stack:
-        v = stack.pop()
-        index = graph.values[v].producer
-        if index >= 0 and v not in given and index not in found:
-            found.add(index)
-            stack += graph.ops[index].reads
-    return sorted(found)
+    order = sorted([*(i for i, _ in slicer.apart.axes), *slicer.apart.after])
+    return depending([slicer.graph.ops[i] for i in order], [slicer.value])
 
 
 def _is_linear(op: Op, moving: Sequence[bool]) -> bool:

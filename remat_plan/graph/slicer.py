@@ -71,12 +71,13 @@ class Slicer:
             return self.added(sums, totals, made), [made[v] for v, _ in apart.stacked]
 
         zeros = [_compat.zeros(_compat.wide(values[v].aval)) for v in sums]
-        xs = self.stacked_rows(rows)
+        equal = Slice(self.count * self.part, apart.units, 0)
+        stacked_rows = [_rows(cut(x, d, equal), self.count, d) for x, (_, d) in zip(rows, apart.rows, strict=True)]
         with jax.named_scope(SLICES):
-            totals, stacked = lax.scan(step, zeros, xs)
+            totals, stacked = lax.scan(step, zeros, (jnp.arange(self.count), stacked_rows))
         results = [_unrows(y, d) for y, (_, d) in zip(stacked, apart.stacked, strict=True)]
         if self.rest:
-            made = run(self.last, self.last_rows(rows))
+            made = run(self.last, [cut(x, d, self.last) for x, (_, d) in zip(rows, apart.rows, strict=True)])
             totals = self.added(sums, totals, made)
             joined = zip(results, apart.stacked, strict=True)
             results = [jnp.concatenate([y, made[v]], axis=d) for y, (v, d) in joined]
@@ -91,18 +92,6 @@ class Slicer:
     def last(self) -> Slice:
         """The slice behind the loop."""
         return Slice(self.rest, self.apart.units, self.count * self.part)
-
-    def stacked_rows(self, rows: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """What the loop over equal slices runs over: their numbers, and their rows."""
-        equal = Slice(self.count * self.part, self.apart.units, 0)
-        lines = [d for _, d in self.apart.rows]
-        return jnp.arange(self.count), [
-            _rows(cut(x, d, equal), self.count, d) for x, d in zip(rows, lines, strict=True)
-        ]
-
-    def last_rows(self, rows: Sequence[Any]) -> list[Any]:
-        """The rows of the slice behind the loop."""
-        return [cut(x, d, self.last) for x, (_, d) in zip(rows, self.apart.rows, strict=True)]
 
     def widened(self, v: int, x: Any) -> Any:
         """A value that every slice reads, in the type that its gradient is added up in."""

@@ -1,13 +1,13 @@
 """Where values are used, and what crosses the border of a segment.
 
 In: ``Graph``. Out: the operations that depend on nothing, those that hang on keys and integers alone, those that nobody
-reads; the last use of every value, and what the backward pass reads. In: ``Segment``. Out: the values that it reads,
-those that it makes for later, those that pass through it.
+reads, those that make some values; the last use of every value, and what the backward pass reads. In: ``Segment``. Out:
+the values that it reads, those that it makes for later, those that pass through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import jax
 
@@ -55,6 +55,18 @@ def last_uses(graph: Graph) -> list[int]:
         if v >= 0:
             last[v] = len(graph.ops)
     return last
+
+
+def makers(graph: Graph, values: Iterable[int], given: Container[int] = (), start: int = 0) -> list[int]:
+    """Return the operations from ``start`` on that make values of those that are ``given``, in order."""
+    stack, found = list(values), set[int]()
+    while stack:
+        v = stack.pop()
+        index = graph.values[v].producer
+        if index >= start and v not in given and index not in found:
+            found.add(index)
+            stack += graph.ops[index].reads
+    return sorted(found)
 
 
 def residuals(graph: Graph, op: Op) -> list[int]:

@@ -18,7 +18,7 @@ from remat_plan.graph.records import Graph, Op
 from remat_plan.graph.schedule import Choice, Segment, inside_of, is_written
 from remat_plan.graph.slices import region_of, sliced
 from remat_plan.graph.structure import structure_of
-from remat_plan.graph.uses import Borders, residuals
+from remat_plan.graph.uses import Borders, makers, residuals
 from remat_plan.graph.ways import Split
 from remat_plan.results.places import file_label, lines_text, value_text
 
@@ -120,17 +120,8 @@ def _lines(ops: Iterable[Op]) -> dict[str, list[int]]:
 
 def _recomputed(graph: Graph, segment: Segment, saved: set[int]) -> float:
     """FLOPs that a checkpointed segment recomputes: what is needed and not saved, and what that is made of."""
-    stack = [v for op in graph.ops[segment.start : segment.end] for v in residuals(graph, op)]
-    again: set[int] = set()
-    while stack:
-        v = stack.pop()
-        if v in saved:
-            continue
-        n = graph.values[v].producer
-        if segment.start <= n < segment.end and n not in again:
-            again.add(n)
-            stack += graph.ops[n].reads
-    return sum(eqn_flops(graph.ops[n].eqn) for n in again)
+    needed = [v for op in graph.ops[segment.start : segment.end] for v in residuals(graph, op)]
+    return sum(eqn_flops(graph.ops[n].eqn) for n in makers(graph, needed, saved, segment.start))
 
 
 def decide(graph: Graph, schedule: Sequence[Segment]) -> tuple[Decision, ...]:

@@ -30,7 +30,7 @@ from remat_plan.graph.records import TAG_PREFIX, Graph
 from remat_plan.graph.schedule import Choice, Segment, is_planned
 from remat_plan.graph.slices import region_of
 from remat_plan.graph.structure import is_loop, structure_of
-from remat_plan.graph.uses import Borders
+from remat_plan.graph.uses import Borders, makers
 from remat_plan.rewrite.late import start_late, together
 from remat_plan.rewrite.policies import keeping
 from remat_plan.rewrite.pooling import run_pooling
@@ -81,21 +81,9 @@ class Emitter:
         """A value, a literal, or a value that every segment makes for itself."""
         if v < 0:
             return self.graph.literals[-1 - v]
-        if v not in env:
-            self.make_free(v, env)
-        return env[v]
-
-    def make_free(self, v: int, env: dict[int, Any]) -> None:
-        """Make a value that depends on literals only (in a loop: such chains can be long)."""
-        missing: set[int] = set()
-        stack = [v]
-        while stack:
-            index = self.graph.values[u].producer if (u := stack.pop()) not in env else -1
-            if index >= 0 and index not in missing:
-                missing.add(index)
-                stack.extend(self.graph.ops[index].reads)
-        for index in sorted(missing):
+        for index in makers(self.graph, [v], env) if v not in env else ():
             self.equation(index, env, {})
+        return env[v]
 
     def equation(
         self,

@@ -80,13 +80,13 @@ def useful_slots(length: int, slots: int, tape: int = 1) -> int:
     return min(slots, max(1, -(-length // tape) - 1))
 
 
-def slots_for(length: int, most_repetitions: int, tape: int = 1) -> int:
+def slots_for(length: int, most_repetitions: int) -> int:
     """Return the fewest slots with which no step is advanced more than ``most_repetitions`` times.
 
     >>> slots_for(1024, 2)
     44
     """
-    return 1 + bisect_left(range(1, max(1, length)), length, key=lambda slots: tape * beta(slots, most_repetitions))
+    return 1 + bisect_left(range(1, max(1, length)), length, key=lambda slots: beta(slots, most_repetitions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,11 @@ from remat_plan.solve.min_cut import SegmentProblem, Selection, complete, front,
 NODES = 20_000
 
 
-def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap: float = 1e-6) -> Selection:
+def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES) -> Selection:
     """Return the selection with the fewest recomputed seconds that keeps at most ``budget_bytes``.
 
     Values that are stored anyway count nothing. Where the branch-and-bound ``nodes`` run out, it is the best found so
-    far; it stops at a relative ``gap`` to the optimum. ``ValueError`` if what must be kept (it cannot be made again)
-    takes more.
+    far. ``ValueError`` if what must be kept (it cannot be made again) takes more.
 
     >>> chain = SegmentProblem(((), (0,), (1,)), ((0,), (1,), (2,)), (1.0, 2.0, 1.0), (8, 4, 8), (True,) * 3,
     ...                        frozenset({1, 2}))
@@ -51,7 +50,7 @@ def exact(problem: SegmentProblem, budget_bytes: int, *, nodes: int = NODES, gap
     [4.0, 1.0, 1.0, 0.0]
     """
     least = save_none(problem)
-    found = _best(problem, budget_bytes, least, nodes, gap)
+    found = _best(problem, budget_bytes, least, nodes, gap=1e-6)
     if found.kept_bytes > budget_bytes:
         raise ValueError(f"{least.kept_bytes} bytes cannot be made again; the budget is {budget_bytes}.")
     return found
@@ -77,13 +76,11 @@ def between(
     *,
     share: float = 0.1,
     seconds_share: float = 1.0,
-    nodes: int = NODES,
-    gap: float = 1e-3,
 ) -> list[Selection]:
     """Fill the gaps between the points of a hull (``min_cut.hull``); return the front, from fewest bytes to most.
 
     Neighbours further apart than a share of the most kept bytes get points at such steps between; so do those further
-    apart than a share of all seconds, however few bytes that is. ``nodes``, ``gap``: as in ``exact``.
+    apart than a share of all seconds, however few bytes that is.
     """
     found = list(selections)
     ordered = sorted(found, key=lambda s: s.kept_bytes)
@@ -98,7 +95,7 @@ def between(
         for piece in range(pieces - 1, 0, -1):
             budget_bytes = left.kept_bytes + width * piece // pieces
             if known.kept_bytes > budget_bytes:  # else what is best within more bytes is best within these
-                known = _best(problem, budget_bytes, left, nodes, gap)
+                known = _best(problem, budget_bytes, left, NODES, gap=1e-3)
                 found.append(known)
     return front(found)
 

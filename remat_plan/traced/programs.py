@@ -109,10 +109,9 @@ def trace_function(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     static_argnums: int | Sequence[int] = (),
-    static_argnames: Sequence[str] = (),
 ) -> Traced:
     """Trace any function of arrays; errors as of ``trace_loss``."""
-    return traced_function(*make_function_call(fn, args, kwargs, static_argnums, static_argnames).trace())
+    return traced_function(*make_function_call(fn, args, kwargs, static_argnums).trace())
 
 
 def traced_function(call: Call, closed: Any, shapes: Any) -> Traced:
