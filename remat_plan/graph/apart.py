@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from remat_plan.graph.axes import Axis, axis_of
 from remat_plan.graph.records import Graph, Op
-from remat_plan.graph.uses import Borders, makers
+from remat_plan.graph.uses import Borders
 from remat_plan.graph.ways import Segment
 
 _JOINS = ("add",)
@@ -57,14 +57,6 @@ class _Again(Exception):
     """Something was put outside of the loop: the search begins again."""
 
 
-def operations_of(borders: Borders, segment: Segment) -> list[int]:
-    """The operations of a segment, and those that depend on literals only and that it reads, in order."""
-    graph, free = borders.graph, borders.free
-    found = [i for i in range(segment.start, segment.end) if i not in free]
-    made = [v for i in found for v in graph.ops[i].reads if graph.values[v].producer in free]
-    return sorted({*found, *makers(graph, made)})
-
-
 def find_apart(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
     """Spread the axis of a value over the operations of a segment; see the module docstring.
 
@@ -77,7 +69,7 @@ def find_apart(borders: Borders, segment: Segment, value: int, dimension: int) -
 
 
 def _spread(borders: Borders, segment: Segment, value: int, dimension: int) -> Apart | None:
-    graph, ops = borders.graph, operations_of(borders, segment)
+    graph, ops = borders.graph, borders.operations(segment)
     if graph.values[value].producer not in ops or graph.values[value].aval.shape[dimension] < 2:
         return None
     if any(graph.ops[i].effectful for i in ops):

@@ -11,12 +11,13 @@ Equal segments share one region.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.apart import Apart, find_apart, operations_of
+from remat_plan.graph.apart import Apart, find_apart
 from remat_plan.graph.build import build
 from remat_plan.graph.equal import Source, same_program
 from remat_plan.graph.merge import identity
@@ -117,15 +118,12 @@ def _key(borders: Borders, segment: Segment, way: Split) -> Any:
     """Equal for segments that are the same function, split in the same way."""
     graph = borders.graph
     (reads, leaves, _), given = borders.interface(segment), borders.given(segment)
-    number = {v: i for i, v in enumerate(reads)}
-    rows = []
-    for index in operations_of(borders, segment):
-        op = graph.ops[index]
-        rows.append((op.kind, _name(graph, op), tuple([number.get(v, -1) for v in op.operands])))
-        number.update((v, len(number) + i) for i, v in enumerate(op.outputs))
+    contents = borders.contents(segment, reads, partial(_name, graph))
+    assert contents is not None
+    rows, number = contents
     moving = tuple([graph.moving[v] for v in reads])
     wanted = tuple([(number[v], v in given) for v in leaves])
-    return tuple(rows), moving, wanted, number[way.value], way.dimension, way.slices
+    return rows, moving, wanted, number[way.value], way.dimension, way.slices
 
 
 def _name(graph: Graph, op: Op) -> Any:

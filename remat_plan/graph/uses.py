@@ -7,7 +7,8 @@ the values that it reads, those that it makes for later, those that pass through
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
 
 import jax
 
@@ -120,6 +121,30 @@ class Borders:
         """Return the values that leave a segment and are given a cotangent from outside."""
         _, leaves, _ = self.interface(segment)
         return frozenset([v for v in leaves if self.last_cotangents.get(v, -1) >= segment.end])
+
+    def operations(self, segment: Segment) -> list[int]:
+        """Return the operations of a segment, and those that depend on literals only and that it reads, in order."""
+        own = [i for i in range(segment.start, segment.end) if i not in self.free]
+        read = {v for i in own for v in self.graph.ops[i].reads if self.graph.values[v].producer in self.free}
+        return sorted([*own, *makers(self.graph, read)])
+
+    def contents(
+        self, segment: Segment, reads: Sequence[int], name: Callable[[Op], Any]
+    ) -> tuple[Any, dict[int, int]] | None:
+        """Return what segments that are the same function have in common, and numbers for their values in their order.
+
+        ``name`` is the same for operations of a kind that compute the same; None, for one or for all, where that cannot
+        be told.
+        """
+        number = {v: i for i, v in enumerate(reads)}
+        rows = []
+        for op in [self.graph.ops[i] for i in self.operations(segment) if i not in self.told]:
+            if (own := name(op)) is None:
+                return None
+            rows.append((op.kind, own, tuple([number.get(v, -1) for v in op.operands])))
+            for v in op.outputs:
+                number[v] = len(number)
+        return (len(reads), *rows), number
 
     def _find(self, start: int, end: int) -> Interface:
         graph, last = self.graph, self.last

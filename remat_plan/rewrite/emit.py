@@ -63,7 +63,6 @@ class Emitter:
         self.late, self.late_again = self.order.late_loops(self.schedule)
         self.lean = is_planned(self.schedule)  # a plain program stays as XLA makes it
         self.shared: dict[Any, Callable[..., list[Any]]] = {}
-        self.free_keys = _free_keys(graph, self.free)
         # Names of a planned function inside this one must not be saved by segments around it.
         salt = zlib.crc32(repr((len(graph.ops), self.schedule)).encode())
         self.prefix = f"{TAG_PREFIX}{salt:08x}:"
@@ -174,34 +173,9 @@ class Emitter:
         self, segment: Segment, reads: tuple[int, ...], leaves: tuple[int, ...], through: tuple[int, ...]
     ) -> Any | None:
         """Return a key equal for segments that are the same function; None where that cannot be told."""
-        number: dict[int, Any] = {v: ("in", i) for i, v in enumerate(reads)}
-        rows = []
-        for index in range(segment.start, segment.end):
-            if index in self.free or index in self.told:
-                continue
-            op = self.graph.ops[index]
-            name = identity(op.eqn)
-            if name is None:
-                return None
-            operands = tuple(
-                ("lit",) if v < 0 else number[v] if v in number else ("free", self.free_keys[v]) for v in op.operands
-            )
-            for v in op.outputs:
-                number[v] = len(number)
-            rows.append((op.kind, name, operands))
+        contents = self.borders.contents(segment, reads, lambda op: identity(op.eqn))
+        if contents is None:
+            return None
+        rows, number = contents
         shape = segment.moved(segment.start, number)
-        return tuple(rows), shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
-
-
-def _free_keys(graph: Graph, free: frozenset[int]) -> dict[int, int]:
-    """Return numbers of the values made from literals only: equal for those made in the same way."""
-    keys: dict[int, int] = {}
-    known: dict[Any, int] = {}
-    for index in sorted(free):
-        op = graph.ops[index]
-        name = identity(op.eqn)
-        operands = tuple(keys[v] if v >= 0 else -1 for v in op.operands)
-        made = index if name is None else (op.kind, name, operands)
-        for position, v in enumerate(op.outputs):
-            keys[v] = known.setdefault((made, position), len(known))
-    return keys
+        return rows, shape, tuple(number[v] for v in leaves), tuple(number[v] for v in through)
