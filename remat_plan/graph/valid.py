@@ -31,14 +31,13 @@ def _check_region(graph: Graph, schedule: Schedule) -> None:
 
 
 def _check_segment(borders: Borders, segment: Segment) -> None:
-    graph, free = borders.graph, borders.free
+    graph = borders.graph
     place = f"segment {segment.start}..{segment.end}"
     if segment.checkpointed and (again := graph.apart.intersection(range(segment.start, segment.end))):
         raise ValueError(f"{place} runs equation {min(again)} again, which has an effect that must happen once")
     given = segment.hosted.intersection(borders.interface(segment)[0])
     for v in sorted({*segment.saved} - given):
-        producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
-        if segment.children or not segment.start <= producer < segment.end or producer in free:
+        if segment.children or not _makes(borders, segment, v):
             raise ValueError(f"{place} saves value {v}, which it does not compute")
     for index, choice in segment.choices:
         _check_choice(graph, graph.ops[index], choice)
@@ -48,11 +47,15 @@ def _check_segment(borders: Borders, segment: Segment) -> None:
         _check_split(borders, segment, segment.way, place)
 
 
+def _makes(borders: Borders, segment: Segment, v: int) -> bool:
+    producer = borders.graph.values[v].producer if 0 <= v < len(borders.graph.values) else -1
+    return segment.start <= producer < segment.end and producer not in borders.free
+
+
 def _check_split(borders: Borders, segment: Segment, way: Split, place: str) -> None:
     """Check that a segment can be split as its way says, and that what is said of its region fits that."""
     graph, v, d = borders.graph, way.value, way.dimension
-    producer = graph.values[v].producer if 0 <= v < len(graph.values) else -1
-    if not segment.start <= producer < segment.end or producer in borders.free:
+    if not _makes(borders, segment, v):
         raise ValueError(f"{place} is split by value {v}, which it does not compute")
     text, shape = graph.values[v].text, getattr(graph.values[v].aval, "shape", ())
     if not 0 <= d < len(shape):

@@ -114,20 +114,17 @@ class _Example:
     literals: list[Any] = field(compare=False)
 
 
-def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of an example and flags, which is asked once for equal ones."""
-    known = functools.lru_cache(maxsize=4096)(function)  # a large program has some hundreds
-    return lambda example, *flags: (function if example.key is None else known)(example, *flags)
+def _shared(find: Callable[..., Any]) -> Callable[..., Any]:
+    """What is found of an example and flags, once for equal ones."""
+
+    def of(example: _Example, *flags: tuple[bool, ...]) -> Any:
+        return find(example.eqn, example.operands, example.literals, *flags)
+
+    known = functools.lru_cache(maxsize=4096)(of)  # a large program has some hundreds
+    return lambda example, *flags: (of if example.key is None else known)(example, *flags)
 
 
-@_shared
-def _moving(example: _Example, active: tuple[bool, ...]) -> tuple[bool, ...]:
-    return moving_outputs(example.eqn, example.operands, example.literals, active)
-
-
-@_shared
-def _need(example: _Example, active: tuple[bool, ...], given: tuple[bool, ...]) -> Need:
-    return find_need(example.eqn, example.operands, example.literals, active, given)
+_moving, _need = _shared(moving_outputs), _shared(find_need)
 
 
 class _Walks:

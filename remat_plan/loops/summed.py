@@ -29,24 +29,18 @@ Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def summed_scan(
-    step: Step,
-    place: int,
-    constants: Sequence[Any],
-    start: Sequence[Any],
-    rows: Sequence[Any],
-    length: int,
-    reverse: bool,
-    unroll: int,
+    step: Step, place: int, constants: Sequence[Any], start: Sequence[Any], rows: Sequence[Any], **loop: Any
 ) -> list[Any]:
     """Return the carry after all steps, and the stacked outputs; ``place``: that of the total in the carry.
 
+    ``loop``: further arguments of ``jax.lax.scan``.
+
     >>> product = lambda w, carry, x: [carry[0] + (w[0] * x[0]) ** 2]
-    >>> total = lambda w: summed_scan(product, 0, [w], [jnp.float32(0)], [jnp.arange(3.0)], 3, False, 1)[0]
+    >>> total = lambda w: summed_scan(product, 0, [w], [jnp.float32(0)], [jnp.arange(3.0)])[0]
     >>> jax.value_and_grad(total)(2.0)
     (Array(20., dtype=float32), Array(20., dtype=float32, weak_type=True))
     """
     m, n = len(start), len(constants)
-    loop: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
 
     def run(*args: Any) -> list[Any]:
         def add(carry: list[Any], row: Sequence[Any]) -> tuple[list[Any], list[Any]]:

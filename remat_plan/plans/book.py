@@ -22,6 +22,7 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.argnums import normalize_argnums
 from remat_plan.graph.call import check_loss, make_function_call
+from remat_plan.graph.schedule import Schedule
 from remat_plan.plans.one_program import plan_program
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.emit import as_array
@@ -123,7 +124,7 @@ class PlanBook:
         with marks.running_marks(marks.INSIDE):
             return self.trace(fn, args, kwargs)
 
-    def schedule_of(self, program: Program) -> Sequence[Any]:
+    def schedule_of(self, program: Program) -> Schedule:
         return self.plan_for(program).schedule
 
     def plan_for(self, program: Program) -> Plan:

@@ -26,9 +26,6 @@ from remat_plan.traced.reuse import Emissions, warn_where_undone
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
-NO_SEARCH = Search()
-"""The log of a plan that nothing was searched for."""
-
 NO_BUDGET = "none"
 """What ``Plan.budget`` says where there was none."""
 
@@ -110,7 +107,7 @@ class Plan(Shown):
     written_flops: float | None = None
     planning_seconds: float = field(default=0.0, compare=False)
     function: Callable[..., Any] | None = field(default=None, compare=False)
-    search: Search = NO_SEARCH
+    search: Search = field(default_factory=Search)
     host_bytes: int = 0
     compiled_host_bytes: int | Any = None
 

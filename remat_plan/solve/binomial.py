@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-INT32_MAX = 2**31 - 1
+INT32_MAX = int(np.iinfo(np.int32).max)
 
 
 def beta(slots: int, repetitions: int) -> int:

@@ -124,20 +124,20 @@ def _run(loop: Loop, choice: Choice, steps: Sequence[Runner], late: bool, args: 
     n_consts, n_carry = loop.n_consts, loop.n_carry
     consts, rows = args[:n_consts], list(args[loop.first_row :])
     carry = [jax.numpy.asarray(x) for x in args[n_consts : loop.first_row]]
+    order: dict[str, Any] = {"reverse": loop.reverse, "unroll": loop.unroll}
     if choice.gradient_first:
         step = lambda consts, carry, row: steps[0]((*consts, *carry, *row))  # noqa: E731
-        return summed_scan(step, loop.total, consts, carry, rows, loop.count, loop.reverse, loop.unroll)
+        return summed_scan(step, loop.total, consts, carry, rows, length=loop.count, **order)
     if choice.slots:
-        given: dict[str, Any] = {"schedule": "binomial", "slots": choice.slots, "reverse": loop.reverse}
-        carry, stacked = scan_by(_body(steps[0], consts, n_carry), carry, rows, loop.count, **given)
+        body = _body(steps[0], consts, n_carry)
+        carry, stacked = scan_by(body, carry, rows, loop.count, schedule="binomial", slots=choice.slots, **order)
         return [*carry, *stacked]
 
     def stretch(part: Part, step: Runner, *args: Any) -> list[Any]:
         """The steps of one part: constants, carry and their rows to the next carry and the stacked outputs."""
         body = _body(step, args[:n_consts], n_carry)
         carry, rows = list(args[n_consts : loop.first_row]), list(args[loop.first_row :])
-        given: dict[str, Any] = {"reverse": loop.reverse, "unroll": loop.unroll}
-        carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, **given)
+        carry, stacked = nested_scan(body, carry, rows, part.count, part.factors, **order)
         return [*carry, *stacked]
 
     counts = [part.count for part in choice.parts]

@@ -22,15 +22,13 @@ import jax
 from remat_plan import _compat
 from remat_plan.graph.call import struct_of
 from remat_plan.graph.equal import Source, same_program
-from remat_plan.graph.schedule import Segment
+from remat_plan.graph.schedule import Schedule
 from remat_plan.rewrite.emit import as_array
 from remat_plan.small.recent import Recent
 from remat_plan.traced.programs import Program, Runner, Traced, make_program, make_runner, run_schedule
 
 MOST_SHAPES = 64
 """Of how many programs (input shapes) of one function the emissions are kept, and of one step what was fitted."""
-
-Schedule = Sequence[Segment]
 
 
 _options_asked = False

@@ -22,7 +22,7 @@ def step(consts, carry, row):
 
 
 def ours(w, x, start=0.5, reverse=False, unroll=1):
-    return summed_scan(step, 0, [w], [jnp.float32(start)], [x, COUNTS], STEPS, reverse, unroll)[0]
+    return summed_scan(step, 0, [w], [jnp.float32(start)], [x, COUNTS], length=STEPS, reverse=reverse, unroll=unroll)[0]
 
 
 def plain(w, x, start=0.5, reverse=False, unroll=1):
@@ -45,7 +45,7 @@ START = [jnp.int32(2), jnp.float32(0.5), jnp.float32(-1.0)]
 
 
 def ours_beside(w, x):
-    return summed_scan(beside, 1, [w], START, [x, COUNTS], STEPS, False, 1)
+    return summed_scan(beside, 1, [w], START, [x, COUNTS])
 
 
 def plain_beside(w, x):
@@ -159,7 +159,7 @@ def test_what_a_step_recomputes_is_recomputed(transform):
         def step(consts, carry, row):
             return [carry[0] + jax.checkpoint(part)(*consts, *row)]
 
-        return summed_scan(step, 0, [w], [jnp.float32(0)], [x, COUNTS], STEPS, False, 1)[0]
+        return summed_scan(step, 0, [w], [jnp.float32(0)], [x, COUNTS])[0]
 
     text = str(jax.make_jaxpr(transform(lean))(W, X))
     assert any(name in text.lower() for name in ("checkpoint", "remat"))
@@ -171,7 +171,7 @@ def test_gradients_are_added_up_in_32_bits():
 
     def loss(w):
         step = lambda consts, carry, row: [carry[0] + (consts[0] * row[0]).astype(jnp.float32)]  # noqa: E731
-        return summed_scan(step, 0, [w], [jnp.float32(0)], [x], len(x), False, 1)[0]
+        return summed_scan(step, 0, [w], [jnp.float32(0)], [x])[0]
 
     gradient = jax.grad(loss)(w)
     assert gradient.dtype == jnp.bfloat16
@@ -182,7 +182,7 @@ def test_complex_weights():
     def loss(w, loop):
         step = lambda consts, carry, row: [carry[0] + jnp.sum(jnp.abs(jnp.sin(row[0] @ consts[0])) ** 2)]  # noqa: E731
         if loop is summed_scan:
-            return summed_scan(step, 0, [w], [jnp.float32(0)], [X], STEPS, False, 1)[0]
+            return summed_scan(step, 0, [w], [jnp.float32(0)], [X])[0]
         return jax.lax.scan(lambda total, x: (step([w], [total], [x])[0], None), jnp.float32(0), X)[0]
 
     w = W * (1 + 0.5j)
