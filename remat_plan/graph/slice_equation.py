@@ -19,8 +19,7 @@ from typing import Any
 import jax
 
 from remat_plan import _compat
-from remat_plan.graph.axes import axis_under
-from remat_plan.graph.axes_inside import Axis, Inside, Place, inside_of, places_inside, rule_of, rule_places
+from remat_plan.graph.axes import Axis, Inside, Place, inside_of, places_inside, rule_of, rule_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def run_slice(eqn: Any, args: Sequence[Any], axis: Axis, piece: Slice) -> list[A
     held = inside_of(eqn)
     if held is None:
         return _run_alone(eqn, args, axis, piece)
-    places = places_inside(held, axis.operands, axis.results, frozenset(), axis_under)
+    places = places_inside(held, axis.operands, axis.results)
     assert places is not None, "the axis was found through what the equation holds"
     with _compat.in_place_of(eqn):
         if held.is_loop:
@@ -157,7 +156,7 @@ def _run_custom_jvp(
 
     @call.defjvp
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-        traced, within = rule_of(eqn), rule_places(eqn, axis, frozenset(), axis_under)
+        traced, within = rule_of(eqn), rule_places(eqn, axis)
         assert traced is not None
         assert within is not None, "the axis was found through the rule"
         start, *xs = primals

@@ -71,11 +71,7 @@ def _best(problem: SegmentProblem, budget_bytes: int, known: Selection, nodes: i
 
 
 def between(
-    problem: SegmentProblem,
-    selections: Sequence[Selection],
-    *,
-    share: float = 0.1,
-    seconds_share: float = 1.0,
+    problem: SegmentProblem, selections: Sequence[Selection], *, share: float = 0.1, seconds_share: float = 1.0
 ) -> list[Selection]:
     """Fill the gaps between the points of a hull (``min_cut.hull``); return the front, from fewest bytes to most.
 

@@ -105,10 +105,7 @@ def trace_loss(
 
 
 def trace_function(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    static_argnums: int | Sequence[int] = (),
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], static_argnums: int | Sequence[int] = ()
 ) -> Traced:
     """Trace any function of arrays; errors as of ``trace_loss``."""
     return traced_function(*make_function_call(fn, args, kwargs, static_argnums).trace())
