@@ -67,13 +67,14 @@ BROAD = {
     "cli/load.py": "the user's file may raise anything; it is told with its own lines",
     "cli/main.py": "a fault of this library is shown whole, one of the user's function with its own lines",
     "cost/lowered.py": "JAX's lowering rules raise anything for cases they are not for; logged",
+    "graph/walks.py": "a rule may refuse what JAX would not ask it for; logged",
     "graph/equal.py": "a foreign __eq__, or a user's derivative rule, may raise anything; the rule is logged",
     "verify/targets.py": "plugins of devices raise anything; reported with what to install",
 }
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 36_718, 22_505, 223
+LINES, CODE_LINES, CONSTANTS = 36_693, 22_492, 222
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

@@ -94,7 +94,7 @@ class _OneKernel(Backward):
 
     def __init__(self, book: FactBook, op: Op, graph: Graph):
         need = graph.needs[op.kind]
-        super().__init__(need.vjp, need.outputs, len(op.reads), len(op.outputs), book)
+        super().__init__(need, op, book)
         seconds = sum(_seconds(facts) for facts, _, _ in self.eqns)
         moving = [v for v, is_active in zip(op.operands, op.active, strict=True) if is_active]
         reached = [r for r, is_active in zip(need.reached, op.active, strict=True) if is_active]
