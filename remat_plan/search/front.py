@@ -86,7 +86,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
             found.lower()
         budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * found.least_bytes))
         found.propose(budget_bytes)
-    found.halve(budget_bytes)
+    found.descend(budget_bytes)
     if named is None:
         found.go(found.ways(budget_bytes), budget_bytes)
     fitting = found.fitting(budget_bytes)
@@ -184,14 +184,15 @@ class _Front:
                 return
             divided = (plain.peak_bytes - peak_bytes) / (1 - 1 / slices)
 
-    def halve(self, budget_bytes: int) -> None:
-        """Where the fastest that fits takes less than the plain step, judge schedules for half its bytes, as long as
-        that finds a faster one: where memory that is not touched saves time, the fastest may be far below a budget.
+    def descend(self, budget_bytes: int) -> None:
+        """Where the fastest that fits takes less than the plain step, judge schedules for three quarters of its bytes,
+        as long as that finds a faster one: where memory that is not touched saves time, the fastest may be far below a
+        budget.
         """
         plain, best = self.judge.timeline(self.judge.program.plain), self.fitting(budget_bytes)[0]
         if self.judge.timeline(best).seconds >= (1 - _WORTH) * plain.seconds:
             return
-        while (goal_bytes := self.judge.predicted_bytes(best) // 2) > self.judge.owned_bytes:
+        while (goal_bytes := 3 * self.judge.predicted_bytes(best) // 4) > self.judge.owned_bytes:
             self.propose(goal_bytes, _PROPOSED_ALONG)
             self.slice(goal_bytes)
             before, best = best, self.fitting(budget_bytes)[0]
