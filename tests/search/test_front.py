@@ -129,11 +129,11 @@ def test_each_chain_proposes_while_it_has_something_new():
     assert second == 16, "no more of one"
 
 
-def test_half_the_bytes_are_tried_as_long_as_that_finds_a_faster_one():
+def test_three_quarters_of_the_bytes_are_tried_as_long_as_that_finds_a_faster_one():
     judge, offers = Table({0: (900, 0.9), 1: (440, 0.6), 2: (200, 0.7), 3: (90, 0.1)}), Offers(())
-    offers.proposing = [Rooms({1000: [0], 450: [1], 220: [2], 110: [3]})]
+    offers.proposing = [Rooms({1000: [0], 675: [1], 330: [2], 165: [3]})]
     assert find(judge, offers, 1000, AUTO) == 1
-    assert set(offers.proposing[0].rooms) == {1000, 450, 220}
+    assert set(offers.proposing[0].rooms) == {1000, 675, 330}
 
 
 def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
@@ -144,8 +144,8 @@ def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
     assert 999_000 in offers.proposing[0].rooms
 
 
-@pytest.mark.parametrize(("owned_bytes", "rooms"), [(0, {1000, 60}), (59, {941, 1}), (60, {940})])
-def test_faster_ones_are_looked_for_in_half_the_bytes_but_not_below_what_the_caller_owns(owned_bytes, rooms):
+@pytest.mark.parametrize(("owned_bytes", "rooms"), [(0, {1000, 90}), (89, {911, 1}), (90, {910})])
+def test_faster_ones_are_looked_for_in_fewer_bytes_but_not_below_what_the_caller_owns(owned_bytes, rooms):
     judge, offers = Table({0: (900, 0.9), 1: (120, 0.6)}), Offers([0, 1])
     judge.owned_bytes = owned_bytes
     assert find(judge, offers, 1000, AUTO) == 1
