@@ -25,9 +25,6 @@ _COMPILED_FOR = {"gpu": frozenset({"gpu", "cuda", "rocm"})}
 _BY_NAME = frozenset("split gather select_and_scatter_add add add_any transpose random_bits threefry2x32".split())
 
 
-Rules = tuple[Callable[..., Any], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an equation whatever it is applied to.
@@ -64,8 +61,8 @@ class Facts:
     by_name: bool = False
     splits_rows: bool = False
     has_one: bool = False
-    lower: Rules = ()
-    operands: Rules = ()
+    lower: tuple[Callable[..., Any], ...] = ()
+    operands: tuple[Callable[..., Any], ...] = ()
 
 
 class FactBook:

@@ -10,11 +10,18 @@ Source of offloading: ``jax.checkpoint_policies.save_and_offload_only_these_name
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from jax.ad_checkpoint import checkpoint_name
 
 SAVE, OFFLOAD = "save", "offload"
+
+
+class Rates(Protocol):
+    """What of a device an action may ask for; ``cost.hardware`` has the devices."""
+
+    @property
+    def bytes_per_second(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -39,10 +46,10 @@ class Action:
         """Bytes on the device between the passes, of a value of so many bytes."""
         return 0 if self.on_host else size_bytes
 
-    def seconds(self, size_bytes: int, rates: Any) -> float:
+    def seconds(self, size_bytes: int, rates: Rates) -> float:
         """What storing such a value takes, and again what fetching it takes; 0 where that is a kernel like any other.
 
-        ``rates``: a ``cost.hardware.Hardware``. What takes seconds of its own is fused with nothing.
+        What takes seconds of its own is fused with nothing.
         """
         return 0.0
 

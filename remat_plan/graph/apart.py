@@ -125,7 +125,7 @@ class _Spread:
             for v in graph.ops[i].reads:
                 self.readers.setdefault(v, []).append(i)
         self.extent = graph.values[value].aval.shape[dimension]
-        self.known: dict[tuple[int | str | None, ...], tuple[Axis | None] | None] = {}
+        self.known: dict[tuple[int | None, ...], Axis | None] = {}
         self.given: set[int] = set()
         self.banned: set[int] = set()
 
@@ -153,17 +153,13 @@ class _Spread:
             return False
         operands = [self.made.get(v) for v in op.operands]
         results = [self.wanted.get(v) for v in op.outputs]
+        if any(isinstance(d, str) for d in operands) or all(d is None for d in (*operands, *results)):
+            return False
         key = op.index, *operands, *results
         if key not in self.known:  # each search after the first asks for most of it again
-            sums = any(isinstance(d, str) for d in operands)
-            nothing = sums or all(d is None for d in (*operands, *results))
-            self.known[key] = None if nothing else (self.axis(op, operands, results),)  # type: ignore[arg-type]
-        if (known := self.known[key]) is None:
-            return False
-        axis = known[0]
-        if axis is None or any(
-            v in self.made and self.made[v] != d for v, d in zip(op.operands, axis.operands, strict=True)
-        ):
+            self.known[key] = self.axis(op, operands, results)  # type: ignore[arg-type]
+        axis = self.known[key]  # type: ignore[index]
+        if axis is None or any(self.made.get(v, d) != d for v, d in zip(op.operands, axis.operands, strict=True)):
             if all(d is None for d in operands):
                 self.given.update(v for v in op.outputs if v in self.wanted)
             else:

@@ -86,12 +86,12 @@ def _reshaped(kernels: list[Kernel], maker: list[int]) -> Iterator[frozenset[int
     matrices = _matrices(kernels)
     for kernel in kernels:
         step, found = kernel.step, []
-        if step.primitive != "dot_general":
+        if kernel.library or not _is_product(step):
             yield frozenset()
             continue
-        for value, atom in zip(step.reads, step.eqn.invars, strict=False) if _is_product(step) else ():
+        for value, atom in zip(step.reads, step.eqn.invars, strict=False):
             made = kernels[maker[value]].step.eqn if maker[value] >= 0 else None
             shape = made.outvars[0].aval.shape if made is not None and made.outvars else atom.aval.shape
             if len(shape) > 2 and value not in matrices:
                 found.append(value)
-        yield frozenset() if kernel.library else frozenset(found)
+        yield frozenset(found)
