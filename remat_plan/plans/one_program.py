@@ -36,7 +36,6 @@ from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, format_bytes
-from remat_plan.small.doors import flag
 from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import Program
 from remat_plan.verify.targets import Target
@@ -86,7 +85,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     if request.goal != TIME:
         check_budget(request.strategy, request.settings, budget is not None)
     task = candidates.task(request)
-    verify = flag("verify", request.verify) and not judge.mapped
+    verify = request.verify and not judge.mapped
     peak = judge.compiled_bytes if verify else judge.predicted_bytes
     opaque = None if budget is None or judge.program.has_own_remat else find_opaque(judge)
     if budget is not None:

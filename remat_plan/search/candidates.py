@@ -41,6 +41,7 @@ from remat_plan.planning.strategies.records import (
     Task,
 )
 from remat_plan.planning.taught import FURTHER, SearchedChain, chain_of
+from remat_plan.small.doors import flag
 from remat_plan.small.progress import Progress
 from remat_plan.small.remembered import remembered
 from remat_plan.traced.programs import Program
@@ -82,6 +83,9 @@ class Request:
     constraints: Constraints = field(default_factory=Constraints)
     settings: Settings = NO_SETTINGS
     goal: Goal = MEMORY
+
+    def __post_init__(self) -> None:
+        flag("verify", self.verify)
 
 
 def may_stay_written(program: Program, request: Request) -> bool:
