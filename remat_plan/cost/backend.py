@@ -32,6 +32,7 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     order       kernels, sizes                     the kernels in the order in which they run, with what those that are
                                                    made as one read
     rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
+    tuples      kernel                             whether its result is in a tuple: no reader writes over it
     joins       kernels, sizes                     by kernel, those that are launched with it
     workspace   program, kernels, ``Hardware``     by kernel, the bytes that a library is given beside what it reads
     far         step, bytes that no cache holds,   bytes that no cache speeds up

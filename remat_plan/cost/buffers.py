@@ -34,6 +34,7 @@ class Buffers:
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]):
         self._kernels, self._sizes, self._writes_over = kernels, program.sizes, program.backend.writes_over
+        self._of_tuple = program.backend.only("tuples")
         self._home = home = _homes(program, kernels)
         find_rows = program.backend.only("rows")
         self.rows: Mapping[int, Sequence[int]] = find_rows(program, kernels) if find_rows else {}
@@ -110,7 +111,8 @@ class Buffers:
         Loops and updates share no memory with others by elements: what enters or leaves a loop, and what is updated in
         place, as by a scatter, are values of one buffer already, which ``HeapSimulator`` does not share with operands.
         Rows that a gather makes or that a scatter reads are of one dimension more to them (``GatherSimplifier``,
-        ``ScatterSimplifier``), and what reshapes them on the way shares nothing either.
+        ``ScatterSimplifier``), and what reshapes them on the way shares nothing either. Nor does what a call hands out
+        in a tuple: its reader is one of the element, not of the call.
         """
         home, reads = self._home, self.reads
         kept = [frozenset([home.get(v, v) for v in k.keeps]) if home else k.keeps for k in self._kernels]
@@ -125,12 +127,14 @@ class Buffers:
                 scattered.update(step.reads[1:])
             elif step.primitive == "gather":
                 state.update(step.writes)
-        for position, kernel in enumerate(self._kernels if state else ()):
+        of_tuple = self._of_tuple or (lambda kernel: False)
+        apart = state.union([home.get(w, w) for k in self._kernels if of_tuple(k) for w in k.step.writes])
+        for position, kernel in enumerate(self._kernels if apart else ()):
             made = kernel.step.writes
             if any(w in scattered or home.get(w, w) in state for w in made) and not _is_update(kernel.step):
                 kept[position] = frozenset(reads[position])
             else:
-                kept[position] |= state.intersection(reads[position])
+                kept[position] |= apart.intersection(reads[position])
         for position in self.rows:  # an element of the result needs all of its row
             kept[position] = kept[position].union(reads[position])
         return kept

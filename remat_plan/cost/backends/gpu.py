@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from remat_plan.cost.backend import Backend, Rule
-from remat_plan.cost.backends.gpu_products import merge_products, row_workspace
+from remat_plan.cost.backends.gpu_products import calls_library, merge_products, row_workspace
 from remat_plan.cost.backends.gpu_rows import launched_with_readers
 from remat_plan.cost.backends.gpu_siblings import beside_siblings, made_as_one
 from remat_plan.cost.backends.gpu_sums import fed_in
@@ -104,6 +104,7 @@ GPU = Backend(
         Rule("operands", "padded_sums", "SplitkRewriter", padded_sums, _PRODUCT),
         Rule("whole", "merges_products", "DotMerger", merge_products),
         Rule("workspace", "row_workspace", "DynamicSliceFusionRewriter", row_workspace),
+        Rule("tuples", "tuples", "GemmRewriter, ConvRewriter, HeapSimulator", calls_library),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
         Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),

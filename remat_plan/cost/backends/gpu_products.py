@@ -24,6 +24,7 @@ from remat_plan.cost.fusion import Kernel
 from remat_plan.cost.hardware import Hardware
 from remat_plan.cost.rules import READ_ROW, WRITE_ROW, Kind
 from remat_plan.cost.steps import Program, Step
+from remat_plan.cost.work import is_product
 
 _MERGED_BYTES = 64 * 2**20
 """Products take in others, from the smallest to the largest, until the result and what is not common have more than
@@ -70,6 +71,14 @@ def row_workspace(program: Program, kernels: Sequence[Kernel], hardware: Hardwar
         if not rows.isdisjoint([*kernel.reads, *kernel.step.writes])
         and any(work.startswith("product") for work in kernel.work)
     }
+
+
+def calls_library(kernel: Kernel) -> bool:
+    """Tell whether a kernel is a call of cuBLAS or cuDNN, which hands out its result with the workspace, in a tuple.
+
+    ``HeapSimulator`` lets an instruction write over the result of its own operand only, which is the tuple.
+    """
+    return any(map(is_product, kernel.work))
 
 
 @dataclass(slots=True)

@@ -95,10 +95,10 @@ def test_a_normalisation_takes_the_seconds_of_one_read_and_one_write():
 
 @pytest.mark.parametrize(("activation", "reduced", "arrays"), [(jax.nn.sigmoid, False, 4), (jax.nn.softmax, True, 5)])
 def test_a_kernel_that_reduces_rows_does_not_write_over_them(activation, reduced, arrays):
-    """The gradient of a softmax is an array beside the two that it is made of; so it is compiled for an H100."""
+    """The gradient of a softmax is an array beside the two that it is made of."""
 
     def gradient(x, y):
-        scores, cotangent = x @ y, y @ x
+        scores, cotangent = jnp.sort(x), jnp.sort(y)
         p = activation(scores)
         return (p * (cotangent - (p * cotangent).sum(-1, keepdims=True) if reduced else p * cotangent)) @ x
 

@@ -142,7 +142,7 @@ def test_siblings_wait_for_the_last_of_them_and_keep_what_they_read():
 
 
 def test_the_compiler_has_both_operands_and_both_results_of_siblings_at_once(monkeypatch):
-    """Without the rule one result is written early, and the other one over an operand."""
+    """Without the rule one result is written early."""
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES]
 
     def wide_arrays(peak_bytes):
@@ -153,7 +153,7 @@ def test_the_compiler_has_both_operands_and_both_results_of_siblings_at_once(mon
 
     with_rule = peak()
     monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("siblings"))
-    assert with_rule == pytest.approx(peak() + 2)
+    assert with_rule == pytest.approx(peak() + 1.0625)
     pytest.importorskip(CUDA)
     compiled = compile_memory(GRADIENTS, tuple(args), resolve("gpu:h100")).total_bytes
     assert wide_arrays(compiled) == pytest.approx(with_rule, abs=0.05)
