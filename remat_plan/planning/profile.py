@@ -16,12 +16,17 @@ from remat_plan.cost.builder import ProgramBuilder, Rules
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.memory import evaluate_program
 from remat_plan.cost.rules import Kind
-from remat_plan.cost.steps import Program, Step, as_compiled
+from remat_plan.cost.steps import Program, RegionCost, Step, as_compiled
 from remat_plan.cost.whole_step import reverse_sliced, run_sliced
 from remat_plan.graph.ways import Plain, Way
+from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Actions, Run
 
 _PLAIN = Plain()
+
+_NO_TIME = RegionCost(seconds=1e-30)
+"""Of a step that takes no time. With none at all it would be charged for the bytes that it writes, and saving a value
+for being there."""
 
 
 class SegmentProgram(ProgramBuilder):
@@ -57,13 +62,16 @@ class SegmentProgram(ProgramBuilder):
         self.state.steps.append(Step(reads, Kind.OPAQUE, "hold", None, writes))
 
     def keep(self, actions: Actions) -> None:
-        """Values that are saved: there from the start, counted all the time.
+        """Values that are saved: there from the start, counted all the time; in small programs, to their last use.
 
-        To their last use only would promise bytes that the compiler does not free in time: at its least peak a
-        perceptron of 24 layers recomputed 176 % of the plain seconds, and 73 % with bytes counted all the time.
+        In larger ones the latter promises bytes that the compiler does not free in time: at its least peak a perceptron
+        of 24 layers recomputed 176 % of the plain seconds, and 73 % with bytes counted all the time.
         """
         there = {self.run.values[i]: self.kept_number(self.run.values[i], action) for i, action in actions}
-        self.owned.update(there.values())
+        if is_small(self.graph):
+            self.state.steps.append(Step((), Kind.OPAQUE, "hold", None, tuple(there.values()), region=_NO_TIME))
+        else:
+            self.owned.update(there.values())
         for i, action in actions:
             v = self.run.values[i]
             self.buffers[v] = self.move(v, action, there[v], fetch=True)
@@ -120,21 +128,26 @@ class SegmentTimeline:
     host_bytes: int
 
 
-def backward_timeline(rules: Rules, run: Run, actions: Actions, recomputed: frozenset[int]) -> SegmentTimeline:
+def backward_timeline(
+    rules: Rules, run: Run, actions: Actions, recomputed: frozenset[int], tail: int = 0
+) -> SegmentTimeline:
     """Evaluate the backward pass of a run.
 
     Args:
         rules, run: the program's rules and its run.
         actions: (local number, action) of saved values.
         recomputed: positions in ``run.ops`` of operations that run again.
+        tail: so many operations at the end of the run are differentiated before anything runs again.
     """
     graph = rules.graph
     program = SegmentProgram(rules, run)
     program.keep(actions)
     program.arrive()
+    behind = len(run.ops) - tail
+    program.reverse(run.ops[behind:])
     for position in sorted(recomputed):
         program.linearize(graph.ops[run.ops[position]])
-    program.reverse(run.ops)
+    program.reverse(run.ops[:behind])
     return program.finish(list(run.reads))
 
 
