@@ -21,7 +21,6 @@ from functools import partial
 
 from remat_plan.graph.schedule import Schedule, emptied
 from remat_plan.planning.blend import paths
-from remat_plan.planning.taught import SearchedChain
 from remat_plan.results.shortfall import nothing_to_do
 from remat_plan.search.candidates import Candidates, Request
 from remat_plan.search.judge import Judge
@@ -80,9 +79,10 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     if named is not None and len(named.schedules) == 1:
         return named.schedules[0]
     found = _Front(judge, candidates, request)
-    found.approach(budget_bytes)
+    found.propose(budget_bytes)
+    unmet = not found.fitting(budget_bytes)  # by slices it may be, in far more seconds than there is a need for
     found.slice(budget_bytes)
-    if not found.fitting(budget_bytes):
+    if unmet:
         if named is None:
             found.lower()
         budget_bytes = max(budget_bytes, int((1 + SAME_PEAK) * found.least_bytes))
@@ -143,34 +143,17 @@ class _Front:
 
     def propose(self, budget_bytes: int, most: int = _PROPOSED) -> None:
         """Have each chain propose schedules for a budget, while it has new ones."""
-        for chain in self._chains:
-            self._ask(chain, budget_bytes, most)
-
-    def approach(self, budget_bytes: int) -> None:
-        """Have each chain propose schedules for a budget, and where none of them fits, for less, by as much as the last
-        ones need beyond what was asked for, until one does."""
-        for chain in self._chains:
-            goal, needed = budget_bytes, self._ask(chain, budget_bytes, _PROPOSED)
-            while needed and min(needed) > budget_bytes:
-                goal = budget_bytes - (min(needed) - goal)
-                if goal <= self.judge.owned_bytes:
-                    break
-                needed = self._ask(chain, goal, _PROPOSED_ALONG)
-
-    def _ask(self, chain: SearchedChain, budget_bytes: int, most: int) -> list[int]:
-        """Have a chain propose schedules for a budget; return what they are predicted to need."""
-        plain, needed = self.judge.timeline(self.judge.program.plain), list[int]()
+        plain = self.judge.timeline(self.judge.program.plain)
         room, doubts = budget_bytes - self.judge.owned_bytes, (_WORTH * plain.seconds, _SAME_SECONDS * plain.seconds)
-        left = most
-        while left:
-            best = next(iter(self.fitting(budget_bytes)), None)
-            schedule = chain.teach(self.judge.timeline, room, best, *doubts)
-            if schedule is None:
-                break
-            left -= schedule not in self.known
-            self.known[schedule] = None
-            needed.append(self.judge.predicted_bytes(schedule))
-        return needed
+        for chain in self._chains:
+            left = most
+            while left:
+                best = next(iter(self.fitting(budget_bytes)), None)
+                schedule = chain.teach(self.judge.timeline, room, best, *doubts)
+                if schedule is None:
+                    break
+                left -= schedule not in self.known
+                self.known[schedule] = None
 
     def slice(self, budget_bytes: int) -> None:
         """Judge the whole program in two slices, then in as many as the budget seems to need, where that may gain, and

@@ -139,8 +139,8 @@ def test_only_named_values_move():
 
 @pytest.mark.parametrize("limit", few(["2200MB", "3GB", "9GB"], ["3GB"]))
 def test_a_budget_for_the_host_is_kept_and_no_plan_is_slower_for_it(limit):
-    without, free = judged(planned(budget="28.6GB")), judged(planned(budget="28.6GB", offload=True))
-    bounded = judged(planned(budget="28.6GB", offload=True, host_budget=limit))
+    without, free = judged(planned(budget="28GB")), judged(planned(budget="28GB", offload=True))
+    bounded = judged(planned(budget="28GB", offload=True, host_budget=limit))
     assert 0 < bounded[2] <= parse_budget(limit).size_bytes < free[2]
     assert free[0] <= bounded[0] < without[0]
 

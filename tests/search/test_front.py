@@ -136,21 +136,16 @@ def test_three_quarters_of_the_bytes_are_tried_as_long_as_that_finds_a_faster_on
     assert set(offers.proposing[0].rooms) == {1000, 675, 330}
 
 
-def test_a_chain_that_is_above_the_budget_is_asked_for_less_though_what_is_beside_it_fits():
-    """Its schedules need 40 bytes more than they are asked for, then 20; beside it there is one that takes far longer,
-    as slices may."""
-    judge, offers = Table({0: (140, 1.0), 1: (80, 2.0), 7: (60, 9.0)}), Offers((), beside=(7,))
-    offers.proposing = [Rooms({100: [0], 60: [1]})]
+def test_that_slices_fit_does_not_end_the_search_for_what_else_does():
+    """They may take far longer than what may need least of all."""
+    offers = Offers([0], low=(1,))
+    offers.sliced = lambda request: SimpleNamespace(counts=(2,), schedules=lambda slices: [2])
+    judge = Table({0: (140, 1.0), 1: (80, 2.0), 2: (60, 9.0)})
+    plain = judge.timeline(None)
+    judge.timeline = lambda s: (
+        SimpleNamespace(**{**vars(plain), "peak_bytes": 200}) if s is None else Table.timeline(judge, s)
+    )
     assert find(judge, offers, 100, AUTO) == 1
-    assert offers.proposing[0].rooms == [100, 100, 60, 60]
-
-
-def test_a_chain_is_not_asked_for_less_than_what_the_caller_owns():
-    judge, offers = Table({0: (190, 1.0), 7: (60, 9.0)}), Offers((), beside=(7,))
-    judge.owned_bytes = 40
-    offers.proposing = [Rooms({60: [0]})]
-    assert find(judge, offers, 100, AUTO) == 7
-    assert set(offers.proposing[0].rooms) == {60}
 
 
 def test_where_nothing_fits_chains_are_asked_for_less_until_there_is_none():
