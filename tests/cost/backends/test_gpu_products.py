@@ -136,11 +136,15 @@ def test_every_step_runs_after_what_it_reads():
     assert there.issuperset(program.outputs)
 
 
-@pytest.mark.parametrize(("fun", "gain"), [(gated, 0.0), (GRADIENTS, 0.15)], ids=["forward", "gradients"])
-def test_the_compiler_has_one_array_of_all_parts(fun, gain, monkeypatch):
+def one_after_the_other(x, gate, up, down):
+    return (jnp.tanh(x @ gate) @ down).sum() + jnp.sin(x @ up).sum()
+
+
+@pytest.mark.parametrize("fun", [one_after_the_other, GRADIENTS], ids=["forward", "gradients"])
+def test_the_compiler_has_one_array_of_all_parts(fun, monkeypatch):
     with_rule = peak(fun, *GATED)
     monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("merges_products"))
-    assert abs(with_rule / peak(fun, *GATED) - 1) >= gain
+    assert abs(with_rule / peak(fun, *GATED) - 1) > 0.15
     pytest.importorskip(CUDA)
     assert compile_memory(fun, GATED, resolve("gpu:h100")).total_bytes == pytest.approx(with_rule, rel=0.001)
 
@@ -206,14 +210,16 @@ def test_nothing_is_written_over_what_a_library_hands_out_in_a_tuple(monkeypatch
     assert compile_memory(between_products, args, resolve("gpu:h100")).total_bytes == pytest.approx(with_rule, rel=1e-3)
 
 
-def test_what_is_no_call_of_a_library_is_written_over(monkeypatch):
-    def fun(x, w):
-        y = jnp.cumsum(x, 0)  # a kernel of its own, read twice
-        return jnp.tanh(jnp.sin(y).sum(0) + y) @ w
+@pytest.mark.parametrize(("made", "arrays"), [(lambda x: lax.sort(x), 2), (lambda x: x @ x, 3)])
+def test_what_is_no_call_of_a_library_is_written_over(made, arrays):
+    """exp is read by two products, so it is written: over what is sorted, and beside a product."""
 
-    with_rule = peak(fun, floats(2048, 2048), floats(2048, 2048))
-    monkeypatch.setitem(platforms._BACKENDS, "gpu", GPU.without("tuples"))
-    assert with_rule == peak(fun, floats(2048, 2048), floats(2048, 2048))
+    def fun(x):
+        y = jnp.exp(made(x))
+        return (y @ x[:, :8]).sum() + (x[:8] @ y).sum()
+
+    x = floats(2048, 2048)
+    assert peak(fun, x) // (4 * x.size) == arrays
 
 
 def test_of_rows_and_what_is_made_of_them_the_latter_is_common():
