@@ -33,7 +33,7 @@ from functools import cached_property
 from typing import Any
 
 from remat_plan import _compat
-from remat_plan.cost.backend import Backend
+from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.builder import Backward, FactEqn, Rules
 from remat_plan.cost.facts import FactBook, Facts
 from remat_plan.cost.hardware import Hardware
@@ -45,7 +45,7 @@ from remat_plan.graph.structure import structure_of
 HARDWARE = Hardware("referee", 1.0e11, 2.5e10, 2.0e10)
 """The rates of the CPU in the package's table."""
 
-_UNFUSED = Backend(reuses_outputs=False, writes_over=False)
+_UNFUSED = Backend((Rule("apart", "apart", "the game", lambda kernel: True),), reuses_outputs=False)
 
 _NO_TIME_SECONDS = 1e-30
 """Of what takes no time: with none at all the evaluator would charge a step for the bytes that it moves."""

@@ -32,7 +32,7 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     order       kernels, sizes                     the kernels in the order in which they run, with what those that are
                                                    made as one read
     rows        program, kernels                   by kernel, the reductions of rows that it makes on its way
-    tuples      kernel                             whether its result is in a tuple: no reader writes over it
+    apart       kernel                             whether no reader writes over its result
     joins       kernels, sizes                     by kernel, those that are launched with it
     workspace   program, kernels, ``Hardware``     by kernel, the bytes that a library is given beside what it reads
     far         step, bytes that no cache holds,   bytes that no cache speeds up
@@ -42,7 +42,7 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,12 +73,10 @@ class Backend:
     Attributes:
         rules: in the order in which those of a stage are asked.
         reuses_outputs: temporaries live in the memory of outputs that are not written yet (``BufferAssigner``).
-        writes_over: an element-wise kernel writes over an operand that dies there.
     """
 
     rules: tuple[Rule, ...] = ()
     reuses_outputs: bool = True
-    writes_over: bool = True
 
     def of(self, stage: str, primitive: str = "") -> tuple[Callable[..., Any], ...]:
         """The rules of a stage, in order; only those that are asked about a primitive, if one is given."""
@@ -98,14 +96,13 @@ class Backend:
 
     def habits(self) -> tuple[str, ...]:
         """The names of what sets predictions here apart from those of ``GENERIC``."""
-        shared = [name for name in ("reuses_outputs", "writes_over") if not getattr(self, name)]
+        shared = [] if self.reuses_outputs else ["reuses_outputs"]
         return tuple(dict.fromkeys([rule.habit for rule in self.rules] + shared))
 
     def without(self, habit: str) -> Backend:
         """The same backend without one of its habits."""
-        if habit in {f.name for f in fields(self)}:
-            return replace(self, **{habit: getattr(GENERIC, habit)})
-        return replace(self, rules=tuple([rule for rule in self.rules if rule.habit != habit]))
+        left = tuple([rule for rule in self.rules if rule.habit != habit])
+        return replace(self, rules=left, reuses_outputs=self.reuses_outputs or habit == "reuses_outputs")
 
 
 GENERIC = Backend()

@@ -33,8 +33,8 @@ class Buffers:
     """
 
     def __init__(self, program: Program, kernels: Sequence[Kernel]):
-        self._kernels, self._sizes, self._writes_over = kernels, program.sizes, program.backend.writes_over
-        self._of_tuple = program.backend.only("tuples")
+        self._kernels, self._sizes = kernels, program.sizes
+        self._is_apart = program.backend.only("apart") or (lambda kernel: False)
         self._home = home = _homes(program, kernels)
         find_rows = program.backend.only("rows")
         self.rows: Mapping[int, Sequence[int]] = find_rows(program, kernels) if find_rows else {}
@@ -61,7 +61,7 @@ class Buffers:
         if carries:
             over = {self._home.get(b, b): w for b, w in carries if w in new}
             return {b: w for b, w in over.items() if b in dying}
-        if not new or not dying or not self._writes_over:
+        if not new or not dying:
             return {}
         size, kept = sizes[new[0]], self._kept[position]
         fits = [b for b in dying if 0 < sizes[b] == size and b not in kept]
@@ -127,8 +127,7 @@ class Buffers:
                 scattered.update(step.reads[1:])
             elif step.primitive == "gather":
                 state.update(step.writes)
-        of_tuple = self._of_tuple or (lambda kernel: False)
-        apart = state.union([home.get(w, w) for k in self._kernels if of_tuple(k) for w in k.step.writes])
+        apart = state.union([home.get(w, w) for k in self._kernels if self._is_apart(k) for w in k.step.writes])
         for position, kernel in enumerate(self._kernels if apart else ()):
             made = kernel.step.writes
             if any(w in scattered or home.get(w, w) in state for w in made) and not _is_update(kernel.step):

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
-from remat_plan.cost.backend import GENERIC
+from remat_plan.cost.backend import GENERIC, Rule
 from remat_plan.cost.backends.cpu import CPU
 from remat_plan.cost.backends.gpu import GPU
 from remat_plan.cost.backends.gpu_siblings import beside_siblings
@@ -132,10 +132,10 @@ def test_the_kernel_gradient_of_a_transposed_convolution_is_a_forward_one_of_cop
     assert copied == [4 * 3 * 3 * 64 * 64, image, cotangent]
 
 
-@pytest.mark.parametrize(("writes_over", "arrays"), [(True, 3), (False, 4)])
-def test_a_kernel_that_does_not_write_over_its_operand_needs_both(writes_over, arrays):
+@pytest.mark.parametrize(("rules", "arrays"), [((), 3), ((Rule("apart", "toy", "none", lambda kernel: True),), 4)])
+def test_a_kernel_that_does_not_write_over_its_operand_needs_both(rules, arrays):
     """Argument and result, and while the product with two is made, both its sides."""
-    model = replace(GENERIC, reuses_outputs=False, writes_over=writes_over)
+    model = replace(GENERIC, rules=rules, reuses_outputs=False)
     made = program(lambda x: jnp.sort(jnp.sort(x) * 2), X, model=model)
     assert evaluate_program(made, H100).peak_bytes == arrays * 4 * X.size
 

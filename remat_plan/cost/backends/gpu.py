@@ -104,7 +104,7 @@ GPU = Backend(
         Rule("operands", "padded_sums", "SplitkRewriter", padded_sums, _PRODUCT),
         Rule("whole", "merges_products", "DotMerger", merge_products),
         Rule("workspace", "row_workspace", "DynamicSliceFusionRewriter", row_workspace),
-        Rule("tuples", "tuples", "GemmRewriter, ConvRewriter, HeapSimulator", calls_library),
+        Rule("apart", "tuples", "GemmRewriter, ConvRewriter, HeapSimulator", calls_library),
         Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
         Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),

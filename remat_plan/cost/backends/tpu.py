@@ -236,8 +236,8 @@ TPU = Backend(
         Rule("inner", "tiles", "LayoutAssignment", inner_dimensions),
         Rule("order", "pieces", "SpaceToBatchConverter", kernel_gradients_last),
         Rule("joins", "further_results", "MultiOutputFusion", further_results),
+        Rule("apart", "writes_over", "seen in compiled modules", lambda kernel: True),
         Rule("far", "fills_chip", "seen in the compiler's cycles", fills_chip),
     ),
     reuses_outputs=False,
-    writes_over=False,
 )
