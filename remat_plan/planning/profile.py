@@ -19,6 +19,7 @@ from remat_plan.cost.rules import Kind
 from remat_plan.cost.steps import Program, RegionCost, Step, as_compiled
 from remat_plan.cost.whole_step import reverse_sliced, run_sliced
 from remat_plan.graph.ways import Plain, Way
+from remat_plan.planning.cuts import is_small
 from remat_plan.planning.runs import Actions, Run
 
 _PLAIN = Plain()
@@ -60,14 +61,14 @@ class SegmentProgram(ProgramBuilder):
         """A step that only keeps buffers to this point and makes others appear."""
         self.state.steps.append(Step(reads, Kind.OPAQUE, "hold", None, writes))
 
-    def keep(self, actions: Actions, tail: int) -> None:
-        """Values that are saved: there from the start, counted all the time; where a tail is left, to their last use.
+    def keep(self, actions: Actions) -> None:
+        """Values that are saved: there from the start, counted all the time; in small programs, to their last use.
 
-        Elsewhere the latter would promise bytes that the compiler does not free in time: at its least peak a perceptron
+        In larger ones the latter promises bytes that the compiler does not free in time: at its least peak a perceptron
         of 24 layers recomputed 176 % of the plain seconds, and 73 % with bytes counted all the time.
         """
         there = {self.run.values[i]: self.kept_number(self.run.values[i], action) for i, action in actions}
-        if tail:
+        if is_small(self.graph):
             self.state.steps.append(Step((), Kind.OPAQUE, "hold", None, tuple(there.values()), region=_NO_TIME))
         else:
             self.owned.update(there.values())
@@ -140,7 +141,7 @@ def backward_timeline(
     """
     graph = rules.graph
     program = SegmentProgram(rules, run)
-    program.keep(actions, tail)
+    program.keep(actions)
     program.arrive()
     behind = len(run.ops) - tail
     program.reverse(run.ops[behind:])
