@@ -63,3 +63,13 @@ SMALL = {
     "residual volumes": (residual, ([(3, 3, 3, 32, 32)] * 6, (1, 32, 32, 32, 32))),
 }
 """``test_accuracy_accelerators`` holds predicted peaks of these to compiled ones."""
+
+
+def attention(divides_weights, q, k, v):
+    """Products of bfloat16 around a softmax in float32, of which the weights are divided by their sums, or the mean."""
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) / 8
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    sums = weights.sum(-1, keepdims=True)
+    if divides_weights:
+        return jnp.einsum("bhqk,bkhd->bhqd", (weights / sums).astype(v.dtype), v)
+    return jnp.einsum("bhqk,bkhd->bhqd", weights.astype(v.dtype), v) / sums.astype(v.dtype)

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
+
 from remat_plan import _compat
 from remat_plan.cost.backend import Backend, Rule
 from remat_plan.cost.backends.tpu_moves import alone, merged_heads, strides, transforms, whole_concatenations
@@ -203,6 +205,50 @@ def further_results(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[
     return found
 
 
+def softmax_sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int, list[int]]:
+    """Return, by the position of a kernel, the sums of exponentials that it makes beside its own result.
+
+    Where exponentials are divided by their sum and then narrowed for a product, this does not compute them: they are an
+    array, in the place of what they are of, and the kernel that makes it has the maxima and the sums of rows too. In
+    other softmaxes each reader computes them again, and the sums are a kernel by themselves.
+    """
+    maker: dict[int, int] = {}
+    readers: dict[int, list[Kernel]] = {}
+    for position, kernel in enumerate(kernels):
+        maker.update(dict.fromkeys(kernel.step.writes, position))
+        for value in kernel.reads:
+            readers.setdefault(value, []).append(kernel)
+    found: dict[int, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        if kernel.step.kind != Kind.REDUCE or not _item_bytes(kernel, "exp"):
+            continue
+        logits = max(kernel.reads, key=sizes.__getitem__)
+        others = [k for k in readers[logits] if k.step.kind != Kind.REDUCE]
+        same = all(_item_bytes(k, "exp") and not _item_bytes(k, "log") for k in others)
+        if logits in maker and same and any(_narrows_weights(k, kernel.reads) for k in others):
+            found.setdefault(maker[logits], []).append(position)
+    return found
+
+
+def _narrows_weights(kernel: Kernel, read: Sequence[int]) -> bool:
+    """Whether a product reads the weights of a softmax, divided and then narrowed.
+
+    Beside what the exponentials are ``read`` from it has their sums and its other operand; the gradient of a loss has
+    more.
+    """
+    wide = [(work, flops) for work, flops in kernel.work.items() if work.startswith("exp ")]
+    divided = all(kernel.work.get(f"div {work[4:]}", 0.0) >= flops for work, flops in wide)
+    own = set(kernel.reads).difference(read)
+    beside = len(own) == 2 and len(own) + len(read) == len(kernel.reads)
+    return divided and beside and 0 < _item_bytes(kernel, "product") < _item_bytes(kernel, "exp")
+
+
+def _item_bytes(kernel: Kernel, kind: str) -> int:
+    """Bytes of an element of what a kernel does one kind of work on; 0 where it does none."""
+    types = [work.rpartition(" ")[2] for work in kernel.work if work.startswith(f"{kind} ")]
+    return min([jnp.dtype(name).itemsize for name in types], default=0)
+
+
 def _elements(kernel: Kernel) -> int:
     """How many elements a kernel runs over: those of its result, or of what it reduces.
 
@@ -236,6 +282,7 @@ TPU = Backend(
         Rule("inner", "tiles", "LayoutAssignment", inner_dimensions),
         Rule("order", "pieces", "SpaceToBatchConverter", kernel_gradients_last),
         Rule("joins", "further_results", "MultiOutputFusion", further_results),
+        Rule("joins", "softmax_sums", "seen in compiled modules", softmax_sums),
         Rule("apart", "writes_over", "seen in compiled modules", lambda kernel: True),
         Rule("far", "fills_chip", "seen in the compiler's cycles", fills_chip),
     ),

@@ -4,9 +4,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
-from remat_plan.cost.backends.tpu import TPU, further_results
+from remat_plan.cost.backends.tpu import TPU, further_results, softmax_sums
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import hardware_for
@@ -14,16 +15,17 @@ from remat_plan.cost.memory import evaluate, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.cost.rules import READ_ROW, Kind
 from remat_plan.cost.steps import Step
+from tests.cost.tpu_programs import attention
 
 V5E = hardware_for("tpu:v5e:1x1", "tpu")
 X = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
 
 
-def made_by(fun, *args):
+def made_by(fun, *args, rule=further_results):
     """Pairs of the primitive that a kernel is named for and that of what it makes too."""
     program = lower(jax.make_jaxpr(fun)(*args), FactBook(partial(region_cost, hardware=V5E), TPU))
     kernels = fuse(program)
-    found = further_results(kernels, program.sizes)
+    found = rule(kernels, program.sizes)
     return [(kernels[host].step.primitive, kernels[made].step.primitive) for host in found for made in found[host]]
 
 
@@ -49,6 +51,32 @@ def test_what_depends_on_a_reduction_is_a_kernel_of_its_own():
         return y, jnp.exp(y - y.max(1, keepdims=True)).sum(1)
 
     assert made_by(fun, X, X) == [("dot_general", "reduce_max")]
+
+
+def softmax_made_by(fun):
+    return made_by(fun, *[jax.ShapeDtypeStruct((2, 256, 4, 64), jnp.bfloat16)] * 3, rule=softmax_sums)
+
+
+def weighed(narrow, softmax, q, k, v):
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32)
+    return jnp.einsum("bhqk,bkhd->bqhd", softmax(logits).astype(narrow), v.astype(narrow))
+
+
+def test_the_sums_of_a_softmax_are_made_with_its_logits_where_its_weights_are_divided_and_narrowed():
+    assert softmax_made_by(partial(attention, True)) == [("div", "reduce_sum")]
+    assert softmax_made_by(partial(attention, False)) == [], "the product computes the exponentials"
+    assert softmax_made_by(partial(weighed, jnp.bfloat16, jax.nn.softmax)) == [("dot_general", "reduce_sum")]
+    assert softmax_made_by(partial(weighed, jnp.float32, jax.nn.softmax)) == [], "so does each reader in one type"
+    by_logarithms = partial(weighed, jnp.bfloat16, lambda x: jnp.exp(x - jax.nn.logsumexp(x, -1, keepdims=True)))
+    assert softmax_made_by(by_logarithms) == [], "that is another exponential than the one that is summed"
+
+
+def test_the_sums_of_a_loss_are_a_kernel():
+    def loss(x, w, targets):
+        return optax.softmax_cross_entropy_with_integer_labels((x @ w).astype(jnp.float32), targets).mean()
+
+    x, targets = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16), jax.ShapeDtypeStruct((1024,), jnp.int32)
+    assert made_by(jax.grad(loss, (0, 1)), x, x, targets, rule=softmax_sums) == []
 
 
 def test_kernels_side_by_side_that_read_the_same_array_are_one():
