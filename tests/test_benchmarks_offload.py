@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import offload
 from benchmarks.common import Options
-from benchmarks.offload import EACH, PLAIN, ROOMY, SLOWER, Row, facts_of
+from benchmarks.offload import ALL, EACH, PLAIN, ROOMY, SLOWER, Row, facts_of
 from tests.helpers import assert_trees_close
 
 
@@ -23,14 +23,18 @@ def row(step, peak_bytes, host_bytes, seconds):
     return Row("gpu:h100", "a", step, peak_bytes, 0, host_bytes, 1.0, seconds)
 
 
-def facts(ours, alone=1.2, roomy_host=0):
+def facts(ours, alone=1.2, roomy_host=0, most=1.1):
     rows = [row(PLAIN, 900, 0, 1.0), row("by hand, inputs", 100, 10, 1.1), row(f"by hand, {EACH}", 100, 0, 1.3)]
     rows += [row("ours, in the bytes of inputs", *ours), row(f"ours, in the bytes of {EACH}", 100, 50, 1.1)]
-    return facts_of([*rows, row(SLOWER, 100, 0, alone), row(ROOMY, 900, roomy_host, 1.0)])
+    return facts_of([*rows, row(SLOWER, 100, 0, alone), row(ROOMY, 900, roomy_host, 1.0), row(ALL, 800, 0, most)])
 
 
 def test_gains_are_over_plans_on_the_device_alone():
     assert facts((100, 10, 1.1))[0].endswith("by: a on gpu:h100 10.0 points with 5e-05 MB there")
+
+
+def test_what_memory_is_worth_at_most_is_told():
+    assert facts((100, 10, 1.1), most=1.15)[2].endswith("by: a on gpu:h100 5.0 points in 0.0008 MB")
 
 
 @pytest.mark.parametrize(
@@ -43,19 +47,19 @@ def test_gains_are_over_plans_on_the_device_alone():
     ],
 )
 def test_what_is_behind_a_hand_is_told(ours, told):
-    assert facts(ours)[2].endswith(f": {told}")
+    assert facts(ours)[3].endswith(f": {told}")
 
 
 @pytest.mark.parametrize(("host_bytes", "told"), [(0, "none"), (7, "a on gpu:h100")])
 def test_what_is_moved_for_nothing_is_told(host_bytes, told):
-    assert facts((100, 10, 1.1), roomy_host=host_bytes)[3].endswith(f": {told}")
+    assert facts((100, 10, 1.1), roomy_host=host_bytes)[4].endswith(f": {told}")
 
 
 @pytest.mark.slow
 def test_the_table_is_made_and_goes_on_where_it_stopped(tmp_path, capsys):
     options = Options(quick=True, results=tmp_path, targets=("cpu",))
     made = offload.run(options)
-    assert len(made.rows) == 7
+    assert len(made.rows) == 8
     capsys.readouterr()
     assert offload.run(options).rows == made.rows
 
