@@ -333,7 +333,7 @@ def _unmoved_notes(judge: Judge, task: Task, request: Request, schedule: Schedul
         why = f"only what steps of loops keep is moved, and {none}"
     else:
         within = "" if asked.host_bytes is None else " within host_budget"
-        why = f"no schedule that moves values there{within} is predicted to be clearly faster"
+        why = f"no schedule that moves values there{within} is clearly faster"
     return [f"nothing is kept in the host's memory: {why}"]
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remat_plan.clock.turns import Ratio
-from remat_plan.search.mark import Choice, Mark, flops, level_bytes, price
+from remat_plan.search.mark import Choice, Mark, flops, host_bytes, level_bytes, price
 from remat_plan.search.seconds import faster_by, no_more_work
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.targets import Target
@@ -55,13 +55,7 @@ def most_compiles(target: Target) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What a search came to.
-
-    Attributes:
-        choice: schedules, one for each mark; where none fits, those that need least.
-        memory: of the compiled step.
-        fits: whether it is within the budget.
-    """
+    """What a search came to: a schedule for each mark, those that need least where none fits; the compiled step."""
 
     choice: Choice
     memory: CompiledMemory
@@ -142,7 +136,7 @@ class Driver:
 
         Of what JAX is told to move XLA may move nothing, without a word; no more of it may be missing than ``CLOSE``.
         """
-        moved = sum(mark.host_bytes(s) for mark, s in zip(self.marks, choice, strict=True))
+        moved = host_bytes(self.marks, choice)
         return self.total(choice) <= budget_bytes and self.tried[choice].host_temp_bytes >= (1 - CLOSE) * moved
 
     def is_new(self, choice: Choice) -> bool:
@@ -156,17 +150,19 @@ class Driver:
         return min(self.tried, key=lambda choice: (self.total(choice), self.price(choice)))
 
     def best(self, budget_bytes: int, known: bool = False) -> Choice | None:
-        """The fastest choice that was compiled and fits: as predicted, unless the compiler knows better.
+        """The fastest choice that was compiled, here or in another search whose word counts too, and fits.
 
-        Args:
-            budget_bytes: of the step.
-            known: whether it may be known from another search.
+        As predicted, unless the compiler knows better; what keeps values on the host has to be faster by its word too.
         """
         fitting = [c for c in self.tried if self.fits(c, budget_bytes) and (known or c in self.sure)]
-        best = min(fitting, key=self.price, default=None)
-        if best is None:
-            return None
-        return faster_by(self._seconds, best, no_more_work(lambda c: flops(self.marks, c), best, fitting))
+        moving = [c for c in fitting if host_bytes(self.marks, c)]
+        here = [c for c in fitting if c not in moving]
+        found = [self._fastest(choices) for choices in (here, moving) if choices]
+        return faster_by(self._seconds, found[0], found[1:]) if found else None
+
+    def _fastest(self, choices: Sequence[Choice]) -> Choice:
+        best = min(choices, key=self.price)
+        return faster_by(self._seconds, best, no_more_work(lambda c: flops(self.marks, c), best, choices))
 
     def _seconds(self, choices: Sequence[Choice]) -> list[Ratio | None]:
         """Seconds of the compiled step under choices; None where its module does not tell."""
@@ -181,7 +177,7 @@ class Driver:
         """
         best = self.best(budget_bytes, known=True)
         if best is not None:
-            sources = [self.expected_best, self.by_hand, self.bold]
+            sources = [self.alone, self.expected_best, self.by_hand, self.bold]
             if self.left <= 2:  # before the last compiles are used up between what fits and what does not
                 sources = [self.by_hand, *sources]
             return next((c for source in sources if (c := source(budget_bytes, best)) is not None), None)
@@ -212,6 +208,18 @@ class Driver:
             choice = bolder if self.price(bolder) < (1 - WORTH) * self.price(choice) else choice
         return choice if best is None or self.is_worth(budget_bytes, best, choice) else None
 
+    def alone(self, budget_bytes: int, best: Choice) -> Choice | None:
+        """Beside a choice that keeps values on the host the fastest that keeps none there, once.
+
+        On an H100 a scanned GPT-2 that moves 925 MB is predicted to be faster, and compiles to 3 % more seconds.
+        """
+        here = [c for c in self.tried if not host_bytes(self.marks, c) and self.level(c) < self.plain_level]
+        if here or not host_bytes(self.marks, best):
+            return None
+        level = self.aim((1 - MARGIN) * budget_bytes)
+        choice = tuple(mark.on_device().fastest(level) for mark in self.marks)
+        return choice if self.is_new(choice) and not host_bytes(self.marks, choice) else None
+
     def as_good_as_sure(self, budget_bytes: int) -> Choice | None:
         """The fastest new choice within the budget even if it is as far off as the worst so far, and by ``DOUBT`` more.
 
@@ -234,7 +242,7 @@ class Driver:
 
     def _at(self, goal_bytes: float) -> list[Choice]:
         """Choices that are expected to come out at a number of bytes: the fastest within a level, and what is on the
-        way between two that were compiled: schedules that are cut elsewhere may be off in another way."""
+        way between two that were compiled, which may be off in another way."""
         low, high = self._around(goal_bytes)
         level = self.aim(goal_bytes)
         found = [self.choice(level)]

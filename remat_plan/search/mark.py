@@ -9,7 +9,7 @@ The step may be a training step with programs that are marked in it, or the grad
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.search.candidates import Candidates, Request
@@ -76,6 +76,10 @@ class Mark:
             return plain
         return find(self.judge, self.candidates, limit, self.request)
 
+    def on_device(self) -> Mark:
+        """The same with nothing on the host."""
+        return replace(self, request=replace(self.request, constraints=self.request.constraints.on_device()))
+
     def uniform(self) -> tuple[Schedule, Schedule]:
         """Of its schedules by one rule for blocks the one with the least predicted peak, and the least of those with
         another end of the program left as it is: the compiler may need less where the last block runs again. Of those
@@ -120,6 +124,11 @@ def rate(marks: Sequence[Mark], choice: Choice, above_bytes: int) -> float:
 def flops(marks: Sequence[Mark], choice: Choice) -> float:
     """FLOPs of the gradient steps of all marks."""
     return sum(mark.flops(s) for mark, s in zip(marks, choice, strict=True))
+
+
+def host_bytes(marks: Sequence[Mark], choice: Choice) -> int:
+    """What all marks keep on the host."""
+    return sum(mark.host_bytes(s) for mark, s in zip(marks, choice, strict=True))
 
 
 def price(marks: Sequence[Mark], choice: Choice) -> float:

@@ -96,6 +96,25 @@ def search(mark, budget_bytes, total, held_bytes=0, known=(), left=MOST_COMPILES
     return driver.search(budget_bytes), compiled
 
 
+@pytest.mark.parametrize(("moving", "taken"), [(0.9, 3), (0.995, 2), (1.2, 2)])
+def test_what_moves_values_is_taken_if_the_compiler_too_finds_it_faster(moving, taken):
+    class Moving(Stepped):
+        def host_bytes(self, schedule):
+            return 100 * (schedule == 3)
+
+        def on_device(self):
+            return Stepped(2, 9)
+
+    def compile_step(choice):
+        compiled.append(choice[0])
+        seconds = {2: 1.0, 3: moving}[choice[0]]
+        return dataclasses.replace(memory(choice[0], seconds), host_temp_bytes=mark.host_bytes(choice[0]))
+
+    mark, compiled = Moving(2, 3, 9), []
+    assert Driver((mark,), compile_step, 0).search(4).choice == (taken,)
+    assert compiled == [3, 2]
+
+
 @pytest.mark.parametrize(("there_bytes", "fits"), [(100, True), (98, True), (50, False), (0, False)])
 def test_what_is_to_be_on_the_host_has_to_be_there(there_bytes, fits):
     class Moving(Stepped):
