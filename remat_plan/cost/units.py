@@ -16,7 +16,7 @@ share their memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,13 @@ class LoopStep:
 
 
 class LoopUnit:
-    """A unit run ``length`` times; ``eqn`` is shown for its steps."""
+    """A unit run ``length`` times; ``eqn`` is shown for its steps.
 
-    def __init__(self, step: LoopStep, length: int, eqn: Any):
-        self.length, self.eqn = length, eqn
+    ``narrowed`` are the inputs whose rows are only converted to a smaller type, with the share of bytes that is left.
+    """
+
+    def __init__(self, step: LoopStep, length: int, eqn: Any, narrowed: Mapping[int, float] = {}):
+        self.length, self.eqn, self.narrowed = length, eqn, narrowed
         kinds, roles = step.signature, step.roles
         self.signature = Signature(
             stacked(kinds.inputs, roles.row, length),
@@ -93,11 +96,26 @@ class LoopUnit:
 
     def linearize(self, state: Lowering, inputs: Sequence[int]) -> tuple[Numbers, Pull]:
         """Append the loop that stacks its residuals, then the loop that reads them."""
-        passes = self.passes
+        passes, inputs = self.passes, self.hoisted(state, inputs)
         made = self.forward(state, inputs, passes.forward, passes.residual_bytes, passes.constant_bytes)
         outputs, kept = made[: len(self.signature.outputs)], made[len(self.signature.outputs) :]
         reads = [*(inputs[i] for i in passes.reads), *(outputs[j] for j in passes.result_reads), *kept]
         return outputs, _pull(state, self, reads, self.backward(state), self.carried)
+
+    def hoisted(self, state: Lowering, inputs: Sequence[int]) -> Sequence[int]:
+        """The inputs, with what is read in both passes and only narrowed there converted before the loop, on backends
+        that do; else what is narrowed is kept."""
+        rule, places = state.backend.only("hoists"), [i for i in self.narrowed if i in self.passes.reads]
+        if not rule or not places:
+            return inputs
+        whole = [int(self.narrowed[i] * self.signature.inputs[i].size_bytes) for i in places]
+        found = list(inputs)
+        for i, size in zip(places, rule(whole, self.hardware.cache_bytes), strict=True):
+            if size:
+                seconds = self.hardware.kernel_seconds(0.0, self.signature.inputs[i].size_bytes + size)
+                step = Step((inputs[i],), Kind.OPAQUE, "narrow", None, region=RegionCost(seconds=seconds))
+                found[i] = state.emit(state.facts.number(("narrow", size)), step, (size,))[0]
+        return found
 
     def backward(self, state: Lowering) -> Pass:
         """The backward pass of all steps, which stacks the gradients of rows."""

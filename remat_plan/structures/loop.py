@@ -38,6 +38,29 @@ class Loop(Trips):
         return self.n_consts + len(self.carried)
 
 
+def narrowed_rows(loop: Loop) -> dict[int, float]:
+    """Return the operands of a scan each of whose rows is only converted to a smaller type, with the share of its bytes
+    that is left.
+
+    Weights in float32 are, of a model that computes in bfloat16.
+    """
+    body, first = loop.body, loop.first_row
+    rows = {value: first + i for i, value in enumerate(body.inputs[first:]) if value not in body.outputs}
+    found: dict[int, set[float]] = {value: set() for value in rows}
+    for op in body.ops:
+        share = _left_by(op)
+        for value in found.keys() & set(op.reads):
+            found[value].add(share)
+    return {rows[value]: shares.pop() for value, shares in found.items() if len(shares) == 1 and max(shares) < 1}
+
+
+def _left_by(op: Op) -> float:
+    """The share of bytes that a conversion leaves; 1 for other operations."""
+    if op.eqn.primitive.name != "convert_element_type":
+        return 1.0
+    return op.eqn.outvars[0].aval.dtype.itemsize / op.eqn.invars[0].aval.dtype.itemsize
+
+
 def needs_barriers(part: Part, choice: Choice, unroll: int) -> bool:
     """Tell whether the segments of a loop's steps need the barriers that ``jax.checkpoint`` has by default.
 

@@ -5,7 +5,7 @@ In: a scan of a graph, a ``Choice``. Out: a ``Unit``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from remat_plan import _compat
@@ -19,7 +19,7 @@ from remat_plan.graph.records import Op
 from remat_plan.graph.schedule import Choice, Part
 from remat_plan.loops.nested import divide
 from remat_plan.solve.binomial import advances
-from remat_plan.structures.loop import Loop, loop_of, needs_barriers
+from remat_plan.structures.loop import Loop, loop_of, narrowed_rows, needs_barriers
 from remat_plan.structures.regions import reached
 
 
@@ -57,16 +57,20 @@ class ScanUnits:
             shared = self.inside.facts, self.rules.hardware
             places = Places(self.loop.n_consts, self.loop.n_carry, self.loop.total)
             return SummedUnit(step, places, self.loop.count, self.op.eqn, *shared)
-        loops = [self.grouped(self.step(part), part.count, part.factors) for part in choice.parts]
+        narrowed = narrowed_rows(self.loop)
+        loops = [self.grouped(self.step(part), part.count, part.factors, narrowed) for part in choice.parts]
         return loops[0] if len(loops) == 1 else Stretches(loops, self.loop, self.op.eqn)
 
-    def grouped(self, step: LoopStep, length: int, factors: Sequence[int]) -> Unit:
-        """Groups in groups; mirrors ``loops.nested.nested_scan``."""
+    def grouped(self, step: LoopStep, length: int, factors: Sequence[int], narrowed: Mapping[int, float] = {}) -> Unit:
+        """Groups in groups; mirrors ``loops.nested.nested_scan``. ``narrowed`` are rows of the outermost loop."""
         groups = min(factors[0], length) if len(factors) > 1 else 1
+        if groups <= 1 and len(factors) > 1:
+            return self.grouped(step, length, factors[1:], narrowed)
         if groups <= 1:
-            return self.grouped(step, length, factors[1:]) if len(factors) > 1 else LoopUnit(step, length, self.op.eqn)
+            return LoopUnit(step, length, self.op.eqn, narrowed)
         groups, size, rest = divide(length, groups)
-        main = LoopUnit(self.loop_step(SegmentUnit(self.grouped(step, size, factors[1:]))), groups, self.op.eqn)
+        group = self.loop_step(SegmentUnit(self.grouped(step, size, factors[1:])))
+        main = LoopUnit(group, groups, self.op.eqn, narrowed)
         if not rest:
             return main
         return Stretches((main, SegmentUnit(LoopUnit(step, rest, self.op.eqn))), self.loop, self.op.eqn)

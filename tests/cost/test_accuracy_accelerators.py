@@ -87,6 +87,21 @@ def test_what_the_rules_of_a_tpu_were_read_off(target, fun, dtype, cycles):
 
 
 @pytest.mark.parametrize("target", [TPU])
+def test_weights_that_a_loop_narrows_are_narrowed_before_it(target):
+    """Without their copy in bfloat16 the peak is predicted 14 % too low."""
+
+    def loss(weights, x):
+        def layer(x, w):
+            return x + jax.nn.gelu(x @ w[0].astype("bfloat16")) @ w[1].astype("bfloat16"), None
+
+        return jax.lax.scan(layer, x, weights)[0].astype("float32").sum()
+
+    weights = tuple(jax.ShapeDtypeStruct((8, *shape), "float32") for shape in ((2048, 8192), (8192, 2048)))
+    plan = rp.plan(loss, weights, jax.ShapeDtypeStruct((2048, 2048), "bfloat16"), budget="65%", target=target)
+    assert plan.predicted_peak_bytes == pytest.approx(plan.compiled_peak_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("target", [TPU])
 def test_a_softmax_whose_weights_are_divided_before_they_are_narrowed_is_one_kernel(target):
     """The compiler takes 4.4 times as long where the mean is divided, 2.8 times is predicted."""
     hardware = hardware_for(target, "tpu")
