@@ -85,8 +85,8 @@ MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
-_IN_KERNELS = frozenset("get swap masked_load masked_swap program_id num_programs".split())
-"""How kernels of Pallas read, write and find their place."""
+_IN_KERNELS = frozenset("get swap addupdate new_ref masked_load masked_swap program_id num_programs".split())
+"""How kernels of Pallas read, write and find their place, and what is done with mutable arrays."""
 
 TRANSCENDENTAL_FLOPS = 8.0
 UNKNOWN_TRIP_COUNT = 100

@@ -70,9 +70,8 @@ class Emitter:
     def __call__(self, args: Sequence[Any], constants: Sequence[Any] | None = None) -> list[Any]:
         """Run the program on flat values; ``constants`` replace those that the function closed over."""
         env: dict[int, Any] = dict(zip(self.graph.inputs, args, strict=True))
-        env.update((v, as_array(c)) for v, c in self.graph.constants)
-        if constants is not None:
-            env.update(zip((v for v, _ in self.graph.constants), constants, strict=True))
+        closed_over = [c for _, c in self.graph.constants] if constants is None else constants
+        env.update(zip((v for v, _ in self.graph.constants), map(as_array, closed_over), strict=True))
         self.run(self.schedule, env)
         return [as_array(self.read(env, v)) for v in self.graph.outputs]
 

@@ -40,10 +40,14 @@ def together(values: Sequence[Any]) -> list[Any]:
     """Return values none of which is there before all of them are.
 
     Nor are their cotangents: gradients of a segment's weights are made before the segment before it goes on. (The
-    barrier of jax 0.10 takes values only that vary over the same axes of a ``shard_map``.)
+    barrier of jax 0.10 takes values only that vary over the same axes of a ``shard_map``.) Mutable arrays are not held.
     """
-    kinds = {_compat.varying_axes(jax.typeof(value)) for value in values}
-    return list(values) if len(kinds) > 1 and _compat.drops_checkpoint_barriers() else _together(*values)
+    arrays = [value for value in values if not _compat.is_ref(jax.typeof(value))]
+    kinds = {_compat.varying_axes(jax.typeof(value)) for value in arrays}
+    if len(kinds) > 1 and _compat.drops_checkpoint_barriers():
+        return list(values)
+    held = iter(_together(*arrays) if arrays else ())
+    return [value if _compat.is_ref(jax.typeof(value)) else next(held) for value in values]
 
 
 @jax.custom_jvp

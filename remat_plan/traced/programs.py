@@ -151,7 +151,8 @@ def make_runner(program: Program, schedule: Sequence[Segment], prevent_cse: bool
 
     def as_written(args: Sequence[Any], given: Sequence[Any] = constants) -> list[Any]:
         """Run it; the first of the constants that are given are those of the outermost jaxpr."""
-        return [as_array(x) for x in _compat.run_jaxpr(jaxpr, given[: len(constants)], args)]
+        outer = [*map(as_array, given[: len(constants)])]  # a rule of the user's may index them by what is traced
+        return [as_array(x) for x in _compat.run_jaxpr(jaxpr, outer, args)]
 
     return as_written
 

@@ -94,7 +94,7 @@ class Emissions:
             run = emit(program, runner, constants)
             if source.outlives_its_trace():
                 self.kept.keep(object(), (key, source, run))
-        values = map(_as_operand, [*traced.call.leaves, *constants])
+        values = *map(_as_operand, traced.call.leaves), *map(as_array, constants)
         return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in run(*values)])
 
     def find(self, key: Any, source: Source) -> Callable[..., list[Any]] | None:
