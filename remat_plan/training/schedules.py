@@ -6,6 +6,7 @@ In: a ``TrainingStep``, its ``Mark``s with their ``Site``s, a target, a budget. 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +46,9 @@ class Measuring:
         programs = tuple(mark.judge.identity for mark in marks)
         actions = tuple(mark.request.constraints.allowed_actions for mark in marks)
         told = step.settings.donate_argnums, target.name, target.platform, actions, step.hosted
-        self.known = KnownProgram((programs, tuple(leaves), tree, getattr(step.fn, "__qualname__", ""), told))
+        # A step of the same name with other code around the marks needs other bytes.
+        code = getattr(inspect.unwrap(step.fn), "__code__", getattr(step.fn, "__qualname__", ""))
+        self.known = KnownProgram((programs, tuple(leaves), tree, code, told))
         self._known: dict[Choice, CompiledMemory] = {}
         self._trials: dict[Choice, Trial] = {}
 
