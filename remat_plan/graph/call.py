@@ -72,9 +72,10 @@ class Call:
         after = jax.tree.leaves(modules)
         if len(before) != len(after) or any(a is not b for a, b in zip(before, after, strict=True)):
             raise TypeError(
-                f"the function updates its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters "
-                "of random streams), but here it would update a copy. Use rp.remat(fn, budget=...), rp.fit for a whole "
-                "step, or rp.nnx.remat on methods: these return updates."
+                f"the function writes to its flax.nnx module {type(modules[0]).__name__} (batch statistics, counters "
+                "of random streams, all that nnx.remat or nnx.jit inside hand back), but here it would write to a "
+                "copy. Use rp.remat(fn, budget=...), rp.fit for a whole step, or rp.nnx.remat on methods: these return "
+                "updates."
             )
         return result
 

@@ -12,17 +12,19 @@ import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST_CHARACTERS = 80
 
 
 class _Short(reprlib.Repr):
-    """Arrays are shown by type and shape, whatever is long is cut."""
+    """Arrays are shown by type and shape, NumPy's numbers as they are, whatever is long is cut."""
 
     def repr1(self, x: Any, level: int) -> str:
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-        if isinstance(shape, tuple) and dtype is not None:
+        if isinstance(shape, tuple) and dtype is not None and not isinstance(x, np.generic):
             return f"{dtype}[{','.join(map(str, shape))}]"
         return super().repr1(x, level)
 
