@@ -93,7 +93,7 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
     fitting = found.fitting(budget_bytes)
     fitting = _worth_moving(judge, fitting)
     alike = [s for s in fitting if judge.price(s) <= (1 + SAME_PRICE) * judge.price(fitting[0])]
-    return min(alike, key=lambda s: (judge.timeline(s).host_bytes, _segments(s)))
+    return min(alike, key=lambda s: (judge.figures(s).host_bytes, _segments(s)))
 
 
 def family(judge: Judge, candidates: Candidates, request: Request, points: int) -> list[Schedule]:
@@ -143,7 +143,7 @@ class _Front:
 
     def propose(self, budget_bytes: int, most: int = _PROPOSED) -> None:
         """Have each chain propose schedules for a budget, while it has new ones."""
-        plain = self.judge.timeline(self.judge.program.plain)
+        plain = self.judge.figures(self.judge.program.plain)
         room, doubts = budget_bytes - self.judge.owned_bytes, (_WORTH * plain.seconds, _SAME_SECONDS * plain.seconds)
         for chain in self._chains:
             left = most
@@ -161,7 +161,7 @@ class _Front:
 
         Where so many do not fit, less is kept of a slice. What is not the same in any number is divided by it.
         """
-        plain = self.judge.timeline(self.judge.program.plain)
+        plain = self.judge.figures(self.judge.program.plain)
         fitting = self.fitting(budget_bytes)
         if fitting and self._is_as_plain(fitting[0]):
             return
@@ -190,8 +190,8 @@ class _Front:
         as long as that finds a faster one: where memory that is not touched saves time, the fastest may be far below a
         budget.
         """
-        plain, best = self.judge.timeline(self.judge.program.plain), self.fitting(budget_bytes)[0]
-        if self.judge.timeline(best).seconds >= (1 - _WORTH) * plain.seconds:
+        plain, best = self.judge.figures(self.judge.program.plain), self.fitting(budget_bytes)[0]
+        if self.judge.figures(best).seconds >= (1 - _WORTH) * plain.seconds:
             return
         while (goal_bytes := 3 * self.judge.predicted_bytes(best) // 4) > self.judge.owned_bytes:
             self.propose(goal_bytes, _PROPOSED_ALONG)
@@ -203,7 +203,7 @@ class _Front:
     def _is_as_plain(self, schedule: Schedule) -> bool:
         """Whether a schedule takes the seconds and FLOPs of the plain step. Where it takes less, what it does not keep
         saves time, and slices may save more."""
-        plain, made = self.judge.timeline(self.judge.program.plain), self.judge.timeline(schedule)
+        plain, made = self.judge.figures(self.judge.program.plain), self.judge.figures(schedule)
         return abs(made.seconds - plain.seconds) <= _WORTH * plain.seconds and made.flops <= (1 + _WORTH) * plain.flops
 
     def lower(self) -> None:
@@ -254,7 +254,7 @@ class _Front:
 def _worth_moving(judge: Judge, fitting: Sequence[Schedule]) -> Sequence[Schedule]:
     """Of schedules, the fastest first, those with nothing on the host where another one is hardly faster."""
     most = (1 + _GAIN) * judge.price(fitting[0])
-    here = [s for s in fitting if not judge.timeline(s).host_bytes and judge.price(s) <= most]
+    here = [s for s in fitting if not judge.figures(s).host_bytes and judge.price(s) <= most]
     return here or fitting
 
 
@@ -293,7 +293,7 @@ def _last_fitting(judge: Judge, path: Sequence[Schedule], budget_bytes: int) -> 
 def _is_faster(judge: Judge, better: Schedule, chosen: Schedule) -> bool:
     """Whether a schedule of a lower price takes so much less seconds or FLOPs that it is worth a look."""
     price, own = judge.price(better), judge.price(chosen)
-    flops, own_flops = judge.timeline(better).flops, judge.timeline(chosen).flops
+    flops, own_flops = judge.figures(better).flops, judge.figures(chosen).flops
     return price < own and (price <= (1 - _WORTH) * own or flops <= (1 - _WORTH) * own_flops)
 
 
@@ -305,7 +305,7 @@ def _faster_neighbours(judge: Judge, chosen: Schedule, family: Sequence[Schedule
     above = [s for s in family if not judge.fits(s, budget_bytes) and _is_faster(judge, s, chosen)]
     here, there = [s for s in above if judge.fits_host(s)], [s for s in above if not judge.fits_host(s)]
     near = _nearest(judge, chosen, here, judge.predicted_bytes)
-    return list(dict.fromkeys([*near, *_nearest(judge, chosen, there, lambda s: judge.timeline(s).host_bytes)]))
+    return list(dict.fromkeys([*near, *_nearest(judge, chosen, there, lambda s: judge.figures(s).host_bytes)]))
 
 
 def _nearest(

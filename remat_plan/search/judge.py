@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -38,7 +38,16 @@ from remat_plan.verify.targets import Target
 _LOG = logging.getLogger("remat_plan")
 
 _MOST_TIMELINES = 1024
-"""Of so many schedules of a program predictions are remembered, more than a local search judges."""
+"""Of so many schedules of a program timelines are remembered, more than a local search judges."""
+
+
+class Figures(NamedTuple):
+    """What schedules are compared by: of a ``Timeline`` the peak, bytes on the host, FLOPs and seconds."""
+
+    peak_bytes: int
+    host_bytes: int
+    flops: float
+    seconds: float
 
 
 def is_mapped(graph: Graph) -> bool:
@@ -99,7 +108,7 @@ class Judge:
         known: Recent[Schedule, Timeline] = Recent(_MOST_TIMELINES)
         self._timelines = remembered(self.rules.identity, ("timelines", lines), lambda: known)
         self._traced: dict[Schedule, Timeline] = {}
-        self._prices: dict[Schedule, float] = {}
+        self._figures: dict[Schedule, Figures] = {}
         self._compiled: dict[Schedule, CompiledMemory] = {}
         self.compiles = 0
         self._plain_seconds: float | None = None
@@ -154,9 +163,16 @@ class Judge:
             self._traced[schedule] = evaluate(jaxpr, self.hardware)
         return self._traced[schedule]
 
+    def figures(self, schedule: Schedule) -> Figures:
+        """The figures of a schedule: of each that was judged, since a search compares all of them again and again."""
+        if schedule not in self._figures:
+            made = self.timeline(schedule)
+            self._figures[schedule] = Figures(made.peak_bytes, made.host_bytes, made.flops, made.seconds)
+        return self._figures[schedule]
+
     def predicted_bytes(self, schedule: Schedule) -> int:
         """The evaluator's peak for a schedule."""
-        return self.timeline(schedule).peak_bytes
+        return self.figures(schedule).peak_bytes
 
     def fits(self, schedule: Schedule, budget_bytes: int) -> bool:
         """Whether a schedule is predicted to stay within a budget, and within what the host has for it."""
@@ -164,7 +180,7 @@ class Judge:
 
     def fits_host(self, schedule: Schedule) -> bool:
         """Whether a schedule keeps no more on the host than it may."""
-        return self.timeline(schedule).host_bytes <= self.host_bytes
+        return self.figures(schedule).host_bytes <= self.host_bytes
 
     def compiled_bytes(self, schedule: Schedule) -> int:
         """XLA's peak for a schedule on the target."""
@@ -230,10 +246,8 @@ class Judge:
 
     def price(self, schedule: Schedule) -> float:
         """What schedules are chosen by; see ``cost.price``."""
-        if schedule not in self._prices:
-            plain, made = self.timeline(self.program.plain), self.timeline(schedule)
-            self._prices[schedule] = price(made.seconds, made.flops, plain.seconds, plain.flops)
-        return self._prices[schedule]
+        plain, made = self.figures(self.program.plain), self.figures(schedule)
+        return price(made.seconds, made.flops, plain.seconds, plain.flops)
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
@@ -258,7 +272,7 @@ class Judge:
         With data sheets equal equations are merged, as the lower bound has them.
         """
         if self._plain_seconds is None:
-            seconds = self.timeline(self.program.plain).seconds
+            seconds = self.figures(self.program.plain).seconds
             self._plain_seconds = seconds * self.unmerged_share(self.hardware) if self.hardware.measured else seconds
         return self._plain_seconds
 
@@ -278,4 +292,4 @@ class Judge:
         plain = self.plain_seconds
         if not plain or schedule == self.unplanned:
             return 0.0
-        return self.timeline(schedule).seconds / plain - 1.0
+        return self.figures(schedule).seconds / plain - 1.0

@@ -36,15 +36,15 @@ class Mark:
         """Seconds of its gradient step, by the evaluator; as written, those that overhead is set against."""
         if is_written(schedule) and not self.judge.program.has_own_remat:
             return self.judge.plain_seconds
-        return self.judge.timeline(self.known(schedule)).seconds
+        return self.judge.figures(self.known(schedule)).seconds
 
     def flops(self, schedule: Schedule) -> float:
         """FLOPs of its gradient step."""
-        return self.judge.timeline(self.known(schedule)).flops
+        return self.judge.figures(self.known(schedule)).flops
 
     def host_bytes(self, schedule: Schedule) -> int:
         """What it keeps on the host."""
-        return self.judge.timeline(self.known(schedule)).host_bytes
+        return self.judge.figures(self.known(schedule)).host_bytes
 
     def price(self, schedule: Schedule) -> float:
         """What its schedules are compared by; see ``Judge.price``."""

@@ -134,6 +134,6 @@ def proposed(judge: Judge, candidates: Candidates, request: Request) -> list[Sch
     """Schedules that may be the fastest, by prediction."""
     plain = judge.predicted_bytes(judge.program.plain)
     known = [s for s in family(judge, candidates, request, _POINTS) if s != judge.program.plain]
-    ordered = sorted(known, key=lambda s: (judge.timeline(s).seconds, judge.predicted_bytes(s)))
+    ordered = sorted(known, key=lambda s: (judge.figures(s).seconds, judge.predicted_bytes(s)))
     within = [next((s for s in ordered if judge.predicted_bytes(s) <= share * plain), None) for share in _SHARES]
     return list(dict.fromkeys([*ordered[:_FASTEST], *(s for s in within if s is not None)]))

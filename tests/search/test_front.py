@@ -57,6 +57,9 @@ class Table:
             live_bytes=[], host_bytes=0, flops=1.0, seconds=seconds, argument_bytes=0, output_bytes=0
         )
 
+    def figures(self, schedule):
+        return self.timeline(schedule)
+
 
 class Chain:
     """Proposes the next of its schedules whenever it is asked, whatever the budget is."""

@@ -8,9 +8,11 @@ import pytest
 
 import remat_plan as rp
 from remat_plan.cost.hardware import hardware_for
-from remat_plan.graph.schedule import WRITTEN
+from remat_plan.graph.schedule import WRITTEN, as_is, saving
 from remat_plan.planning.strategies.registry import lookup
+from remat_plan.search import judge
 from remat_plan.search.candidates import Candidates, Request
+from remat_plan.search.front import fastest_first
 from remat_plan.search.judge import Judge
 from remat_plan.search.mark import Mark, overhead
 from remat_plan.small.progress import Progress
@@ -72,3 +74,15 @@ def test_time_saved_is_told_whether_choices_count_on_it_or_not(monkeypatch, targ
     assert "predicted: faster than the plain step, with less memory traffic" in str(plan)
     assert not any("certificate" in note for note in plan.notes), "there is no gap"
     assert rp.Plan.from_json(plan.to_json()) == plan
+
+
+def test_what_was_judged_is_compared_without_being_judged_again(monkeypatch):
+    """A search compares all that it knows for each schedule that is proposed: more of them than timelines are kept."""
+    monkeypatch.setattr(judge, "_MOST_TIMELINES", 1)
+    made, evaluated = make(), []
+    timeline = judge.StepProgram.loss_timeline
+    monkeypatch.setattr(judge.StepProgram, "loss_timeline", lambda self, s: evaluated.append(s) or timeline(self, s))
+    schedules = [(as_is(0, 3), saving(3, n), as_is(n, len(made.program.graph.ops))) for n in (6, 9, 12)]
+    for _ in range(3):
+        fastest_first(made, schedules, 1 << 40)
+    assert sorted(evaluated, key=len) == sorted([*schedules, made.program.plain], key=len)
