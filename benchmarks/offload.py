@@ -323,8 +323,9 @@ def facts_of(rows: Sequence[Row]) -> list[str]:
         base = next((found.seconds for found in bases if found is not None and found.seconds), None)
         if not base or not row.seconds:
             continue
-        hand = known.get((target, model, step.replace("ours, in the bytes of ", "by hand, ")))
-        if step.startswith("ours") and hand is not None and hand.seconds:
+        other = EACH if step == SLOWER else step.removeprefix("ours, in the bytes of ")
+        hand = known.get((target, model, f"by hand, {other}"))
+        if (step.startswith("ours") or step == SLOWER) and hand is not None and hand.seconds:
             is_over = row.peak_bytes > hand.peak_bytes or 0 < hand.host_bytes < row.host_bytes
             if is_over or row.seconds > (1 + _SAME) * hand.seconds:
                 points = 100 * (row.seconds - hand.seconds) / base

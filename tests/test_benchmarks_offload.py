@@ -50,6 +50,12 @@ def test_what_is_behind_a_hand_is_told(ours, told):
     assert facts(ours)[3].endswith(f": {told}")
 
 
+def test_a_plan_without_the_host_is_held_to_the_hand_too():
+    assert facts((100, 10, 1.1), alone=1.4)[3].endswith(
+        ": a on gpu:h100, each layer's bytes, device alone (+10.0 points)"
+    )
+
+
 @pytest.mark.parametrize(("host_bytes", "told"), [(0, "none"), (7, "a on gpu:h100")])
 def test_what_is_moved_for_nothing_is_told(host_bytes, told):
     assert facts((100, 10, 1.1), roomy_host=host_bytes)[4].endswith(f": {told}")
