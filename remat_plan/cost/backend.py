@@ -18,9 +18,8 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
     inner       ``Lowering``, facts, reads         choices of the two innermost dimensions of the result; None where
                                                    it is free
     stacks      whether nothing is made early      whether a loop writes the zeros of its stacks; else they are steps
-    hoists      bytes of stacks whose rows a   those of them that are converted before the loop
-                loop narrows, size of the
-                cache
+    hoists      bytes of stacks whose rows a loop  bytes of those copies of them that are made before the loop
+                narrows, size of the cache
     whole       ``Program``                        the same program, of steps as the compiler has them before it fuses
     takes_in    name of a primitive                whether it computes its operands on the way in
     follows     name of a primitive                whether the only readers of its result are computed with it

@@ -176,7 +176,7 @@ def narrowed_stacks(sizes: Sequence[int], cache_bytes: int) -> list[int]:
     much as the memory on the chip holds is not counted.
     """
     whole = sum(sizes)
-    share = max(whole - cache_bytes, 0) / whole
+    share = max(whole - cache_bytes, 0) / max(whole, 1)
     return [int(share * size) for size in sizes]
 
 
@@ -231,7 +231,7 @@ def softmax_sums(kernels: Sequence[Kernel], sizes: Sequence[int]) -> Mapping[int
             readers.setdefault(value, []).append(kernel)
     found: dict[int, list[int]] = {}
     for position, kernel in enumerate(kernels):
-        if kernel.step.kind != Kind.REDUCE or not _item_bytes(kernel, "exp"):
+        if kernel.step.kind != Kind.REDUCE or not kernel.reads or not _item_bytes(kernel, "exp"):
             continue
         logits = max(kernel.reads, key=sizes.__getitem__)
         others = [k for k in readers[logits] if k.step.kind != Kind.REDUCE]

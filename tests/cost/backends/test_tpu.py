@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from remat_plan.cost.backends.tpu import TPU, further_results, softmax_sums
+from remat_plan.cost.backends.tpu import TPU, further_results, narrowed_stacks, softmax_sums
 from remat_plan.cost.facts import FactBook
 from remat_plan.cost.fusion import Kernel, fuse
 from remat_plan.cost.hardware import hardware_for
@@ -69,6 +69,16 @@ def test_the_sums_of_a_softmax_are_made_with_its_logits_where_its_weights_are_di
     assert softmax_made_by(partial(weighed, jnp.float32, jax.nn.softmax)) == [], "so does each reader in one type"
     by_logarithms = partial(weighed, jnp.bfloat16, lambda x: jnp.exp(x - jax.nn.logsumexp(x, -1, keepdims=True)))
     assert softmax_made_by(by_logarithms) == [], "that is another exponential than the one that is summed"
+
+
+def test_exponentials_of_constants_are_summed_of_nothing_that_is_read():
+    assert made_by(lambda: jnp.exp(jnp.arange(4096.0)).sum(), rule=softmax_sums) == []
+
+
+def test_what_the_chip_holds_of_narrowed_stacks_is_taken_off_all_of_them():
+    assert narrowed_stacks([300, 100], 200) == [150, 50]
+    assert narrowed_stacks([100], 200) == [0]
+    assert narrowed_stacks([0], 200) == [0], "rows without elements"
 
 
 def test_the_sums_of_a_loss_are_a_kernel():
