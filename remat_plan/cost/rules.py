@@ -85,8 +85,8 @@ MOVES = frozenset({READ_ROW, WRITE_ROW}).union(
 )
 """Cheap primitives that compute nothing; each output element is an input element, elsewhere."""
 
-_IN_KERNELS = frozenset("get swap addupdate new_ref masked_load masked_swap program_id num_programs".split())
-"""How kernels of Pallas read, write and find their place, and what is done with mutable arrays."""
+_ON_REFERENCES = frozenset("get swap addupdate new_ref masked_load masked_swap program_id num_programs".split())
+"""How mutable arrays and kernels of Pallas read and write, and how these find their place."""
 
 TRANSCENDENTAL_FLOPS = 8.0
 UNKNOWN_TRIP_COUNT = 100
@@ -216,7 +216,7 @@ def eqn_flops(eqn: Any) -> float:
         return jaxpr_flops(inner)
     if kind == Kind.REGION:
         return region_flops(eqn)
-    if name in _IN_KERNELS or not eqn.outvars:  # which only tells the host something
+    if name in _ON_REFERENCES or not eqn.outvars:  # which only tells the host something
         return 0.0
     if not communicates(eqn):  # what links between devices carry is not known; that it is expensive is
         warn_once(name, f"remat_plan: the cost of primitive {name!r} is not known; it is assumed to be expensive.")
