@@ -42,7 +42,8 @@ def narrowed_rows(loop: Loop) -> dict[int, float]:
     """Return the operands of a scan each of whose rows is only converted to a smaller type, with the share of its bytes
     that is left.
 
-    Weights in float32 are, of a model that computes in bfloat16.
+    Weights in float32 are, of a model that computes in bfloat16. Of a scan inside another these are the rows of one
+    step of the outer one, though XLA:TPU converts those of all its steps.
     """
     body, first = loop.body, loop.first_row
     rows = {value: first + i for i, value in enumerate(body.inputs[first:]) if value not in body.outputs}
