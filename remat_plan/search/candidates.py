@@ -115,6 +115,14 @@ def with_last_block(graph: Graph, cuts: Cuts, schedule: Schedule) -> Schedule | 
     return (*before, save_segment(graph, cuts, tail.start, border), as_is(border, tail.end))
 
 
+def in_structures(schedule: Schedule) -> Schedule:
+    """A schedule with what is beside its structures left as it is, as where a person wraps no more than the body of a
+    scan; the same where it has none."""
+    if not any(segment.choices for segment in schedule):
+        return schedule
+    return joined(tuple([s if s.choices else as_is(s.start, s.end) for s in schedule]))
+
+
 class Candidates:
     """The schedules of one program, whatever they are asked for."""
 
@@ -201,6 +209,7 @@ class Candidates:
         tasks = [task] if shorter is None else [task, replace(task, cuts=shorter)]
         known = [s for each in tasks for s in named_schedules(each, _BY_HAND)]
         known += [s for s in (with_last_block(graph, cuts, s) for s in known) if s]
+        known += [in_structures(s) for s in known]
         if may_offload(limits, self.rules.hardware):
             known += [made for s in known for made in in_loops(graph, limits, s)]
         return tuple(dict.fromkeys(inside.around(s) for s in known if honours(graph, limits, s)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -69,7 +70,7 @@ class Stepped:
         return []
 
     def towards(self, low, high, level_bytes):
-        return max(s for s in self.schedules if low <= s <= max(min(high, level_bytes), low))
+        return max((s for s in self.schedules if low <= s <= max(min(high, level_bytes), low)), default=low)
 
     def above_arguments(self, schedule):
         return schedule
@@ -325,6 +326,37 @@ def test_a_hand_that_computes_a_little_less_is_tried_where_the_budget_is_used_up
     assert found.choice == (10,)
     assert len({10.5, 10.6, 10.7} & {*compiled}) == 2, "once two of them are known the others are as far off"
     assert (1 + DOUBT) * 100 > 107
+
+
+class Priced(Stepped):
+    """A mark of which persons have schedules of some seconds and FLOPs."""
+
+    hands: ClassVar = {10.5: (1.05, 1.05), 10.6: (1.05, 1.05), 10.4: (1.08, 1.08)}  # of level 10 and 5: 1.1, 1.2
+
+    def beside(self):
+        return [*self.hands]
+
+    def price(self, schedule):
+        return self.hands.get(schedule, (1 + 1 / schedule,))[0]
+
+    def flops(self, schedule):
+        return self.hands.get(schedule, (0, 1 + 1 / schedule))[-1]
+
+
+def test_after_a_hand_that_is_above_the_budget_one_of_a_lower_level_is_next():
+    """What is predicted alike is as far off, unless nothing is lower."""
+    found, compiled = search(Priced(5, 10, 20), 100, lambda s: 100 if s == 10.4 else 10 * s)
+    assert found.choice == (10.4,)
+    by_hand = [s for s in compiled if s in Priced.hands]
+    assert by_hand[1] == 10.4, "not the one that is predicted like the first"
+
+
+def test_of_hands_that_take_as_long_the_one_with_the_fewest_flops_is_first():
+    class Alike(Priced):
+        hands: ClassVar = {10.5: (1.05, 1.06), 10.6: (1.051, 1.05), 10.7: (1.07, 1.01)}
+
+    found, compiled = search(Alike(5, 10, 20), 100, lambda s: 100 if s in Alike.hands else 10 * s)
+    assert next(s for s in compiled if s in Alike.hands) == 10.6
 
 
 class Written(Stepped):
