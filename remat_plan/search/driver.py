@@ -333,7 +333,7 @@ class Driver:
 
         They are off in another way than what the search is made of, and two that are predicted alike from each other.
         So they may be expected above the budget, by what is known of the plain step, until two of them came out above;
-        the second is of a lower level if there is one. Of those that take as long the one with the fewest FLOPs is
+        the second is of a lower level, or much the same. Of those that take as long the one with the fewest FLOPs is
         first: on a v5e a scanned Llama whose embedding runs again too is predicted alike, and compiles to 11 % more.
         """
         largest, *others = self.marks
@@ -342,9 +342,9 @@ class Driver:
         over = [c for c in near if c in self.tried and budget_bytes < self.total(c)]
         if sum(self.level(c) < self.plain_level for c in over) > 1:
             return None
-        lowest = (1 - MARGIN) * min(map(self.level, over), default=math.inf)
-        new = [c for c in near if c not in self.tried and self.price(c) <= self.price(best)]
-        new = [c for c in new if flops(self.marks, c) < flops(self.marks, best)]
-        new = [c for c in new if self.level(c) < lowest] or new
-        most = (1 + WORTH) * min(map(self.price, new), default=0.0)
-        return min((c for c in new if self.price(c) <= most), key=lambda c: flops(self.marks, c), default=None)
+        lowest = min(map(self.level, over), default=math.inf)
+        new = [c for c in near if c not in self.tried and self.level(c) <= (1 + MARGIN) * lowest]
+        less = [c for c in new if flops(self.marks, c) < flops(self.marks, best) and self.price(c) <= self.price(best)]
+        less = [c for c in less if self.level(c) < (1 - MARGIN) * lowest] or less
+        most = (1 + WORTH) * min(map(self.price, less), default=0.0)
+        return min((c for c in less if self.price(c) <= most), key=lambda c: flops(self.marks, c), default=None)
