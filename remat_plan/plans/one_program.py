@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from typing import Required, TypedDict, Unpack
 
 from remat_plan.clock.turns import Ratio
-from remat_plan.graph.records import Graph
-from remat_plan.graph.schedule import Schedule, is_planned, is_written
-from remat_plan.graph.structure import is_loop
+from remat_plan.graph.schedule import Schedule, is_written
 from remat_plan.planning.certificate import least_overhead
-from remat_plan.planning.limits import Limits
-from remat_plan.planning.names import structures_in
 from remat_plan.planning.strategies.records import Task
 from remat_plan.planning.strategies.registry import check_budget
+from remat_plan.plans.notes import slow_notes, source_notes, spread_notes, unborne_notes, unmoved_notes
 from remat_plan.report.plans import plan_status
 from remat_plan.results.decisions import decide
 from remat_plan.results.evidence import Search, Tried, reduce_timeline
@@ -31,11 +28,11 @@ from remat_plan.results.plan import NO_BUDGET, Plan
 from remat_plan.search.candidates import TIME, Candidates, Request, may_stay_written
 from remat_plan.search.confirm import fastest, find_confirmed
 from remat_plan.search.driver import most_compiles
-from remat_plan.search.judge import Judge, is_spread, may_be_spread
+from remat_plan.search.judge import Judge
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.search.seconds import by_clock, by_compiler, can_run, find_fastest
 from remat_plan.small import garbage
-from remat_plan.small.budget import Budget, format_bytes
+from remat_plan.small.budget import Budget
 from remat_plan.small.progress import Progress
 from remat_plan.traced.programs import Program
 from remat_plan.verify.targets import Target
@@ -45,14 +42,6 @@ _LOG = logging.getLogger("remat_plan")
 _NOT_VERIFIED = (
     "not verified: inside a map over named axes (shard_map, pmap, vmap) the function cannot be compiled by itself, so "
     "peaks are predictions"
-)
-_SPREAD = (
-    "arguments are sharded over several devices along automatic axes: compiled peaks are per device, predicted "
-    "ones are totals of all devices"
-)
-_MAYBE_SPREAD = (
-    "a trace does not show shardings along automatic axes: if arguments have any, all bytes are totals of all "
-    "devices; rp.fit, or rp.plan with sharded arguments, counts bytes per device"
 )
 _LEFT_AS_WRITTEN = (
     "left as written, with its own jax.checkpoint regions: it fits, and nothing that fits is predicted to be faster"
@@ -107,13 +96,13 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     compiled = None if memory is None else memory.total_bytes
     unverified = [_NOT_VERIFIED] if request.verify and not verify else []
     promised = predicted < judge.predicted_bytes(judge.program.plain)
-    unborne = _unborne_notes(compiled, plain, predicted) if promised else []
+    unborne = unborne_notes(compiled, plain, predicted) if promised else []
     plan = describe(
         judge,
         task,
         request,
         schedule,
-        [*unverified, *_spread_notes(judge), *chosen.notes, *unborne],
+        [*unverified, *spread_notes(judge), *chosen.notes, *unborne],
         started,
         within_bytes=peak(schedule) if budget_bytes is None else budget_bytes,
         budget=budget.text if budget is not None else NO_BUDGET,
@@ -207,7 +196,7 @@ def describe(
     before, after = judge.timeline(program.plain), judge.timeline(schedule)
     overhead = judge.overhead(schedule)
     own = program.has_own_remat
-    told = [*notes, *_unmoved_notes(judge, task, request, schedule)]
+    told = [*notes, *unmoved_notes(judge, task, request, schedule)]
     return Plan(
         strategy=request.strategy.name,
         target=judge.device,
@@ -261,15 +250,16 @@ def _choose(
         notes += [text] if gain > 0 else []
     counted = "1 schedule was" if compiled == 1 else f"{compiled} schedules were"
     notes += [f"{counted} compiled (print(plan.search))"] if compiled else []
+    notes += slow_notes(judge, candidates, request, schedule)
     peaks = found.peaks if verify else {}
-    return Chosen(schedule, [*notes, *_source_notes(candidates, request), *effect_notes(program.graph)], peaks)
+    return Chosen(schedule, [*notes, *source_notes(candidates, request), *effect_notes(program.graph)], peaks)
 
 
 def _without_budget(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
     """The preferred schedule of a strategy that can do without a budget."""
     named = candidates.named(request)
     assert named is not None, "a strategy that searches by itself needs a budget"
-    notes = [*_source_notes(candidates, request), *effect_notes(judge.program.graph)]
+    notes = [*source_notes(candidates, request), *effect_notes(judge.program.graph)]
     return Chosen(min(named.schedules, key=judge.cost), notes)
 
 
@@ -292,54 +282,3 @@ def _fastest(judge: Judge, candidates: Candidates, request: Request) -> Chosen:
         if schedule == next(iter(told)):  # which stays unless another is surely faster
             note = f"none of {len(known) - 1} other schedules by {whose} is clearly faster"
     return Chosen(schedule, [note], {s: judge.compiled_bytes(s) for s in told}, known if clock else {})
-
-
-def _unborne_notes(compiled: int | None, plain: int, predicted: int) -> list[str]:
-    """What is to be said where the compiled step has less than half of the savings that were predicted."""
-    if compiled is None or 2 * (compiled - predicted) <= plain - predicted or predicted >= plain:
-        return []
-    hoped, needed, before = map(format_bytes, (predicted, compiled, plain))
-    return [f"the compiled step needs {needed} instead of {before}; {hoped} was predicted"] * (hoped != before)
-
-
-def _spread_notes(judge: Judge) -> list[str]:
-    """What is to be said of programs that the compiler spreads over devices as it sees fit."""
-    call = judge.program.call
-    if is_spread(call.structs):
-        return [_SPREAD]
-    return [_MAYBE_SPREAD] if may_be_spread(call.leaves, judge.target) and not judge.mapped else []
-
-
-def _source_notes(candidates: Candidates, request: Request) -> list[str]:
-    """What a strategy by name has to say; nothing for the planner's own search."""
-    named = candidates.named(request)
-    source = [f"source: {request.strategy.source}"] if request.strategy.source else []
-    return [] if named is None else [*source, *named.notes]
-
-
-def _unmoved_notes(judge: Judge, task: Task, request: Request, schedule: Schedule) -> list[str]:
-    """Return what is to be said where values may go to the host and none does."""
-    asked, strategy = request.constraints, request.strategy
-    if not asked.may_offload or judge.timeline(schedule).host_bytes:
-        return []
-    if not strategy.sources:
-        why = f"only a search moves values there, and strategy {strategy.name!r} is none"
-    elif request.goal != TIME and (is_written(schedule) or not is_planned(schedule)):
-        why = "the budget is met without"
-    elif not judge.hardware.link_bytes_per_second:
-        why = f"the memory of {judge.device} is its host's"
-    elif not _may_move(judge.rules.graph, task.cuts.limits):
-        none = "there is no loop" if asked.may_offload is True else "may_offload names none of that"
-        why = f"only what steps of loops keep is moved, and {none}"
-    else:
-        within = "" if asked.host_bytes is None else " within host_budget"
-        why = f"no schedule that moves values there{within} is clearly faster"
-    return [f"nothing is kept in the host's memory: {why}"]
-
-
-def _may_move(graph: Graph, limits: Limits) -> bool:
-    """Whether a loop has steps some of whose values may be moved."""
-    return any(
-        (is_loop(op) and limits.inside(region).movable != frozenset()) or _may_move(region, limits.inside(region))
-        for op, region, _ in structures_in(graph)
-    )
