@@ -53,9 +53,10 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
 
     call: Callable[..., Any] = value_and_grad
 
+    @_compat.api_boundary
     @functools.wraps(value_and_grad, updated=())
     def accumulated(params: Any, *batch: Any) -> Any:
-        slices = jax.tree.map(functools.partial(_sliced, count=microbatches), batch)
+        slices = jax.tree_util.tree_map_with_path(functools.partial(_sliced, count=microbatches), batch)
         if not holds_modules(params):
             return _run(lambda state, part: ((), call(params, *part)), (), slices, microbatches)[1]
         first = jax.tree.map(lambda x: x[0], slices)
@@ -72,12 +73,17 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
     return cast(Callable[P, R], accumulated)
 
 
-def _sliced(x: Any, count: int) -> Any:
+def _sliced(path: Any, x: Any, count: int) -> Any:
     """[B, ...] -> [count, B / count, ...], every ``count``-th example in one slice."""
-    if jnp.ndim(x) == 0 or x.shape[0] % count:
+    where = f"argument {path[0].idx + 1}{jax.tree_util.keystr(path[1:])}, of shape {jnp.shape(x)}"
+    if jnp.ndim(x) == 0:
         raise ValueError(
-            f"microbatches={count} does not divide the first axis of an array of the batch, of shape {jnp.shape(x)}."
+            f"microbatches={count}: {where}, has no axis of examples. Only the first argument is not taken apart: put "
+            "what all microbatches share there with the parameters, or close over it. Of a random key, pass one for "
+            "each example (jax.random.split)."
         )
+    if x.shape[0] % count:
+        raise ValueError(f"microbatches={count} does not divide the first axis of {where}.")
     return jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
 
 

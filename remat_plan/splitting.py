@@ -108,6 +108,7 @@ def split(
     check_function(fn, "rp.split needs")
     emissions = Emissions(_asked(slices, budget, target), "keep")
 
+    @_compat.api_boundary
     @functools.wraps(fn, updated=())
     def in_slices(*args: Any, **kwargs: Any) -> Any:
         refuse_bound_linen(jax.tree.leaves(args), "rp.split needs")

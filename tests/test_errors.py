@@ -347,6 +347,14 @@ def test_below_the_minimum(verify):
     assert peak <= error.minimum_bytes
 
 
+def test_arguments_that_are_not_read_are_not_said_to_take_more_than_the_minimum():
+    """``jax.jit`` drops them."""
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(lambda w, x: jnp.sum(x**2), [jnp.ones((32, 32))] * 5, jnp.ones((512, 32)), budget="60%")
+    least = format_bytes(caught.value.minimum_bytes)
+    assert f"Arguments and gradients alone take {least}." in str(caught.value)
+
+
 def test_the_minimum_is_never_above_the_plain_peak():
     """Where recomputation cannot help, the least is the plain program."""
 
@@ -489,6 +497,12 @@ def test_tracebacks_show_the_users_frames(filtering):
         lambda: rp.fit(step, W, X, budget="1%"),
         lambda: rp.remat(loss, budget="60"),
         lambda: rp.plan(loss, W, X, budget="100%").apply(loss)(W, X[:1]),
+        lambda: rp.plan(loss, W, X, budget="100%").apply(3),
+        lambda: rp.tradeoff(loss, W, X, points=2).plan("1%", verify=False),
+        lambda: rp.accumulate(loss, 7)(W, X),
+        lambda: rp.split(lambda x: x.max(), slices=2)(X),
+        lambda: rp.scan(lambda c, x: (c, x), 0.0, X, schedule="bin"),
+        lambda: rp.while_loop(lambda c: c < 3, lambda c: c + 1, 0.0, max_steps=0),
     ]
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", filtering)

@@ -19,7 +19,7 @@ from remat_plan.loops.choose import Schedule, Sizes, choose
 from remat_plan.loops.nested import check_factors, log_factors, nested_scan, sqrt_factors
 from remat_plan.loops.taped import make_taped
 from remat_plan.small.budget import parse_budget
-from remat_plan.small.doors import integer
+from remat_plan.small.doors import door, integer
 from remat_plan.solve.binomial import slots_for
 
 ScheduleName = Literal["plain", "each", "sqrt", "log", "binomial", "auto"]
@@ -33,6 +33,7 @@ MOST_REPETITIONS = 2
 _NAME = "rp.scan"
 
 
+@door
 def scan(
     body: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

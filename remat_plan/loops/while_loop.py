@@ -36,7 +36,7 @@ from remat_plan.loops.body import (
 from remat_plan.loops.scan import MOST_REPETITIONS
 from remat_plan.loops.sweep import Backward, Forward, Stack, Sweep, empty_stack, no_gradients, write
 from remat_plan.loops.taped import make_taped
-from remat_plan.small.doors import integer
+from remat_plan.small.doors import door, integer
 from remat_plan.solve.binomial import INT32_MAX, Splits, make_splits, slots_for, useful_slots
 
 SLOTS = 64
@@ -48,6 +48,7 @@ USUAL_STEPS = 2**24
 _NAME = "rp.while_loop"
 
 
+@door
 def while_loop(
     cond: Callable[[Any], Any],
     body: Callable[[Any], Any],

@@ -15,6 +15,7 @@ from remat_plan.results.codec import encode_fields
 from remat_plan.results.measurement import Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.shown import Shown
+from remat_plan.small.doors import door
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Tradeoff(Shown):
         beaten = self.plain is not None and self.points and self.plain not in self.points
         return self.points[-1] if beaten else None
 
+    @door
     def plan(self, budget: Any, *, verify: bool = True) -> Any:
         """Return the ``Plan`` for a budget (as in ``rp.plan``), without solving again.
 

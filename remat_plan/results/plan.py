@@ -146,6 +146,7 @@ class Plan(Shown):
         """Raise ``TypeError``: a plan is not the function."""
         raise TypeError("a plan is not the planned function: plan.apply(fn) is. Write plan.apply(fn)(*args).")
 
+    @door
     def apply(self, fn: Callable[P, R]) -> Applied[P, R]:
         """Return ``fn`` with this plan applied: same signature, values and derivatives.
 
@@ -155,7 +156,7 @@ class Plan(Shown):
             ValueError: with these arguments the function is not the program that was planned; the message names the
                 first equation that differs.
         """
-        if not callable(fn):
+        if not callable(fn) or isinstance(fn, Plan):
             raise TypeError(f"plan.apply needs the function that was planned, not {type(fn).__name__}.")
         return Applied(fn, self)
 

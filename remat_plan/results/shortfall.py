@@ -48,7 +48,7 @@ def below_minimum(
     if places := effect_places(graph):
         effects = "taking out effects, which must happen exactly once and so cannot be recomputed"
         advice += f"{effects} ({', '.join(places[:3])}), "
-    owned = timeline.argument_bytes + timeline.output_bytes
+    owned = min(timeline.argument_bytes + timeline.output_bytes, least_bytes)  # jit drops arguments that are not read
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     present_bytes = max(present_bytes, 1)
     share = f"{budget_bytes / present_bytes:.1%} of the {format_bytes(present_bytes)} that the step needs as written"

@@ -21,7 +21,7 @@ _UNITS = {
     **{f"{prefix}{b}": 10 ** (3 * power) for power, prefix in enumerate("kmgt", 1) for b in ("b", "")},
     **{f"{prefix}i{b}": 2 ** (10 * power) for power, prefix in enumerate("kmgt", 1) for b in ("b", "")},
 }
-_PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
+_PATTERN = re.compile(r"\s*((?:[0-9]+(?:_[0-9]+)*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
 _EXAMPLES = 'bytes as an integer, "800MB", "8GiB", "24G", a share of the current peak such as "60%", or "device"'
 
 DEVICE_MARGIN = 0.05
@@ -82,8 +82,8 @@ class Budget:
 def parse_budget(budget: Any, few: bool = False) -> Budget:
     """Parse what a user gives as ``budget``; ``few`` where so few bytes may be meant as a small loop stores.
 
-    >>> parse_budget("1.5 GiB").size_bytes
-    1610612736
+    >>> parse_budget("1.5 GiB").size_bytes, parse_budget("2_000 kB").size_bytes
+    (1610612736, 2000000)
     >>> parse_budget("60%").fraction
     0.6
     """
