@@ -12,6 +12,8 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -91,6 +93,14 @@ for _module in (source_info_util, traceback_util):  # our frames are not the use
 
 api_boundary = traceback_util.api_boundary
 """Decorates a function below which tracebacks show the frames of users only."""
+
+
+def warn(message: str) -> None:
+    """Warn at the user's line that led here, neither one of this package nor of JAX."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and not source_info_util.is_user_filename(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def is_of_while_loop(error: ValueError) -> bool:

@@ -14,7 +14,6 @@ trip count is assumed to be 100.
 from __future__ import annotations
 
 import math
-import warnings
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -97,7 +96,7 @@ def warn_once(key: str, message: str) -> None:
     """Warn about a cost that had to be assumed, once per process and key."""
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(message, UserWarning, stacklevel=3)
+        _compat.warn(message)
 
 
 def kind_of(eqn: Any) -> Kind:

@@ -13,7 +13,6 @@ Nothing is kept where a trace, or a custom derivative in it, closes over tracers
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,11 +44,10 @@ def warn_where_undone(schedule: Schedule) -> None:
     unrolled = any(segment.checkpointed for segment in schedule)
     if not _options_asked and unrolled and _compat.drops_checkpoint_barriers() and jax.default_backend() == "cpu":
         version = ".".join(map(str, _compat.jaxlib_version()))
-        warnings.warn(
+        _compat.warn(
             f"XLA:CPU of jaxlib {version} undoes jax.checkpoint outside of loops, so that a plan saves nothing unless "
             "the step is compiled with one option: jax.jit(step, compiler_options=remat_plan.compiler_options()). "
-            "rp.fit does that; jaxlib 0.11.1 and newer, and other devices, do not need it.",
-            stacklevel=2,
+            "rp.fit does that; jaxlib 0.11.1 and newer, and other devices, do not need it."
         )
 
 
@@ -58,10 +56,9 @@ def run_as_traced(traced: Traced) -> Any:
 
     Recomputation uses keys twice by its nature: the masks of the backward pass are those of the forward pass.
     """
-    warnings.warn(
+    _compat.warn(
         "remat_plan: while jax_debug_key_reuse is on, functions with random keys run without recomputation, since that "
-        "would use keys twice. Keys are checked, but no memory is saved.",
-        stacklevel=2,
+        "would use keys twice. Keys are checked, but no memory is saved."
     )
     outputs = _compat.as_function(traced.jaxpr)(*map(_as_operand, traced.call.leaves))
     return jax.tree.unflatten(traced.output_tree, [as_array(x) for x in outputs])

@@ -142,3 +142,17 @@ def test_a_mark_outside_the_gradient_is_told_where_it_goes():
     with pytest.raises(ValueError, match="rp.fit plans functions marked by rp.mark") as caught:
         rp.fit(lambda w, x: w - jax.grad(loss)(w, x), W, X, budget="60%")
     assert "The mark goes on" not in str(caught.value), "there is none"
+
+
+def test_a_warning_is_of_the_users_line(monkeypatch):
+    """Not of one in here, nor in JAX, which traced the function."""
+    monkeypatch.setattr("remat_plan.cost.rules._warned", set())
+
+    def until_small(w, x):
+        return jnp.sum(
+            jax.lax.while_loop(lambda x: jnp.max(x) > 1, lambda x: jnp.tanh(x @ w), jax.lax.stop_gradient(x))
+        )
+
+    with pytest.warns(UserWarning, match="no known trip count") as caught:
+        rp.plan(lambda w, x: loss(w, x) + until_small(jax.lax.stop_gradient(w), x), W, X, budget="100%", verify=False)
+    assert [warning.filename for warning in caught] == [__file__]
