@@ -347,6 +347,17 @@ def test_below_the_minimum(verify):
     assert peak <= error.minimum_bytes
 
 
+def test_where_no_gradient_reaches_the_arguments_that_is_what_to_look_at():
+    def stopped(w, x):
+        return loss(jax.lax.stop_gradient(w), x)
+
+    advice = "checking why no gradient reaches the arguments"
+    for function, blind in ((stopped, True), (loss, False)):
+        with pytest.raises(rp.BudgetError) as caught:
+            rp.plan(function, W, X, budget="1%", verify=False)
+        assert (advice in str(caught.value)) == blind
+
+
 def test_arguments_that_are_not_read_are_not_said_to_take_more_than_the_minimum():
     """``jax.jit`` drops them."""
     with pytest.raises(rp.BudgetError) as caught:

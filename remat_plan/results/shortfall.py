@@ -48,6 +48,8 @@ def below_minimum(
     if places := effect_places(graph):
         effects = "taking out effects, which must happen exactly once and so cannot be recomputed"
         advice += f"{effects} ({', '.join(places[:3])}), "
+    if not any(graph.active[v] for op in graph.ops for v in op.outputs):
+        advice += "checking why no gradient reaches the arguments (stop_gradient, say), "
     owned = min(timeline.argument_bytes + timeline.output_bytes, least_bytes)  # jit drops arguments that are not read
     held = held or f"Arguments and gradients alone take {format_bytes(owned)}"
     present_bytes = max(present_bytes, 1)
