@@ -93,7 +93,8 @@ Candidate = tuple[int, int, int, int, float, float]
 """(end, option or -1, bytes left behind, bytes needed, seconds, seconds at the end of D); bytes are in quanta."""
 
 _TIE = 1e-12
-"""Seconds within which two choices count as equal; the first one is taken."""
+"""The share of all seconds within which two choices count as equal; the first one is taken. Intervals with equal
+contents share a row, though their seconds are rounded where they are."""
 
 
 class ChainTable:
@@ -183,7 +184,7 @@ class ChainTable:
                 cost += self.row(end, t)[table, slot - kept]
             if option < 0:
                 cost += self.row(s, end)[1, slot]
-            if cost <= best + _TIE:
+            if cost <= best + _TIE * max(best, self.forward[-1]):
                 return end, option
         raise AssertionError("the table has a cost that no choice leads to")
 

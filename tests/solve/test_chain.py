@@ -120,6 +120,18 @@ def test_equal_intervals_share_a_row():
     assert len(table.rows) <= 2 * 40
 
 
+@pytest.mark.parametrize("seconds", [1e-3, 1e3, 1e6])
+def test_schedules_are_found_however_long_blocks_take(seconds):
+    """Seconds of intervals that share a row differ in their last digits, as at batches of thousands."""
+    problem = uniform(40)
+    own = tuple(((end, tuple(replace(o, seconds=o.seconds * seconds / 3) for o in os)),) for ((end, os),) in problem.runs)
+    table = solve(replace(problem, runs=own, forward_seconds=(seconds / 3,) * 40), slots=200)
+    for slot in table.breakpoints():
+        table.schedule(slot)
+    for slot in table.breakpoints(1):
+        table.nested(slot)
+
+
 def test_long_chains_are_solved_with_a_spread_of_split_points():
     table = solve(uniform(150), slots=800)
     costs = table.costs
