@@ -24,11 +24,18 @@ from remat_plan.planning.improve import Judged, improved
 from remat_plan.planning.inside import Inside, find_inside
 from remat_plan.planning.limits import collectives, resolve
 from remat_plan.planning.moves import Moves, can_move
+from remat_plan.planning.names import known_names, names_inside
 from remat_plan.planning.offloads import in_loops, may_offload
 from remat_plan.planning.planner import Planner
 from remat_plan.planning.saving import is_product, save_segment
 from remat_plan.planning.splits import SlicedProgram
-from remat_plan.planning.strategies.find import BY_HAND, find_schedules, make_task, named_schedules
+from remat_plan.planning.strategies.find import (
+    BY_HAND,
+    find_schedules,
+    make_task,
+    named_schedules,
+    schedules_by_names,
+)
 from remat_plan.planning.strategies.records import (
     AS_WRITTEN,
     BY_RULE,
@@ -197,12 +204,11 @@ class Candidates:
 
     def uniform(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules by one rule for all blocks, to be judged beside the planner's."""
-        inside = self.inside(request.constraints)
-        graph, limits = inside.rules.graph, inside.limits
-        if BY_RULE not in request.strategy.sources or len(graph.ops) > _LONG_OPS:
+        if not self._takes_rules(request):
             return ()
-        cuts = self.planner(request.constraints).cuts
-        task = replace(self.task(request), graph=graph, cuts=without_loss(graph, cuts), spread=inside.rules.spread)
+        task = self._task_inside(request)
+        graph, cuts = task.graph, task.cuts
+        task = replace(task, cuts=without_loss(graph, cuts))
         # A segment that ends before a product, not behind it, is differentiated with less beside it: in a small program
         # that may be what the least peak needs.
         shorter = cut_before_products(graph, task.cuts) if is_small(graph) else None
@@ -210,8 +216,37 @@ class Candidates:
         known = [s for each in tasks for s in named_schedules(each, _BY_HAND)]
         known += [s for s in (with_last_block(graph, cuts, s) for s in known) if s]
         known += [in_structures(s) for s in known]
+        return self._around(request, known)
+
+    def by_names(self, request: Request, judged: Judged) -> tuple[Schedule, ...]:
+        """Schedules that keep named values in loops and branches, to be judged beside the planner's.
+
+        In MaxText's layers such a policy is faster as compiled than what a chain of blocks has at its peak.
+        """
+        if not self._takes_rules(request) or request.constraints.must_recompute:
+            return ()
+        inside, task = self.inside(request.constraints), self._task_inside(request)
+        names = set(names_inside(task.graph)).difference(known_names(task.graph))
+        known = schedules_by_names(task, sorted(names), lambda s: judged(inside.around(s)))
+        return self._around(request, known)
+
+    def _takes_rules(self, request: Request) -> bool:
+        """Whether schedules by a rule are judged beside those of a search."""
+        graph = self.inside(request.constraints).rules.graph
+        return BY_RULE in request.strategy.sources and len(graph.ops) <= _LONG_OPS
+
+    def _task_inside(self, request: Request) -> Task:
+        """The task of a request where the equations are that a search is about."""
+        rules, cuts = self.inside(request.constraints).rules, self.planner(request.constraints).cuts
+        return replace(self.task(request), graph=rules.graph, cuts=cuts, spread=rules.spread)
+
+    def _around(self, request: Request, known: list[Schedule]) -> tuple[Schedule, ...]:
+        """Those schedules of the equations inside that are allowed, and what is made of them by moving what steps of
+        loops keep, as schedules of the program."""
+        inside = self.inside(request.constraints)
+        graph, limits = inside.rules.graph, inside.limits
         if may_offload(limits, self.rules.hardware):
-            known += [made for s in known for made in in_loops(graph, limits, s)]
+            known = [*known, *(made for s in known for made in in_loops(graph, limits, s))]
         return tuple(dict.fromkeys(inside.around(s) for s in known if honours(graph, limits, s)))
 
     def beside(self, request: Request, judged: Judged, identity: Hashable) -> tuple[Schedule, ...]:
@@ -219,7 +254,7 @@ class Candidates:
         there are ways that a chain of few blocks has not, and those of a local search.
         """
         uniform = self.uniform(request) if holds_structure(self.inside(request.constraints).rules.graph) else ()
-        return *uniform, *self.improved(request, judged, identity)
+        return *uniform, *self.by_names(request, judged), *self.improved(request, judged, identity)
 
     def low(self, request: Request) -> tuple[Schedule, ...]:
         """Schedules that may need least of all: by one rule for all blocks, and the first of each chain's curve.

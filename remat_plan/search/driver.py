@@ -331,20 +331,20 @@ class Driver:
     def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
         """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
 
-        They are off in another way than what the search is made of, and two that are predicted alike from each other.
-        So they may be expected above the budget, by what is known of the plain step, until two of them came out above;
-        the second is of a lower level, or much the same. Of those that take as long the one with the fewest FLOPs is
-        first: on a v5e a scanned Llama whose embedding runs again too is predicted alike, and compiles to 11 % more.
+        They are off in another way than what the search is made of. So they may be expected above the budget by
+        ``DOUBT``, by what is known of the plain step; after one above it by ``CLOSE``, by what was compiled; after two
+        none is tried. Of those that take as long the one with the fewest FLOPs is first: on a v5e a Llama whose
+        embedding runs again is predicted alike, and compiles to 11 % more.
         """
         largest, *others = self.marks
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
         near = [c for c in beside if self.expected(self.level(c), []) <= (1 + DOUBT) * budget_bytes]
-        over = [c for c in near if c in self.tried and budget_bytes < self.total(c)]
-        if sum(self.level(c) < self.plain_level for c in over) > 1:
+        tried = [c for c in near if c in self.tried and self.level(c) < self.plain_level]
+        over = [c for c in tried if self.total(c) > budget_bytes]
+        if len(over) > 1:
             return None
-        lowest = min(map(self.level, over), default=math.inf)
-        new = [c for c in near if c not in self.tried and self.level(c) <= (1 + MARGIN) * lowest]
+        most = (1 + CLOSE) * budget_bytes if over else math.inf
+        new = [c for c in near if c not in self.tried and self.expected(self.level(c)) <= most]
         less = [c for c in new if flops(self.marks, c) < flops(self.marks, best) and self.price(c) <= self.price(best)]
-        less = [c for c in less if self.level(c) < (1 - MARGIN) * lowest] or less
-        most = (1 + WORTH) * min(map(self.price, less), default=0.0)
-        return min((c for c in less if self.price(c) <= most), key=lambda c: flops(self.marks, c), default=None)
+        dear = (1 + WORTH) * min(map(self.price, less), default=0.0)
+        return min((c for c in less if self.price(c) <= dear), key=lambda c: flops(self.marks, c), default=None)

@@ -99,7 +99,8 @@ class Mark:
         """The uniform schedules by predicted peak, which are known whatever the level is: predictions are off in
         another way there than for what the search is made of.
         """
-        return sorted(self.candidates.uniform(self.request), key=self.judge.cost)
+        known = filter(self.judge.fits_host, self.candidates.uniform(self.request))
+        return sorted(known, key=self.judge.cost)
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first.

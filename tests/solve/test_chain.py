@@ -124,7 +124,9 @@ def test_equal_intervals_share_a_row():
 def test_schedules_are_found_however_long_blocks_take(seconds):
     """Seconds of intervals that share a row differ in their last digits, as at batches of thousands."""
     problem = uniform(40)
-    own = tuple(((end, tuple(replace(o, seconds=o.seconds * seconds / 3) for o in os)),) for ((end, os),) in problem.runs)
+    own = tuple(
+        ((end, tuple(replace(o, seconds=o.seconds * seconds / 3) for o in os)),) for ((end, os),) in problem.runs
+    )
     table = solve(replace(problem, runs=own, forward_seconds=(seconds / 3,) * 40), slots=200)
     for slot in table.breakpoints():
         table.schedule(slot)

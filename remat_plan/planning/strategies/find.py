@@ -6,7 +6,8 @@ given, and ``Found``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from remat_plan.cost.hardware import Hardware
@@ -54,6 +55,29 @@ def named_schedules(task: Task, names: Iterable[str]) -> list[Schedule]:
     """Return the schedules of strategies by name."""
     found = [find_schedules(lookup(name), task) for name in names]
     return [schedule for one in found if one is not None for schedule in one.schedules]
+
+
+def schedules_by_names(
+    task: Task, names: Iterable[str], cost: Callable[[Schedule], tuple[int, float]]
+) -> list[Schedule]:
+    """Return schedules that keep named values, as people do by policies: one name, then ever more, first those that
+    gain most for a byte.
+
+    Args:
+        cost: the peak and the price of a schedule.
+    """
+
+    def keeping(*kept: str) -> tuple[Schedule, ...]:
+        found = find_schedules(lookup("collection"), replace(task, settings=replace(task.settings, names=kept)))
+        return () if found is None else found.schedules[:1]
+
+    alone = {name: schedule for name in names for schedule in keeping(name)}
+    costs = {name: cost(schedule) for name, schedule in alone.items()}
+    peak, price = min(map(cost, named_schedules(task, ["each_block"])), default=(0, math.inf))
+    ratio = {name: (price - own[1]) / max(own[0] - peak, 1) for name, own in costs.items()}
+    order = sorted((name for name in alone if ratio[name] > 0), key=lambda name: (-ratio[name], name))
+    more = [schedule for count in range(2, len(order) + 1) for schedule in keeping(*order[:count])]
+    return [*alone.values(), *more]
 
 
 def _may_hold_layers(region: Graph) -> bool:
