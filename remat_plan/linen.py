@@ -147,18 +147,22 @@ def _packed(static_argnums: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def planned_scope(fn: Fn, book: PlanBook, variables: Any, rngs: Any) -> Fn:
-    """Lift a function of scopes so that what it computes is planned (a transform as those of ``flax.core.lift``)."""
+    """Lift a function of scopes so that what it computes is planned (a transform as those of ``flax.core.lift``).
 
-    def packed(scope_fn: Fn, repack_fn: Fn, variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-        def pure(variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
-            scopes = scope_fn(variable_groups, rng_groups)
-            return fn(scopes, *args, **kwargs), repack_fn(scopes)
+    While variables are initialised it is lifted all the same: Flax reserves their names in the scopes of each call.
+    """
 
-        return book.run(pure, (variable_groups, rng_groups, *args), kwargs)
+    def lifted(run: Fn) -> Fn:
+        def packed(scope_fn: Fn, repack_fn: Fn, *given: Any, **kwargs: Any) -> Any:
+            def pure(variable_groups: Any, rng_groups: Any, *args: Any, **kwargs: Any) -> Any:
+                scopes = scope_fn(variable_groups, rng_groups)
+                return fn(scopes, *args, **kwargs), repack_fn(scopes)
 
-    return _unless_initializing(
-        lift.pack(packed, (variables,), (variables,), (rngs,), name="remat", enable_kwargs=True), fn
-    )
+            return run(pure, given, kwargs)
+
+        return lift.pack(packed, (variables,), (variables,), (rngs,), name="remat", enable_kwargs=True)
+
+    return _unless_initializing(lifted(book.run), lifted(lambda pure, args, kwargs: pure(*args, **kwargs)))
 
 
 def _unless_initializing(lifted: Fn, initialise: Fn) -> Fn:

@@ -217,6 +217,32 @@ def test_modules_as_fields_and_arguments_and_partial():
     assert dense().init(KEYS, X)["params"]["kernel"].shape == (WIDTH, 3)
 
 
+def test_weights_are_shared_between_calls_and_with_modules_around():
+    """A module that is called twice; a layer that was handed to it, as tied embeddings are."""
+
+    class Layer(nn.Module):
+        embedding: nn.Module
+
+        @nn.compact
+        def __call__(self, x):
+            return jnp.tanh(self.embedding(x)) + nn.Dense(WIDTH)(x)
+
+    class Model(nn.Module):
+        layer: object
+
+        @nn.compact
+        def __call__(self, x):
+            embedding = nn.Dense(WIDTH, name="embedding")
+            first, second = (self.layer(embedding, name=name) for name in ("first", "second"))
+            return embedding(first(second(first(x))))
+
+    def variables_and_gradient(layer):
+        variables = Model(layer).init(KEYS, X)
+        return variables, jax.grad(lambda v: jnp.sum(Model(layer).apply(v, X) ** 2))(variables)
+
+    assert_trees_close(variables_and_gradient(nothing(Layer)), variables_and_gradient(Layer), 2e-4, 1e-5)
+
+
 @pytest.mark.parametrize("lift", ["scan", slow("jit"), slow("vmap")])
 def test_flax_lifts_over_it(lift):
     class Body(nn.Module):
