@@ -17,7 +17,7 @@ from jax import lax
 from remat_plan import _compat
 from remat_plan.graph.frameworks import check_function
 from remat_plan.small.doors import door, integer
-from remat_plan.traced.modules import Functional, holds_modules
+from remat_plan.traced.modules import Functional, by_position, holds_modules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,16 +51,16 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
     check_function(value_and_grad, "rp.accumulate needs")
     microbatches = integer("microbatches", microbatches)
 
-    call: Callable[..., Any] = value_and_grad
-
     @_compat.api_boundary
     @functools.wraps(value_and_grad, updated=())
-    def accumulated(params: Any, *batch: Any) -> Any:
+    def accumulated(params: Any, *batch: Any, **named: Any) -> Any:
+        call = by_position(value_and_grad, 1 + len(batch), named)
+        batch = (*batch, *named.values())
         slices = jax.tree_util.tree_map_with_path(functools.partial(_sliced, count=microbatches), batch)
         if not holds_modules(params):
             return _run(lambda state, part: ((), call(params, *part)), (), slices, microbatches)[1]
         first = jax.tree.map(lambda x: x[0], slices)
-        function = Functional.of(value_and_grad, (params, *first))
+        function = Functional.of(call, (params, *first))
 
         def once(state: Any, part: Any) -> tuple[Any, Any]:
             (new,), result = function.pure(state, *part)

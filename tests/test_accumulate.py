@@ -65,6 +65,11 @@ def test_state_of_modules_goes_from_slice_to_slice():
     assert_trees_close(*(jax.tree.leaves(nnx.state(m)) for m in (model, by_hand)), 1e-5)
 
 
+def test_a_batch_may_be_given_by_name():
+    whole = jax.value_and_grad(loss, has_aux=True)
+    assert_trees_close(rp.accumulate(whole, 2)(W, X, y=2 * X), whole(W, X, 2 * X), 1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [

@@ -56,6 +56,16 @@ def test_options_are_those_of_the_search_and_of_the_step(monkeypatch, options):
     assert step(ws, x)[0].shape == (32, 32)
 
 
+def test_a_step_that_donates_by_itself_is_told_that_this_is_lost():
+    """Inside another ``jit`` nothing is donated."""
+    ws, x = small(256)
+    notes = [
+        rp.fit(jax.jit(train_step, donate_argnums=0), ws, x, budget="100%", **options).report.notes
+        for options in ({}, {"donate_argnums": 0})
+    ]
+    assert [any("give rp.fit donate_argnums too" in note for note in found) for found in notes] == [True, False]
+
+
 def test_an_option_that_xla_lacks_is_named():
     with pytest.raises((ValueError, RuntimeError), match="xla_no_such_option"):
         rp.fit(train_step, *small(256), budget="70%", compiler_options={"xla_no_such_option": 1})

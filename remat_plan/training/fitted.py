@@ -43,7 +43,7 @@ from remat_plan.training.schedules import Measuring, search_step
 from remat_plan.training.settings import Settings, in_position, parameter_names
 from remat_plan.training.sites import Trial, find_sites
 from remat_plan.training.step import TrainingStep
-from remat_plan.training.trace import Arguments, largest_outside, no_mark, sort_arguments
+from remat_plan.training.trace import Arguments, donates_inside, largest_outside, no_mark, sort_arguments
 from remat_plan.verify.compile import CompiledMemory
 from remat_plan.verify.place import DEVICE, HOST, laid_out
 from remat_plan.verify.targets import Target
@@ -141,7 +141,7 @@ def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progr
     if not found.fits:
         raise _below(measuring, found, budget_bytes, written.total_bytes)
     arguments = sort_arguments(trace, laid_out(step.structs, written.argument_shardings))
-    report = _report(searched, written, arguments, budget, budget_bytes)
+    report = _report(searched, written, arguments, budget, budget_bytes, donates_inside(trace))
     told = report.name, time.perf_counter() - progress.started, report.planned.peak_bytes, budget_bytes, report.compiles
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", *told)
     pairs = zip(measuring.marks, found.choice, strict=True)
@@ -187,11 +187,18 @@ def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) 
 
 
 def _report(
-    searched: Searched, written: CompiledMemory, arguments: Arguments, budget: Budget, budget_bytes: int
+    searched: Searched,
+    written: CompiledMemory,
+    arguments: Arguments,
+    budget: Budget,
+    budget_bytes: int,
+    donates: bool,
 ) -> StepReport:
     measuring, found = searched.measuring, searched.found
     marks, step = measuring.marks, measuring.step
     notes = [] if searched.note is None else [searched.note]
+    if donates and not step.settings.donate_argnums:
+        notes.append("arguments that the step itself donates (jax.jit) are kept: give rp.fit donate_argnums too")
     slices = _slices(written, arguments, budget_bytes)
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
         notes.append(

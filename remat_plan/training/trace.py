@@ -68,6 +68,12 @@ def sort_arguments(traced: Any, structs: Any) -> Arguments:
     return Arguments(*map(device_bytes, (parameters, floats, optimizer, batch)))
 
 
+def donates_inside(traced: Any) -> bool:
+    """Whether a step is a function that was jitted and gives up arguments: inside another ``jit`` it gives up none."""
+    equations = _compat.open_jaxpr(traced.jaxpr)[0].eqns
+    return any(any(eqn.params.get("donated_invars", ())) for eqn in equations)
+
+
 def _read_by_marks(jaxpr: Any) -> set[Any]:
     """Variables of a jaxpr that a mark in it reads, directly or through other equations."""
     found: set[Any] = set()
