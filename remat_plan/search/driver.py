@@ -331,20 +331,20 @@ class Driver:
     def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
         """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
 
-        They are off in another way than what the search is made of. So they may be expected above the budget by
-        ``DOUBT``, by what is known of the plain step; after one above it by ``CLOSE``, by what was compiled; after two
-        none is tried. Of those that take as long the one with the fewest FLOPs is first: on a v5e a Llama whose
-        embedding runs again is predicted alike, and compiles to 11 % more.
+        They are off in another way than what the search is made of, and two that are predicted alike from each other.
+        So they may be expected above the budget by ``DOUBT``, by what is known of the plain step; after one above it by
+        ``CLOSE``, by what was compiled, or else alike; after two none is tried. Of those that take as long the one with
+        the fewest FLOPs is first: a Llama whose embedding runs again too compiles to 11 % more seconds on a v5e.
         """
         largest, *others = self.marks
         beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
         near = [c for c in beside if self.expected(self.level(c), []) <= (1 + DOUBT) * budget_bytes]
         tried = [c for c in near if c in self.tried and self.level(c) < self.plain_level]
-        over = [c for c in tried if self.total(c) > budget_bytes]
-        if len(over) > 1:
-            return None
-        most = (1 + CLOSE) * budget_bytes if over else math.inf
-        new = [c for c in near if c not in self.tried and self.expected(self.level(c)) <= most]
-        less = [c for c in new if flops(self.marks, c) < flops(self.marks, best) and self.price(c) <= self.price(best)]
+        over = [self.level(c) for c in tried if self.total(c) > budget_bytes]
+        new = [c for c in near if c not in self.tried and self.price(c) <= self.price(best)]
+        less = [c for c in new if flops(self.marks, c) < flops(self.marks, best) and len(over) < 2]
+        if over:
+            close = [c for c in less if self.expected(self.level(c)) <= (1 + CLOSE) * budget_bytes]
+            less = close or [c for c in less if abs(self.level(c) - over[0]) <= MARGIN * over[0]]
         dear = (1 + WORTH) * min(map(self.price, less), default=0.0)
         return min((c for c in less if self.price(c) <= dear), key=lambda c: flops(self.marks, c), default=None)

@@ -350,6 +350,17 @@ def test_after_a_hand_that_is_above_the_budget_what_is_next_is_expected_close_to
     assert [s for s in compiled if s in Priced.hands][1:] == [10.2]
 
 
+def test_or_else_one_that_is_predicted_like_it():
+    """As a block that runs again at the end, or stays as it is: the compiler may need less for either."""
+
+    class Alike(Priced):
+        hands: ClassVar = {10.5: (1.05, 1.05), 10.51: (1.06, 1.06), 10.9: (1.06, 1.06)}
+
+    found, compiled = search(Alike(5, 10, 20), 100, lambda s: {10.5: 115, 10.51: 100}.get(s, 10 * s))
+    assert found.choice == (10.51,)
+    assert [s for s in compiled if s in Alike.hands] == [10.5, 10.51]
+
+
 def test_of_hands_that_take_as_long_the_one_with_the_fewest_flops_is_first():
     class Alike(Priced):
         hands: ClassVar = {10.5: (1.05, 1.06), 10.6: (1.051, 1.05), 10.7: (1.07, 1.01)}
