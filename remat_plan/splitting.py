@@ -24,7 +24,7 @@ from remat_plan import _compat
 from remat_plan.graph.apart import Apart, find_apart
 from remat_plan.graph.call import make_function_call
 from remat_plan.graph.frameworks import check_function, refuse_bound_linen
-from remat_plan.graph.records import Graph
+from remat_plan.graph.records import AXIS_PREFIX, Graph
 from remat_plan.graph.schedule import Schedule, as_is
 from remat_plan.graph.slicer import Slicer
 from remat_plan.graph.slices import sliced
@@ -45,9 +45,6 @@ from remat_plan.verify.targets import resolve
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-
-_NAME = "remat_plan_axis"
-"""How the names begin of arguments that are sliced; behind it stand the number of the argument and the dimension."""
 
 
 @door
@@ -118,7 +115,7 @@ def split(
         def named(*args: Any, **kwargs: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
             for n, d in dimensions.items():
-                leaves[n] = checkpoint_name(leaves[n], f"{_NAME}:{n}:{d}")
+                leaves[n] = checkpoint_name(leaves[n], f"{AXIS_PREFIX}{n}:{d}")
             return fn(*jax.tree.unflatten(tree, leaves), **kwargs)
 
         call = make_function_call(named, args, kwargs)
@@ -256,7 +253,7 @@ class _Fitting:
 def _find_axis(program: Program) -> _Axis:
     """The axis of a program's named arguments; ``ValueError`` where the program does not keep it apart."""
     graph = program.graph
-    named = [(v.index, int(v.name.rpartition(":")[2])) for v in graph.values if v.name.startswith(f"{_NAME}:")]
+    named = [(v.index, int(v.name.rpartition(":")[2])) for v in graph.values if v.name.startswith(AXIS_PREFIX)]
     if not named:
         raise ValueError("rp.split: the function does not read the argument that axis names. Name another one.")
     if places := effect_places(graph) or [equation_text(op.eqn) for op in graph.ops if op.effectful]:
@@ -301,4 +298,4 @@ def _check_apart(graph: Graph, apart: Apart | None, named: Sequence[tuple[int, i
 def _text(graph: Graph, v: int) -> str:
     """A value as text; a named argument is told as one."""
     value = graph.values[v]
-    return f"the argument {value.text}" if value.name.startswith(f"{_NAME}:") else value_text(graph, v)
+    return f"the argument {value.text}" if value.name.startswith(AXIS_PREFIX) else value_text(graph, v)

@@ -18,6 +18,9 @@ MATRIX_PRIMITIVES = frozenset({"dot_general", "conv_general_dilated", "ragged_do
 TAG_PREFIX = "remat_plan:"
 """How the names begin that a plan gives to the values it saves."""
 
+AXIS_PREFIX = "remat_plan_axis:"
+"""How the names begin that ``rp.split`` gives to what it slices; behind it stand the argument and the dimension."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from remat_plan.graph.records import TAG_PREFIX, Graph, Op
+from remat_plan.graph.records import AXIS_PREFIX, TAG_PREFIX, Graph, Op
 from remat_plan.graph.structure import Trips, structure_of
 from remat_plan.small.wording import short
 
@@ -34,8 +34,9 @@ def name_list(argument: str, names: Any) -> tuple[str, ...]:
 
 
 def known_names(graph: Graph) -> tuple[str, ...]:
-    """Return the ``checkpoint_name`` names in a program."""
-    return tuple(sorted({v.name for v in graph.values if v.name and not v.name.startswith(TAG_PREFIX)}))
+    """Return the ``checkpoint_name`` names in a program, those that a user gave."""
+    own = TAG_PREFIX, AXIS_PREFIX
+    return tuple(sorted({v.name for v in graph.values if v.name and not v.name.startswith(own)}))
 
 
 def all_regions(graph: Graph) -> Iterator[Graph]:

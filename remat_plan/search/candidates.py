@@ -221,7 +221,8 @@ class Candidates:
     def by_names(self, request: Request, judged: Judged) -> tuple[Schedule, ...]:
         """Schedules that keep named values in loops and branches, to be judged beside the planner's.
 
-        In MaxText's layers such a policy is faster as compiled than what a chain of blocks has at its peak.
+        A mixture of experts in the bytes of its authors' policies takes 6 % less time as predicted than by the chain of
+        blocks of a layer, which has few points between them.
         """
         if not self._takes_rules(request) or request.constraints.must_recompute:
             return ()

@@ -140,8 +140,7 @@ def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progr
     measuring, found = searched.measuring, searched.found
     if not found.fits:
         raise _below(measuring, found, budget_bytes, written.total_bytes)
-    arguments = sort_arguments(trace, laid_out(step.structs, written.argument_shardings))
-    report = _report(searched, written, arguments, budget, budget_bytes, donates_inside(trace))
+    report = _report(searched, written, trace, budget, budget_bytes)
     told = report.name, time.perf_counter() - progress.started, report.planned.peak_bytes, budget_bytes, report.compiles
     _LOG.info("fitted step %s in %.1f s: %d bytes of %d, %d compiles", *told)
     pairs = zip(measuring.marks, found.choice, strict=True)
@@ -186,18 +185,12 @@ def measure_step(found: Found, jitted: Any, values: Sequence[Any], rounds: int) 
     return measure_runs(f"step {report.name}", runs, target, rounds, report.overhead)
 
 
-def _report(
-    searched: Searched,
-    written: CompiledMemory,
-    arguments: Arguments,
-    budget: Budget,
-    budget_bytes: int,
-    donates: bool,
-) -> StepReport:
+def _report(searched: Searched, written: CompiledMemory, trace: Any, budget: Budget, budget_bytes: int) -> StepReport:
     measuring, found = searched.measuring, searched.found
     marks, step = measuring.marks, measuring.step
+    arguments = sort_arguments(trace, laid_out(step.structs, written.argument_shardings))
     notes = [] if searched.note is None else [searched.note]
-    if donates and not step.settings.donate_argnums:
+    if donates_inside(trace) and not step.settings.donate_argnums:
         notes.append("arguments that the step itself donates (jax.jit) are kept: give rp.fit donate_argnums too")
     slices = _slices(written, arguments, budget_bytes)
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
