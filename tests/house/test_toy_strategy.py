@@ -56,3 +56,19 @@ def test_the_table_shows_it_as_long_as_it_is_there(toy):
     assert "keeps products" in str(rp.strategies())
     with pytest.raises(ValueError, match="strategy 'toy' exists already"):
         rp.register_strategy("toy", products)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (5, TypeError, r"strategy='toy' returned 5 for a region of \d+ equations"),
+        (None, TypeError, "returned None .* has to return a schedule, which is a tuple of Segment, or a list of"),
+        ((), TypeError, r"returned \(\) for a region"),
+        ([5], TypeError, r"returned \[5\] for a region"),
+        ((saving(0, 1),), ValueError, r"does not fit its region of \d+ equations: segments end at equation 1"),
+    ],
+)
+def test_what_a_strategy_must_return(returned, error, message):
+    rp.register_strategy("toy", lambda task: returned)
+    with pytest.raises(error, match=message):
+        rp.plan(unrolled, W, X, strategy="toy", target="cpu", verify=False)

@@ -10,7 +10,7 @@ In: a name, an object of this module, an explicit schedule. Out: ``Strategy`` an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -165,17 +165,32 @@ def resolve_strategy(strategy: Any) -> tuple[Strategy, Settings]:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A user's function from a task to schedules."""
+    """A user's function from a task to schedules, and the name that it was registered by."""
 
+    name: str
     make: Callable[[Task], Any]
 
     def __call__(self, task: Task) -> Found:
-        made = self.make(task)
-        single = isinstance(made, tuple) and bool(made) and isinstance(made[0], Segment)
-        schedules = (made,) if single else tuple(tuple(s) for s in made)
+        made, n = self.make(task), len(task.graph.ops)
+        several = tuple(made) if isinstance(made, Iterable) else ()
+        schedules = (several,) if several and isinstance(several[0], Segment) else several
+        if not schedules or not all(map(_is_schedule, schedules)):
+            raise TypeError(
+                f"strategy={self.name!r} returned {short(made)} for a region of {n} equations. Its function has to "
+                "return a schedule, which is a tuple of Segment, or a list of schedules."
+            )
         for schedule in schedules:
-            check_schedule(task.graph, schedule)
-        return Found(schedules)
+            try:
+                check_schedule(task.graph, tuple(schedule))
+            except ValueError as err:
+                raise ValueError(
+                    f"strategy={self.name!r} returned a schedule that does not fit its region of {n} equations: {err}."
+                ) from None
+        return Found(tuple(map(tuple, schedules)))
+
+
+def _is_schedule(made: Any) -> bool:
+    return isinstance(made, tuple | list) and bool(made) and all(isinstance(s, Segment) for s in made)
 
 
 def register_strategy(
@@ -191,8 +206,9 @@ def register_strategy(
     Args:
         name: a new name.
         make: returns, for a ``Task`` (a region ``graph``, its ``cuts``, the ``hardware``), a schedule of the region or
-            several: with a budget the fastest that fits is taken, without one that with the lowest peak. It is also
-            called for the regions inside loops and branches; every step of a loop runs by the schedule of its body.
+            a list of several: with a budget the fastest that fits is taken, without one that with the lowest peak. It
+            is also called for the regions inside loops and branches; every step of a loop runs by the schedule of its
+            body.
         source, summary, when_not_to_use: texts for the table of ``rp.strategies()``.
 
     Raises:
@@ -206,4 +222,4 @@ def register_strategy(
         True
     """
     law = Finder("laws", "each_step")
-    register(Strategy(name, source, summary, when_not_to_use, SEARCHED, find=_Made(make), law=law))
+    register(Strategy(name, source, summary, when_not_to_use, SEARCHED, find=_Made(name, make), law=law))
