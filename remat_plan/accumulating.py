@@ -38,7 +38,8 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
         others (counts) added up. State of an NNX module in the first argument is carried from slice to slice.
 
     Raises:
-        TypeError, ValueError: ``microbatches`` is not a positive integer, or (when called) does not divide the batch.
+        TypeError, ValueError: ``microbatches`` is not a positive integer, or (when called) does not divide the batch,
+            or arrays of the batch have different numbers of examples.
 
     Example:
         >>> import jax, jax.numpy as jnp, remat_plan as rp
@@ -57,6 +58,7 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
         call = by_position(value_and_grad, 1 + len(batch), named)
         batch = (*batch, *named.values())
         slices = jax.tree_util.tree_map_with_path(functools.partial(_sliced, count=microbatches), batch)
+        _check_alike(batch, microbatches)
         if not holds_modules(params):
             return _run(lambda state, part: ((), call(params, *part)), (), slices, microbatches)[1]
         first = jax.tree.map(lambda x: x[0], slices)
@@ -75,7 +77,7 @@ def accumulate(value_and_grad: Callable[P, R], microbatches: int) -> Callable[P,
 
 def _sliced(path: Any, x: Any, count: int) -> Any:
     """[B, ...] -> [count, B / count, ...], every ``count``-th example in one slice."""
-    where = f"argument {path[0].idx + 1}{jax.tree_util.keystr(path[1:])}, of shape {jnp.shape(x)}"
+    where = _place(path, x)
     if jnp.ndim(x) == 0:
         raise ValueError(
             f"microbatches={count}: {where}, has no axis of examples. Only the first argument is not taken apart: put "
@@ -85,6 +87,21 @@ def _sliced(path: Any, x: Any, count: int) -> Any:
     if x.shape[0] % count:
         raise ValueError(f"microbatches={count} does not divide the first axis of {where}.")
     return jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
+
+
+def _place(path: Any, x: Any) -> str:
+    return f"argument {path[0].idx + 1}{jax.tree_util.keystr(path[1:])}, of shape {jnp.shape(x)}"
+
+
+def _check_alike(batch: Any, count: int) -> None:
+    """Refuse arrays of which not all have the same number of examples: a table beside them would be cut up too."""
+    (first, x), *others = jax.tree_util.tree_leaves_with_path(batch) or [((), None)]
+    for path, y in others:
+        if y.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"microbatches={count}: {_place(first, x)}, and {_place(path, y)}, have different numbers of examples "
+                "(the first axis). Put what all microbatches share with the parameters, or close over it."
+            )
 
 
 def _run(once: Callable[[Any, Any], tuple[Any, Any]], state: Any, slices: Any, count: int) -> tuple[Any, Any]:

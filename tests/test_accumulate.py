@@ -87,6 +87,12 @@ def test_a_batch_may_be_given_by_name():
             ValueError,
             r"microbatches=2: argument 1, of shape \(\), has no axis of examples\. .* one for each example",
         ),
+        (
+            lambda: rp.accumulate(loss, 4)(W, X, W),
+            ValueError,
+            r"microbatches=4: argument 1, of shape \(24, 16\), and argument 2, of shape \(16, 16\), have different "
+            "numbers of examples .* Put what all microbatches share with the parameters",
+        ),
     ],
 )
 def test_what_is_wrong(make, error, text):
