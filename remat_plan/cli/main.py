@@ -33,6 +33,7 @@ from remat_plan.report.plans import summary_line
 from remat_plan.report.text import show
 from remat_plan.results.curves import Comparison
 from remat_plan.results.shown import Shown
+from remat_plan.results.steps import LargestSizes
 from remat_plan.small.budget import BudgetError, parse_budget
 from remat_plan.small.wording import name_of
 
@@ -99,8 +100,13 @@ def _run(options: argparse.Namespace) -> int:
         report = _guarded(make(*([options.multiple_of] if kind.inputs else [])), options, make)
     outputs.write(report, f"remat-plan {options.command} {options.source}")
     sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
-    none_fits = isinstance(report, Comparison) and not any(row.plan for row in report.rows)
-    return Exit.OVER_BUDGET if none_fits else Exit.FINE
+    return Exit.OVER_BUDGET if _shows_that_none_fits(report) else Exit.FINE
+
+
+def _shows_that_none_fits(report: Shown) -> bool:
+    if isinstance(report, Comparison):
+        return not any(row.plan for row in report.rows)
+    return isinstance(report, LargestSizes) and not report.largest
 
 
 def _check_budgets(options: argparse.Namespace) -> None:

@@ -144,6 +144,8 @@ def test_what_is_wrong_with_a_step(run, folder):
     code, _, err = run("max-batch", "step.py:step")
     assert code == 2
     assert "max-batch needs a budget" in err
+    code, out, _ = run("max-batch", "step.py:step", "--budget", "1kB", "--multiple-of", "128")
+    assert code == 1, out
 
 
 def test_compare_has_a_line_for_each_budget(run, folder):
