@@ -24,7 +24,7 @@ from remat_plan.report.plans import best_overhead, status_line
 from remat_plan.results.measurement import ROUNDS, Measurement
 from remat_plan.results.plan import Plan
 from remat_plan.results.steps import StepReport
-from remat_plan.small.budget import Budget, parse_budget
+from remat_plan.small.budget import Budget, BudgetError, parse_budget
 from remat_plan.small.doors import door
 from remat_plan.small.progress import Progress
 from remat_plan.small.recent import Recent
@@ -72,8 +72,11 @@ class FittedStep(Generic[P, R]):
             "can be pickled, and call rp.fit again where the step is to run."
         )
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __copy__(self) -> Self:
         return self  # as functions are
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
     def fit(self, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Fit the step for these shapes and shardings unless that is done already; nothing is run."""
@@ -172,14 +175,20 @@ class FittedStep(Generic[P, R]):
                 return known
             hosted = frozenset() if self._first is None else self._first.step.hosted
             step, alike = call.step(hosted), self._found.get(call.kind, ())
-            found = None
+            found = again = None
             if self._first is not None:
                 last = (alike or next(iter(self._found.latest_first()))[1])[0]
-                _LOG.info("fitting again: %s", changes(last.kind, last.placed, call))
+                again = changes(last.kind, last.placed, call)
+                _LOG.info("fitting again: %s", again)
                 found = fit_again(last.found, step, call, self._target)
             if found is None:
                 with Progress("remat_plan", self._progress) as shown:
-                    found = fit_step(step, self._budget, self._target, shown, self._cost)
+                    try:
+                        found = fit_step(step, self._budget, self._target, shown, self._cost)
+                    except BudgetError as error:
+                        if again is not None:  # a call in the middle of a loop, whose user may not expect a plan there
+                            error.add_note(f"The step was fitted before and is being fitted again: {again}.")
+                        raise
                 report, seconds = found.report, time.perf_counter() - shown.started
                 peaks = report.plain.peak_bytes, report.planned.peak_bytes
                 shown.conclude(status_line(self.fn, *peaks, best_overhead(report), report.compiles, seconds))

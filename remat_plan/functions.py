@@ -26,7 +26,7 @@ from remat_plan.plans.book import PlanBook, PlanOptions
 from remat_plan.results.plan import Plan
 from remat_plan.rewrite.policies import guarded
 from remat_plan.small.doors import Wrapper, door, unknown_argument
-from remat_plan.small.wording import short
+from remat_plan.small.wording import name_of, short
 from remat_plan.traced.modules import holds_modules, lifted
 
 P = ParamSpec("P")
@@ -55,6 +55,11 @@ class Planned(Wrapper[P, R]):
 
     def known_plans(self) -> tuple[Plan, ...]:
         return tuple(self.plans.values())
+
+    def __repr__(self) -> str:
+        if self.book.options.plans_alone:
+            return super().__repr__()
+        return f"<{getattr(self, '__qualname__', name_of(self.fn))}: marked, planned by rp.fit>"
 
     @property
     def plans(self) -> dict[str, Plan]:

@@ -99,6 +99,9 @@ def remat(
         >>> model.apply(variables, jnp.ones((4, 8))).shape
         (4, 8)
     """
+    if isinstance(module, nn.Module):
+        name = type(module).__name__
+        raise TypeError(f"rp.linen.remat needs a module class, not a module: write rp.linen.remat({name}, ...)(...).")
     if module is not None and not callable(module):
         raise TypeError(f"rp.linen.remat needs a module class or a method, not {type(module).__name__}.")
     lifting = {"variables": variables, "rngs": rngs}

@@ -116,7 +116,7 @@ def test_a_stored_curve_makes_no_plans():
 
 def test_fitted_steps_say_what_to_store():
     step = rp.fit(train_step, W, X, budget="1GB")
-    assert copy.deepcopy(step) is step
+    assert copy.deepcopy(step) is copy.copy(step) is step
     with pytest.raises(TypeError, match=r"cannot be pickled: .* Store step\.report and step\.plans"):
         pickle.dumps(step)
 

@@ -176,6 +176,9 @@ def test_other_shapes_are_searched_and_told(said):
     assert said() == [f"fitting again: x changed from float32[{ROWS},32] to float32[64,32]"]
     step([*params, jnp.eye(WIDTH)], count, x)
     assert said()[1:] == ["fitting again: the structure of the arguments changed"]
+    with pytest.raises(rp.BudgetError) as caught:
+        step(*start(64 * ROWS))
+    assert "fitted before and is being fitted again: the structure of the arguments" in caught.value.__notes__[0]
 
 
 @pytest.mark.slow

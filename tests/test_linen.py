@@ -433,6 +433,7 @@ def test_remat_scan_shares_what_is_broadcast():
     ("make", "error", "message"),
     [
         (lambda: rp.linen.remat(3), TypeError, "needs a module class or a method, not int"),
+        (lambda: rp.linen.remat(nn.Dense(3), budget=1), TypeError, r"write rp\.linen\.remat\(Dense, \.\.\.\)"),
         (lambda: rp.linen.remat(Block, verify=False), ValueError, "verify is only for planning"),
         (lambda: rp.linen.remat(Block, budget=1, policy=jnp.sin), ValueError, "either policy or budget"),
         (lambda: rp.linen.remat(Block, strategy="magic"), ValueError, "strategy='magic'"),

@@ -48,6 +48,7 @@ def test_what_has_a_plan_says_what_it_gained():
     planned(W, X)
     (plan,) = planned.plans.values()
     assert repr(planned) == f"<loss: {plan!r}>"
+    assert repr(rp.mark(loss)) == "<loss: marked, planned by rp.fit>"
     assert repr(plan.apply(loss)) == f"<loss: {plan!r}>"
     fitted = rp.fit(step, W, X, budget="80%")
     assert repr(fitted) == f"<step: {fitted.report!r}>"
