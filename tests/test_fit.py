@@ -218,6 +218,30 @@ def test_own_checkpoints_are_planned_anew():
     assert step.plan.step_flops <= step.plan.written_flops
 
 
+@pytest.mark.parametrize("scanned", [False, True])
+def test_marked_layers_need_no_more_than_by_hand(scanned):
+    def layer(x, w):
+        return x + jnp.tanh(jax.nn.gelu(x @ w) @ w.T)
+
+    def step_of(wrap):
+        def loss(params, x):
+            if scanned:
+                x = jax.lax.scan(lambda x, w: (wrap(layer)(x, w), None), x, params)[0]
+            for w in () if scanned else params:
+                x = wrap(layer)(x, w)
+            return jnp.mean(x**2)
+
+        return lambda params, x: jax.tree.map(lambda w, g: w - g, params, jax.grad(loss)(params, x))
+
+    args = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, 4 * WIDTH)) / WIDTH, make_batch()[0]
+    wraps = jax.checkpoint, plainly
+    by_hand, plain = (compile_memory(step_of(wrap), args, resolve(None)).total_bytes for wrap in wraps)
+    step = rp.fit(step_of(rp.mark), *args, budget=by_hand + 1000)
+    assert by_hand < 0.6 * plain
+    assert step.report.planned.peak_bytes <= by_hand + 1000
+    assert_trees_close(step(*args), jax.jit(step_of(plainly))(*args), 1e-4, 1e-5)
+
+
 def test_static_arguments_and_leaves_that_are_no_arrays():
     def train_step(state, x, layers, names):
         assert isinstance(layers, int)

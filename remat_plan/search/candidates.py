@@ -267,6 +267,10 @@ class Candidates:
         first = (around(joined(curve[point])) for curve in curves for point in FURTHER if point < len(curve))
         return tuple(dict.fromkeys([*self.uniform(request), *first]))
 
+    def whole(self, request: Request) -> Schedule | None:
+        """One segment around all of the program, which keeps nothing, where constraints allow that."""
+        return next(iter(named_schedules(self.task(request), ["nothing"])), None)
+
     def chains(self, request: Request) -> list[SearchedChain]:
         """The planner's chains, which nobody taught yet; where something may go to the host, those with nothing there
         first: no plan is to be slower for what it may do."""

@@ -76,6 +76,18 @@ class Mark:
             return plain
         return find(self.judge, self.candidates, limit, self.request)
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether it returns scalars only, so that all of a forward pass may be in it."""
+        program = self.judge.program
+        return program.is_loss or all(struct.shape == () for struct in program.cotangents)
+
+    def whole(self) -> Schedule:
+        """One segment around all of it, as a person wraps a layer: its own gradient step needs as much as without, but
+        between the passes of the step nothing is kept. Of a loss, which gains nothing by that, its least.
+        """
+        return (None if self.is_loss else self.candidates.whole(self.request)) or self.fastest(0)
+
     def on_device(self) -> Mark:
         """The same with nothing on the host."""
         return replace(self, request=replace(self.request, constraints=self.request.constraints.on_device()))

@@ -287,18 +287,12 @@ def _below(measuring: Measuring, found: Fitted, budget_bytes: int, present: int)
         held += f", beside {format_bytes(hosted_bytes(measuring.step))} of its state in the host's memory"
     where = _outside(measuring, found)
     advice = _ADVICE if where is None else _OUTSIDE_ADVICE
-    if not any(_is_loss(mark) for mark in measuring.marks):
+    if not any(mark.is_loss for mark in measuring.marks):
         advice = _LARGER_MARKS + advice
     if measuring.step.is_traced and len(measuring.target.devices) > 1:
         advice = _TRACED_ADVICE + advice
     least = found.memory.total_bytes
     return below_minimum(graph, timeline, least, budget_bytes, present, True, mark.judge.device, advice, held, where)
-
-
-def _is_loss(mark: Mark) -> bool:
-    """Whether what is marked returns scalars only, so that all of a forward pass may be in it."""
-    program = mark.judge.program
-    return program.is_loss or all(struct.shape == () for struct in program.cotangents)
 
 
 def _outside(measuring: Measuring, found: Fitted) -> str | None:

@@ -118,7 +118,12 @@ def search_choices(measuring: Measuring, budget_bytes: int, rate: float, held_by
     refused = measuring.target.compiles_slowly and measuring.as_written.over_device_memory  # within seconds
     left = most_compiles(measuring.target) - (not refused)
     driver = Driver(measuring.marks, measuring.compile, held_bytes, rate, known, left=left)
-    return driver.search(budget_bytes), driver.tried
+    found = driver.search(budget_bytes)
+    if not found.fits and not all(mark.is_loss for mark in measuring.marks):
+        driver.measure(tuple(mark.whole() for mark in measuring.marks))
+        least = driver.least()
+        found = Fitted(least, driver.tried[least], driver.fits(least, budget_bytes))
+    return found, driver.tried
 
 
 def first_rate(measuring: Measuring) -> float:
