@@ -196,7 +196,7 @@ def _report(searched: Searched, written: CompiledMemory, trace: Any, budget: Bud
     if slices and overhead(marks, found.choice) > _WORTH_SLICES:
         notes.append(
             f"gradient accumulation over {slices} slices of the batch, rp.accumulate(..., {slices}), is expected to "
-            "fit without recomputing anything"
+            "fit without recomputing anything, if the loss is a mean over examples"
         )
     if all(map(is_written, found.choice)) and not step.hosted:
         notes.append("the step as written is within the budget and stays unchanged")

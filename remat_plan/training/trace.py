@@ -141,7 +141,7 @@ def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
         return ValueError(f"{text} {how.format(name='loss_fn')}")
     (name, called), size_bytes, all_bytes = found
     most = f"{format_bytes(size_bytes)} of {format_bytes(all_bytes)} are values of {name}, called at {called}."
-    return ValueError(f"{text} Where memory peaks, {most} {how.format(name=name)}")
+    return ValueError(f"{text} Where memory peaks (predicted), {most} {how.format(name=name)}")
 
 
 def _largest_call(jaxpr: Any, own: str) -> tuple[tuple[str, str], int, int] | None:
