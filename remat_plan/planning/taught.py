@@ -6,8 +6,9 @@ for a number of bytes.
 The dynamic program adds up what blocks need one by one; of a whole step that is off by up to a half. The timeline of a
 schedule says what is alive while each block works, so it says of every option in it by how much: the difference is
 added to the option's transient bytes, to those of all equal blocks, and the chain is solved again. Of the options of a
-block that were not seen yet all are taken to be off by as much as the others are. So it takes about ten schedules until
-the chain believes of those near a budget what the evaluator says of them.
+block that were not seen yet all are taken to be off by as much as the others are. Where all that is alive while a block
+works is less than what it is to keep, bytes were counted twice, and none of its options keeps more than it needs. So it
+takes about ten schedules until the chain believes of those near a budget what the evaluator says of them.
 
 A chain of so many blocks that solving takes longer than evaluating is not taught but searched for the border of what
 fits: peaks mostly rise along its curve.
@@ -128,6 +129,7 @@ class TaughtChain(SearchedChain):
         super().__init__(curve, inside)
         self.graph, self.cuts, self.options, self.problem = graph, cuts, options, problem
         self._off: dict[_Key, list[int]] = {}
+        self._counted_twice: set[tuple[int, ...]] = set()
         self._offset_bytes = 0
 
     def _points(self, room_bytes: int) -> Iterator[int]:
@@ -157,6 +159,8 @@ class TaughtChain(SearchedChain):
             if own and max(own, believed) >= _NEAR * max(peak, believed):
                 key = self.problem.block_classes[leaf.start : leaf.end], leaf.option
                 self._off.setdefault(key, []).append(own - before - option.transient_bytes)
+                if own < option.kept_bytes:
+                    self._counted_twice.add(key[0])
         corrected = self._corrected()
         self._offset_bytes = peak - _believed_bytes(corrected, nodes)
         self.curve = Curve(self.graph, self.cuts, self.options, solve_chain(corrected))
@@ -172,7 +176,8 @@ class TaughtChain(SearchedChain):
             if classes not in of_runs:
                 return tuple(options)
             others = min(of_runs[classes])
-            return tuple([_moved(o, int(off.get((classes, k), others))) for k, o in enumerate(options)])
+            made = [_moved(o, int(off.get((classes, k), others))) for k, o in enumerate(options)]
+            return tuple(map(_bounded, made) if classes in self._counted_twice else made)
 
         classes = self.problem.block_classes
         runs = [
@@ -192,6 +197,11 @@ def chain_of(planner: Planner, inside: Inside) -> SearchedChain:
 def _moved(option: RunOption, off_bytes: int) -> RunOption:
     """Return an option that needs so many bytes more."""
     return replace(option, transient_bytes=max(option.transient_bytes + off_bytes, 0))
+
+
+def _bounded(option: RunOption) -> RunOption:
+    """Return an option that keeps no more than it needs."""
+    return replace(option, kept_bytes=min(option.kept_bytes, option.transient_bytes))
 
 
 def _believed_bytes(problem: ChainProblem, nodes: Sequence[Leaf | Nest]) -> int:
