@@ -100,13 +100,10 @@ def _run(options: argparse.Namespace) -> int:
         report = _guarded(make(*([options.multiple_of] if kind.inputs else [])), options, make)
     outputs.write(report, f"remat-plan {options.command} {options.source}")
     sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
-    return Exit.OVER_BUDGET if _shows_that_none_fits(report) else Exit.FINE
-
-
-def _shows_that_none_fits(report: Shown) -> bool:
+    none_fits = isinstance(report, LargestSizes) and not report.largest
     if isinstance(report, Comparison):
-        return not any(row.plan for row in report.rows)
-    return isinstance(report, LargestSizes) and not report.largest
+        none_fits = not any(row.plan for row in report.rows)
+    return Exit.OVER_BUDGET if none_fits else Exit.FINE
 
 
 def _check_budgets(options: argparse.Namespace) -> None:

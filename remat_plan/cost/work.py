@@ -153,18 +153,6 @@ def reduces_rows(eqn: Any) -> bool:
     return rank - 1 in axes and len(axes) < rank
 
 
-def reduces_images(eqn: Any) -> bool:
-    """Tell whether an equation reduces a batch of images to a number for each channel, along all axes but the last.
-
-    >>> import jax, jax.numpy as jnp
-    >>> jaxpr = jax.make_jaxpr(lambda x: (x.sum((0, 1, 2)), x.sum((1, 2)), x[0].sum((0, 1))))(jnp.ones((8, 4, 4, 3)))
-    >>> [reduces_images(eqn) for eqn in jaxpr.eqns if eqn.primitive.name == "reduce_sum"]
-    [True, False, False]
-    """
-    axes, rank = _reduced(eqn)
-    return rank > 3 and axes == tuple(range(rank - 1))
-
-
 def _reduced(eqn: Any) -> tuple[tuple[int, ...], int]:
     """The axes that an equation reduces, none where it reduces windows, and the rank of what it reads."""
     rank = len(getattr(eqn.invars[0].aval, "shape", ())) if eqn.invars else 0

@@ -4,9 +4,8 @@ In: ``Graph``, ``Cuts``, ``Rules``. Out: ``Options``: per run of up to ``MERGE``
 between major cuts, the ways to run it (saved values, bytes kept, bytes of transient, seconds).
 
 Equal runs (same signature) are solved and profiled once. Every run may be one ``jax.checkpoint`` segment for
-each point of the minimum-cut hull. Saving the output of a matrix product or what element-wise equations make of
-it costs the same bytes, so both are profiled (``_pulled_back``). A run may also stay as it is (``plain``: what
-JAX keeps by itself), the only choice for effects that are read.
+each point of the minimum-cut hull, and one that saves its products. A run may also stay as it is (``plain``: what JAX
+keeps by itself), the only choice for effects that are read.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from dataclasses import dataclass, replace
 
 from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price
-from remat_plan.cost.rules import Kind, kind_of
 from remat_plan.graph.records import Graph
 from remat_plan.graph.structure import RegionSolver, is_loop, structure_of
-from remat_plan.graph.uses import residuals
 from remat_plan.graph.ways import Keep, Plain, Way
-from remat_plan.planning.cuts import Cuts, is_small
+from remat_plan.planning.cuts import Cuts
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
@@ -58,8 +55,6 @@ class SegmentOption:
         kept_bytes: kept after its forward pass, its end frontier included.
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
-        tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
-            recomputed.
         repeats: whether ``seconds`` come on top even at the end of a part that is run again. What a segment saves is
             all that is needed of its forward pass there; the steps of a loop need what those before them carry on.
     """
@@ -69,7 +64,6 @@ class SegmentOption:
     forward_bytes: int
     backward_bytes: int
     seconds: float
-    tail: int = 0
     repeats: bool = False
 
 
@@ -133,9 +127,6 @@ class _Profiler:
             kept = choice.kept_bytes + leaves
             made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra)
             options.append(made)
-            if tail := self.tail(run, problem, choice):
-                early = backward_timeline(rules, run, actions, choice.recomputed, tail)
-                options.append(replace(made, backward_bytes=early.peak_bytes, tail=tail))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
@@ -143,22 +134,6 @@ class _Profiler:
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
-
-    def tail(self, run: Run, problem: SegmentProblem, choice: Selection) -> int:
-        """How many operations at the end of a run read nothing that a choice recomputes; 0 where it does not matter.
-
-        Left behind the segment they are differentiated before anything is recomputed. That matters in small programs,
-        of which one value is a large part.
-        """
-        if not is_small(self.graph):
-            return 0
-        missing = {run.values[i] for i in problem.needed - choice.saved}
-        tail = 0
-        for n in range(len(run.ops) - 1, 0, -1):
-            if n in choice.recomputed or not missing.isdisjoint(residuals(self.graph, self.graph.ops[run.ops[n]])):
-                break
-            tail += 1
-        return tail
 
     def structure_options(self, run: Run, plain: PlainRun) -> Iterator[SegmentOption]:
         """The ways to run a run that is one structure."""
@@ -207,9 +182,6 @@ class _Profiler:
         else:
             points = min_cut.hull(problem, _MAX_LONG)
         chosen = {p.actions: p for p in points}
-        for point in points:
-            other = _pulled_back(self.graph, run, problem, point)
-            chosen.setdefault(other.actions, other)
         for choice in product_selections(self.graph, run, problem):  # what people write; between, the hull has mixtures
             chosen.setdefault(choice.actions, choice)
         return list(chosen.values())
@@ -221,32 +193,6 @@ def product_selections(graph: Graph, run: Run, problem: SegmentProblem) -> Itera
     for keeps in (is_product, is_unbatched_product):
         products = {i: 0 for i, op in made if problem.saveable[i] and keeps(op)}
         yield min_cut.prune(problem, min_cut.complete(problem, products))
-
-
-def _pulled_back(graph: Graph, run: Run, problem: SegmentProblem, choice: Selection) -> Selection:
-    """Save the expensive equation's output instead of what cheap equations make of it at the same size."""
-    local = {v: i for i, v in enumerate(run.values)}
-    saved = {}
-    for i, action in choice.actions:
-        v = run.values[i]
-        source = _expensive_source(graph, v, local) if problem.value_bytes[i] > 0 else v
-        saved[local[source] if problem.saveable[local[source]] else i] = action
-    return min_cut.prune(problem, min_cut.complete(problem, saved))
-
-
-def _expensive_source(graph: Graph, v: int, local: dict[int, int]) -> int:
-    """Walk back from a value through cheap equations with one large operand, to an expensive one of no more bytes."""
-    size = graph.values[v].size_bytes
-    current = v
-    while True:
-        op = graph.ops[graph.values[current].producer]
-        kind = kind_of(op.eqn)
-        if kind == Kind.OPAQUE and len(op.outputs) == 1 and graph.values[current].size_bytes <= size:
-            return current
-        large = [u for u in set(op.reads) if u in local and graph.values[u].size_bytes * 8 > size]
-        if kind not in (Kind.ALIAS, Kind.CHEAP) or len(large) != 1:
-            return v
-        current = large[0]
 
 
 def _difference(seconds: float, plain_seconds: float) -> float:

@@ -25,8 +25,8 @@ from remat_plan.planning.cuts import (
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.offloads import may_offload, offloaded
-from remat_plan.planning.options import Options, SegmentOption, find_options, product_selections
-from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.options import Options, find_options
+from remat_plan.planning.runs import MERGE, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
 from remat_plan.small.remembered import remembered
@@ -82,20 +82,9 @@ class Curve(Sequence[Schedule]):
             run = self.options.runs[node.start, node.end]
             if option.way.choices:
                 result.append(structured(run.ops[0], option.way.choices[0][1]))
-            elif option.tail:
-                result += _with_tail(self.graph, start, end, run, option)
             else:
                 result.append(replace(run.segment(option.way), start=start, end=end))
         return tuple(result)
-
-
-def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:
-    """The segment of an option, and behind it what stays as it is."""
-    border = run.ops[-option.tail]
-    behind = {v for index in run.ops if index >= border for v in graph.ops[index].outputs}
-    saved = {run.values[i]: action for i, action in option.way.actions}
-    made = saving(start, border, {v: action for v, action in saved.items() if v not in behind})
-    return [made, as_is(border, end)]
 
 
 _DEEPEST = 16
@@ -199,10 +188,10 @@ class RegionPlanner:
 def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ...]:
     """Return schedules of the region inside a structure, from those that keep most to those that keep least.
 
-    As it is; one segment for each point of the minimum-cut hull and between them (by integer program), or that keeps
-    its products (or those without batch dimensions); the chain of its own blocks (with structures among them also that
-    of what is kept alone), and that as a segment around segments, which keeps nothing but what goes in. Of these, what
-    respects the limits that ``around`` has for it, and runs effects once.
+    As it is; one segment for each point of the minimum-cut hull and between them (by integer program); the chain of its
+    own blocks (with structures among them also that of what is kept alone), and that as a segment around segments,
+    which keeps nothing but what goes in. Of these, what respects the limits that ``around`` has for it, and runs
+    effects once.
 
     Raises:
         ValueError: limits that no schedule respects.
@@ -222,7 +211,7 @@ def solve_region(rules: Rules, around: Limits = NO_LIMITS) -> tuple[Schedule, ..
 
 
 def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
-    """Yield a region as one segment: for each point of the hull and between them, and with its products kept."""
+    """Yield a region as one segment: for each point of the hull and between them."""
     n = len(region.ops)
     cuts = whole_region(region, limits)
     run = make_run(region, cuts, 0, 1)
@@ -230,10 +219,7 @@ def _one_segment(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedu
     hull = min_cut.hull(problem, _MAX_HULL if n <= _LONG_REGION else 2)
     if n <= _LONG_REGION:
         hull = milp.between(problem, hull, share=_SHARE, seconds_share=_SECONDS_SHARE)
-    chosen = {c.actions: c for c in hull}
-    for choice in product_selections(region, run, problem):
-        chosen.setdefault(choice.actions, choice)
-    for choice in chosen.values():
+    for choice in {c.actions: c for c in hull}.values():
         yield (saving(0, n, {run.values[i]: action for i, action in actions_of(run, choice)}),)
 
 
@@ -241,8 +227,7 @@ def _chained(region: Graph, rules: Rules, limits: Limits) -> Iterator[Schedule]:
     """Yield the chains of a region's blocks: open, with the last block a segment too, as a segment around segments."""
     n = len(region.ops)
     planner = Planner(region, rules, limits)
-    curve = planner.curve
-    chains = curve.spread(_CHAIN_POINTS)
+    chains = planner.curve.spread(_CHAIN_POINTS)
     if holds_structure(region):
         chains += planner.kept_curve.spread(_CHAIN_POINTS)
     if n <= _LONG_REGION:
