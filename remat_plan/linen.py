@@ -100,8 +100,7 @@ def remat(
         (4, 8)
     """
     if isinstance(module, nn.Module):
-        name = type(module).__name__
-        raise TypeError(f"rp.linen.remat needs a module class, not a module: write rp.linen.remat({name}, ...)(...).")
+        raise TypeError(f"rp.linen.remat needs a class: write rp.linen.remat({type(module).__name__}, ...)(...).")
     if module is not None and not callable(module):
         raise TypeError(f"rp.linen.remat needs a module class or a method, not {type(module).__name__}.")
     lifting = {"variables": variables, "rngs": rngs}

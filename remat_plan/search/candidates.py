@@ -66,9 +66,10 @@ _SCALAR_SHARE = 1e-3
 CURVE_POINTS = 15
 """So many points of a curve, equally far apart, stand for all of it: fewer may miss its least peak."""
 
-_MOST_JUDGED, _MOST_OPS = 800, 15_000
-"""So many schedules of a small program the local search judges at most, and so many equations of all of them: a second
-of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more."""
+_MOST_JUDGED, _MOST_EQUATIONS = 800, 60_000
+"""So many schedules of a small program the local search judges at most, and so many equations of all their gradients: a
+second of work. Fewer leave a few per cent of overhead, above all in the least memory; twice as many find hardly more.
+An equation has up to four in its gradient, a cumulative product hundreds: with four of those a plan took 16 s."""
 
 Goal = Literal["memory", "time"]
 """What is wanted: the least recomputation within a budget, or the fastest step whatever it needs."""
@@ -305,7 +306,8 @@ class Candidates:
             along = [schedule for curve in curves for schedule in curve.spread(CURVE_POINTS)]
             seeds = [*plain, *along, *map(inside.within, self.uniform(request))]
             honoured = [s for s in map(joined, seeds) if honours(graph, moves.cuts.limits, s)]
-            most = min(_MOST_JUDGED, _MOST_OPS // len(graph.ops))
+            equations = sum(1 + len(vjp.eqns) if vjp else 1 for vjp in (graph.needs[op.kind].vjp for op in graph.ops))
+            most = min(_MOST_JUDGED, _MOST_EQUATIONS // equations)
             found = improved(honoured, moves.neighbours, lambda s: judged(inside.around(s)), most)
             return tuple(map(inside.around, found))
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from remat_plan.cost.hardware import hardware_for
 from remat_plan.planning.constraints import NO_CONSTRAINTS
@@ -80,6 +81,22 @@ def test_a_program_is_searched_once():
     longer, others = diamond(2)
     assert others.improved(AUTO, counted(longer), ("once", longer.identity)) != first
     assert len(judged) > searched
+
+
+@pytest.mark.slow
+def test_equations_with_long_gradients_are_searched_less():
+    """Each of four cumulative products has over a hundred equations in its gradient, all evaluated each time."""
+
+    def loss(ws, x):
+        for w in ws:
+            x = lax.cumprod(jnp.tanh(x @ w), 1)
+        return jnp.mean(x**2)
+
+    program = traced(loss, [jnp.ones((16, 16))] * 4, jnp.ones((128, 16)))
+    judge, judged = Judge(program, place("cpu"), Progress("test", False)), []
+    candidates = Candidates(judge.rules, Progress("test", False))
+    assert len(candidates.improved(AUTO, lambda s: judged.append(s) or judge.cost(s), object())) > 1
+    assert 100 < len(judged) < 250
 
 
 def test_what_costs_differ_by_tells_programs_apart():
