@@ -134,7 +134,7 @@ def plan(
     elif goal != MEMORY:
         raise ValueError(f"goal={goal!r}: choose {MEMORY!r} (the least recomputation within a budget) or {TIME!r}.")
     else:
-        check_budget(row, settings, budget is not None)
+        check_budget(row, budget is not None)
     parsed = None if budget is None else parse_budget(budget)
     device = resolve(target)
     static = positions(static_argnums, "static_argnums")

@@ -42,6 +42,14 @@ def plan_by(name, verify=False):
     return rp.plan(loss, W, X, strategy=GIVEN.get(name, name), verify=verify, **more)
 
 
+def test_without_budget_and_slots_binomial_is_what_needs_least():
+    alone = rp.plan(loss, W, X, strategy="binomial", verify=False)
+    assert alone.predicted_peak_bytes <= plan_by("binomial").predicted_peak_bytes
+    with pytest.raises(rp.BudgetError) as caught:
+        rp.plan(loss, W, X, strategy="binomial", budget=1, verify=False)
+    assert alone.predicted_peak_bytes == caught.value.minimum_bytes
+
+
 def test_the_table():
     table = rp.strategies()
     names = [row.name for row in table]
@@ -151,7 +159,6 @@ def test_strategies_that_need_a_budget(name):
         ({"strategy": "magic"}, ValueError, "strategy='magic' is unknown. Choose one of 'auto', 'chain', 'memory'"),
         ({"strategy": 3}, TypeError, "strategy=3: give a name of rp.strategies()"),
         ({"strategy": "memry"}, ValueError, "Did you mean 'memory'"),
-        ({"strategy": "binomial"}, ValueError, r"strategy=rp.Binomial\(slots=8\), or a budget"),
         ({"strategy": rp.Collection(["a"])}, ValueError, "names: no value is named 'a'. Names .*: 'state'"),
         ({"strategy": "mirror"}, ValueError, "strategy='mirror' needs counts"),
         ({"strategy": rp.Mirror({"a": 1})}, ValueError, "counts: no value is named 'a'"),

@@ -68,7 +68,8 @@ def difference(planned: Fingerprint, given: Fingerprint) -> str:
         for i, (a, b) in enumerate(zip(planned.inputs, given.inputs, strict=False)):
             if a != b:
                 return f"argument leaf {i} was {a}, now it is {b}"
-        return f"there were {len(planned.inputs)} argument arrays, now there are {len(given.inputs)}"
+        counts = f"there were {len(planned.inputs)} argument arrays, now there are {len(given.inputs)}"
+        return f"{counts} (a bool is none, unless jax.jit takes it: name it in its static_argnums)"
     for i, (a, b) in enumerate(zip(planned.equations, given.equations, strict=False)):
         if a != b:
             then, now = planned.labels[i], given.labels[i]

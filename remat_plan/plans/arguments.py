@@ -97,7 +97,7 @@ def make_options(
         raise unknown_argument(unknown[0], RematOptions.__annotations__)
     told: Mapping[str, Any] = planning
     row, settings = resolve_strategy(strategy or ("memory" if budget is None else "auto"))
-    check_budget(row, settings, budget is not None)
+    check_budget(row, budget is not None)
     existing = told.get("existing", "replan")
     check_existing(existing)
     constraints = make_constraints(**{name: told[name] for name in _CONSTRAINTS if name in told})

@@ -72,7 +72,7 @@ def make_plan(judge: Judge, candidates: Candidates, budget: Budget | None, reque
     ``started`` is when planning began (``time.perf_counter``).
     """
     if request.goal != TIME:
-        check_budget(request.strategy, request.settings, budget is not None)
+        check_budget(request.strategy, budget is not None)
     task = candidates.task(request)
     verify = request.verify and not judge.mapped
     peak = judge.compiled_bytes if verify else judge.predicted_bytes

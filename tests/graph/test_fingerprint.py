@@ -77,7 +77,7 @@ def test_the_difference_of_arguments_comes_first():
     planned = identity(base, W, X)
     assert difference(planned, identity(base, W, X[:3])) == "argument leaf 1 was float32[5,4], now it is float32[3,4]"
     text = difference(planned, identity(lambda w, x, v: base(w, x), W, X, V))
-    assert text == "there were 2 argument arrays, now there are 3"
+    assert text.startswith("there were 2 argument arrays, now there are 3 (a bool is none, unless jax.jit takes it")
 
 
 def test_the_difference_of_parameters_lengths_and_ends():

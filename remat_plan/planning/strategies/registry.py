@@ -15,7 +15,6 @@ from remat_plan.planning.strategies.records import (
     NEEDED,
     SEARCHED,
     Finder,
-    Settings,
     Strategy,
 )
 from remat_plan.small.wording import did_you_mean
@@ -220,17 +219,10 @@ def register(strategy: Strategy) -> None:
     _BY_NAME[strategy.name] = strategy
 
 
-def check_budget(strategy: Strategy, settings: Settings, has_budget: bool) -> None:
+def check_budget(strategy: Strategy, has_budget: bool) -> None:
     """Raise ``ValueError`` if a strategy lacks the budget that it needs."""
-    if has_budget:
-        return
-    if strategy.budget == NEEDED:
+    if strategy.budget == NEEDED and not has_budget:
         raise ValueError(
             f"strategy={strategy.name!r} needs a budget, such as budget='8GiB' or budget='60%'. Without one, use "
             "strategy='memory', which saves about the square root of what plain JAX saves."
-        )
-    if strategy.settings == "Binomial" and settings.slots is None:
-        raise ValueError(
-            "strategy='binomial' needs the number of states to keep at a time, strategy=rp.Binomial(slots=8), or a "
-            "budget."
         )
