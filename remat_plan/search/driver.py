@@ -321,27 +321,27 @@ class Driver:
         return [c for c in dict.fromkeys(sorted(found, key=self.level)) if self.is_new(c)]
 
     def bold(self, budget_bytes: int, best: Choice) -> Choice | None:
-        """The next choice that is expected a little above the budget and is so much faster that it is worth a compile.
-
-        Schedules that are cut elsewhere may be off in another way, and a search for a larger budget would find them.
-        """
+        """The next choice that is expected a little above the budget and is so much faster that it is worth a compile:
+        cut elsewhere, it may be off in another way, and a search for a larger budget would find it."""
         larger = (self.choice(self.aim((1 + share * DOUBT) * budget_bytes)) for share in (0.5, 1))
         return next((c for c in larger if self.price(c) <= (1 - DOUBT / 2) * self.price(best) and self.is_new(c)), None)
 
     def by_hand(self, budget_bytes: int, best: Choice) -> Choice | None:
-        """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer.
+        """The next choice that a person may have written, if it has fewer FLOPs than what fits and takes no longer. The
+        first that keeps named values may take longer by ``CLOSE``, as predicted, where the compiled module tells.
 
         They are off in another way than what the search is made of, and two that are predicted alike from each other.
         So they may be expected above the budget by ``DOUBT``, by what is known of the plain step; after one above it by
         ``CLOSE``, by what was compiled, or else alike; after two none is tried. Of those that take as long the one with
         the fewest FLOPs is first: a Llama whose embedding runs again too compiles to 11 % more seconds on a v5e.
         """
-        largest, *others = self.marks
-        beside = [(s, *(mark.fastest(largest.above_arguments(s)) for mark in others)) for s in largest.beside()]
-        near = [c for c in beside if self.expected(self.level(c), []) <= (1 + DOUBT) * budget_bytes]
+        mark, *others = self.marks  # the largest first
+        beside = {(s, *(m.fastest(mark.above_arguments(s)) for m in others)): own for s, own in mark.beside().items()}
+        near = {c: own for c, own in beside.items() if self.expected(self.level(c), []) <= (1 + DOUBT) * budget_bytes}
         tried = [c for c in near if c in self.tried and self.level(c) < self.plain_level]
         over = [self.level(c) for c in tried if self.total(c) > budget_bytes]
-        new = [c for c in near if c not in self.tried and self.price(c) <= self.price(best)]
+        longer = CLOSE if self.tried[best].seconds and not any(map(near.get, tried)) else 0.0
+        new = [c for c in near if c not in self.tried and self.price(c) <= (1 + longer * near[c]) * self.price(best)]
         less = [c for c in new if flops(self.marks, c) < flops(self.marks, best) and len(over) < 2]
         if over:
             close = [c for c in less if self.expected(self.level(c)) <= (1 + CLOSE) * budget_bytes]

@@ -107,12 +107,15 @@ class Mark:
         most = (1 + SAME_PEAK) * min(map(self.judge.predicted_bytes, schedules))
         return max((s for s in schedules if self.judge.predicted_bytes(s) <= most), key=self.judge.price)
 
-    def beside(self) -> list[Schedule]:
-        """The uniform schedules by predicted peak, which are known whatever the level is: predictions are off in
-        another way there than for what the search is made of.
+    def beside(self) -> dict[Schedule, bool]:
+        """The uniform schedules by predicted peak, and those that keep named values in loops; which of them are these.
+
+        They are known whatever the level is, and predictions are off in another way there than for what the search is
+        made of.
         """
-        known = filter(self.judge.fits_host, self.candidates.uniform(self.request))
-        return sorted(known, key=self.judge.cost)
+        known = dict.fromkeys(self.candidates.by_names(self.request, self.judge.cost), True)
+        known |= dict.fromkeys(self.candidates.uniform(self.request), False)
+        return {s: known[s] for s in sorted(filter(self.judge.fits_host, known), key=self.judge.cost)}
 
     def towards(self, low: Schedule, high: Schedule, level_bytes: int) -> Schedule:
         """The fastest schedule on the way from one to another that is predicted to be within a level, or the first.

@@ -67,7 +67,7 @@ class Stepped:
         return min(self.schedules), min(self.schedules)
 
     def beside(self):
-        return []
+        return {}
 
     def towards(self, low, high, level_bytes):
         return max((s for s in self.schedules if low <= s <= max(min(high, level_bytes), low)), default=low)
@@ -313,7 +313,7 @@ class WithHands(Stepped):
     """A mark of which persons have schedules that are a little faster than the one that fills the budget."""
 
     def beside(self):
-        return [10.1, 10.2, 10.3]
+        return dict.fromkeys([10.1, 10.2, 10.3], False)
 
 
 def test_a_hand_that_computes_a_little_less_is_tried_where_the_budget_is_used_up():
@@ -334,7 +334,7 @@ class Priced(Stepped):
     hands: ClassVar = {10.5: (1.05, 1.05), 10.6: (1.05, 1.05), 10.2: (1.08, 1.08)}  # of level 10 and 5: 1.1, 1.2
 
     def beside(self):
-        return [*self.hands]
+        return dict.fromkeys(self.hands, False)
 
     def price(self, schedule):
         return self.hands.get(schedule, (1 + 1 / schedule,))[0]
@@ -369,11 +369,34 @@ def test_of_hands_that_take_as_long_the_one_with_the_fewest_flops_is_first():
     assert next(s for s in compiled if s in Alike.hands) == 10.6
 
 
+class Named(Priced):
+    """A mark with policies by names: of fewer FLOPs than level 10, predicted to take 1, 2 and 4 per cent longer."""
+
+    hands: ClassVar = {9.5: (1.111, 1.09), 9.6: (1.122, 1.08), 9.7: (1.144, 1.07)}
+    seconds_of: ClassVar = {9.5: 0.9, 9.6: 0.8, 9.7: 0.7}
+
+    def beside(self):
+        return dict.fromkeys(self.hands, True)
+
+
+@pytest.mark.parametrize(("tells", "wanted"), [(True, [9.5]), (False, [])])
+def test_the_first_policy_by_names_may_be_predicted_a_little_slower_where_the_module_tells(tells, wanted):
+    mark, compiled = Named(10, 20), []
+
+    def compile_step(choice):
+        compiled.append(choice[0])
+        return memory(10 * choice[0], Named.seconds_of.get(choice[0], 1.0) if tells else None)
+
+    found = Driver((mark,), compile_step, 0).search(100)
+    assert [s for s in compiled if s in Named.hands] == wanted
+    assert found.choice == (wanted[0] if wanted else 10,)
+
+
 class Written(Stepped):
     """A mark whose plain schedule is one of those by rule, as it is where a policy saves everything."""
 
     def beside(self):
-        return [self.judge.program.plain]
+        return {self.judge.program.plain: False}
 
 
 def test_what_was_tried_is_no_hand_to_try():
