@@ -125,8 +125,7 @@ class _Profiler:
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves
-            made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra)
-            options.append(made)
+            options.append(SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
