@@ -17,8 +17,9 @@ from remat_plan.cost.builder import Rules
 from remat_plan.cost.price import price
 from remat_plan.graph.records import Graph
 from remat_plan.graph.structure import RegionSolver, is_loop, structure_of
+from remat_plan.graph.uses import residuals
 from remat_plan.graph.ways import Keep, Plain, Way
-from remat_plan.planning.cuts import Cuts
+from remat_plan.planning.cuts import Cuts, is_small
 from remat_plan.planning.honours import honours_choice
 from remat_plan.planning.limits import check_some
 from remat_plan.planning.profile import PlainRun, backward_timeline, forward_timelines, plain_run
@@ -55,6 +56,8 @@ class SegmentOption:
         kept_bytes: kept after its forward pass, its end frontier included.
         forward_bytes, backward_bytes: needed while its forward / backward pass runs.
         seconds: more than the run takes plain (may be negative: saving costs writes too).
+        tail: so many operations at the end of the run stay behind its segment, as they are: they read nothing that is
+            recomputed.
         repeats: whether ``seconds`` come on top even at the end of a part that is run again. What a segment saves is
             all that is needed of its forward pass there; the steps of a loop need what those before them carry on.
     """
@@ -64,6 +67,7 @@ class SegmentOption:
     forward_bytes: int
     backward_bytes: int
     seconds: float
+    tail: int = 0
     repeats: bool = False
 
 
@@ -125,7 +129,11 @@ class _Profiler:
             # What the evaluator cannot tell apart is decided by the work done again.
             extra = _difference(forward.seconds + backward.seconds, plain.timeline.seconds) + 1e-3 * choice.seconds
             kept = choice.kept_bytes + leaves
-            options.append(SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra))
+            made = SegmentOption(Keep(actions), kept, forward.peak_bytes, backward.peak_bytes, extra)
+            options.append(made)
+            if tail := self.tail(run, problem, choice):
+                early = backward_timeline(rules, run, actions, choice.recomputed, tail)
+                options.append(replace(made, backward_bytes=early.peak_bytes, tail=tail))
         if alone or run.limits.forbidden.isdisjoint(run.values):
             kept, peak = max(plain.kept_bytes, leaves), plain.timeline.peak_bytes
             if run.limits.changed.isdisjoint(run.ops):
@@ -133,6 +141,22 @@ class _Profiler:
             options += self.structure_options(run, plain)
         check_some(options, graph)
         return Profile(_undominated(options), plain_forward.seconds, nestable)
+
+    def tail(self, run: Run, problem: SegmentProblem, choice: Selection) -> int:
+        """How many operations at the end of a run read nothing that a choice recomputes; 0 where it does not matter.
+
+        Left behind the segment they are differentiated before anything is recomputed. That matters in small programs,
+        of which one value is a large part.
+        """
+        if not is_small(self.graph):
+            return 0
+        missing = {run.values[i] for i in problem.needed - choice.saved}
+        tail = 0
+        for n in range(len(run.ops) - 1, 0, -1):
+            if n in choice.recomputed or not missing.isdisjoint(residuals(self.graph, self.graph.ops[run.ops[n]])):
+                break
+            tail += 1
+        return tail
 
     def structure_options(self, run: Run, plain: PlainRun) -> Iterator[SegmentOption]:
         """The ways to run a run that is one structure."""

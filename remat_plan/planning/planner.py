@@ -25,8 +25,8 @@ from remat_plan.planning.cuts import (
 from remat_plan.planning.honours import honours
 from remat_plan.planning.limits import NO_LIMITS, Limits, check_some
 from remat_plan.planning.offloads import may_offload, offloaded
-from remat_plan.planning.options import Options, find_options
-from remat_plan.planning.runs import MERGE, actions_of, make_run, op_seconds, planned_problem
+from remat_plan.planning.options import Options, SegmentOption, find_options
+from remat_plan.planning.runs import MERGE, Run, actions_of, make_run, op_seconds, planned_problem
 from remat_plan.planning.strategies.find import BY_HAND, named_schedules
 from remat_plan.planning.strategies.records import Task
 from remat_plan.small.remembered import remembered
@@ -82,9 +82,20 @@ class Curve(Sequence[Schedule]):
             run = self.options.runs[node.start, node.end]
             if option.way.choices:
                 result.append(structured(run.ops[0], option.way.choices[0][1]))
+            elif option.tail:
+                result += _with_tail(self.graph, start, end, run, option)
             else:
                 result.append(replace(run.segment(option.way), start=start, end=end))
         return tuple(result)
+
+
+def _with_tail(graph: Graph, start: int, end: int, run: Run, option: SegmentOption) -> list[Segment]:
+    """The segment of an option, and behind it what stays as it is."""
+    border = run.ops[-option.tail]
+    behind = {v for index in run.ops if index >= border for v in graph.ops[index].outputs}
+    saved = {run.values[i]: action for i, action in option.way.actions}
+    made = saving(start, border, {v: action for v, action in saved.items() if v not in behind})
+    return [made, as_is(border, end)]
 
 
 _DEEPEST = 16

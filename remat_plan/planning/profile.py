@@ -128,21 +128,26 @@ class SegmentTimeline:
     host_bytes: int
 
 
-def backward_timeline(rules: Rules, run: Run, actions: Actions, recomputed: frozenset[int]) -> SegmentTimeline:
+def backward_timeline(
+    rules: Rules, run: Run, actions: Actions, recomputed: frozenset[int], tail: int = 0
+) -> SegmentTimeline:
     """Evaluate the backward pass of a run.
 
     Args:
         rules, run: the program's rules and its run.
         actions: (local number, action) of saved values.
         recomputed: positions in ``run.ops`` of operations that run again.
+        tail: so many operations at the end of the run are differentiated before anything runs again.
     """
     graph = rules.graph
     program = SegmentProgram(rules, run)
     program.keep(actions)
     program.arrive()
+    behind = len(run.ops) - tail
+    program.reverse(run.ops[behind:])
     for position in sorted(recomputed):
         program.linearize(graph.ops[run.ops[position]])
-    program.reverse(run.ops)
+    program.reverse(run.ops[:behind])
     return program.finish(list(run.reads))
 
 
