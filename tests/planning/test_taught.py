@@ -109,9 +109,9 @@ def test_the_border_is_found_on_a_curve_that_stays(share):
 
 @pytest.mark.slow
 def test_loops_with_branches_are_not_missed_between_two_budgets():
-    """In a tenth of what lies between its least and its peak an interleaved mixture of experts recomputed 59 % of its
-    step, where schedules for 21 % fit: none that keeps less than the chain believed was proposed."""
-    made = AUTHORS["moe_cond"]("tiny")
-    plan = rp.plan(made.plain, *made.arguments, budget=1_317_904, target="cpu", verify=False)
-    assert plan.predicted_peak_bytes <= 1_317_904
-    assert plan.overhead < 0.4
+    """In a tenth of what lies between its least and its peak an interleaved mixture of experts recomputed 60 % of its
+    step, where schedules for 16 % fit: none that keeps less than the chain believed was proposed."""
+    made = AUTHORS["moe_cond"]("small")
+    plan = rp.plan(made.plain, *made.arguments, budget=438_300_000, target="cpu", verify=False)
+    assert plan.predicted_peak_bytes <= 438_300_000
+    assert plan.overhead < 0.2
