@@ -13,7 +13,8 @@ Rockmate, Zhao et al. 2023): with the frontier of s stored and m bytes beside it
 where D is C without the recomputation of its last segment: when a checkpointed part is run again, the forward
 pass of its last segment is needed once only (JAX drops the other one as dead code). Intervals with equal
 contents share one row. Memory is counted in quanta that do not depend on the budget, so the cost is monotone in
-the budget. Complexity: rows x candidates x slots, vectorised over slots; there are up to n^2 / 2 rows and n candidates.
+the budget. Complexity: rows x candidates x slots, vectorised over slots and over the rows of one start; there are up
+to n^2 / 2 rows and n candidates.
 
 Limits: byte counts are rounded to the nearest quantum.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -105,14 +107,15 @@ class ChainTable:
         self.n = len(problem.block_classes)
         self.quantum_bytes = max(1, -(-self._most_bytes() // max(slots - 1, 1)))
         self.slots = slots
-        # Per interval the cost by slot; row 0 is C of the module docstring, row 1 is D.
-        self.rows: dict[int, np.ndarray] = {}
         self.starting: dict[int, tuple[list[Candidate], list[Candidate]]] = {}
-        self.ids, self.distinct = intervals(problem.block_classes)
+        self.ids, self.known = intervals(problem.block_classes)
         self.forward = np.concatenate([[0.0], np.cumsum(problem.forward_seconds)])
         self.nestable = np.concatenate([[0], np.cumsum([not x for x in problem.may_nest])])
-        for s, t in self.distinct:
-            self.fill(s, t)
+        # Per interval the cost by slot; of each, row 0 is C of the module docstring, row 1 is D.
+        self.rows = np.full((int(self.ids.max()) + 1, 2, self.slots), np.inf)
+        for start in reversed(range(self.n)):
+            if self.known[start] < self.n:
+                self.fill(start)
 
     def _most_bytes(self) -> int:
         """Bytes at which every block can take its cheapest option."""
@@ -129,10 +132,13 @@ class ChainTable:
 
     def candidates(self, s: int, t: int) -> list[Candidate]:
         """What may come first of an interval."""
+        options, nested = self._starting(s)
+        return [c for c in options if c[0] <= t] + [c for c in nested if c[0] < t]
+
+    def _starting(self, s: int) -> tuple[list[Candidate], list[Candidate]]:
         if s not in self.starting:
             self.starting[s] = [*self._options(s)], [*self._nested(s)]
-        options, nested = self.starting[s]
-        return [c for c in options if c[0] <= t] + [c for c in nested if c[0] < t]
+        return self.starting[s]
 
     def _options(self, s: int) -> Iterator[Candidate]:
         for end, options in self.problem.runs[s]:
@@ -146,26 +152,35 @@ class ChainTable:
                 yield end, -1, units, units, float(self.forward[end] - self.forward[s]), 0.0
 
     def row(self, s: int, t: int) -> np.ndarray:
-        """Return the costs of an interval; the smaller ones must be there."""
+        """Return the costs of an interval."""
         return self.rows[self.ids[s, t]]
 
-    def fill(self, s: int, t: int) -> None:
-        """Compute the row of an interval."""
-        cost = np.full((2, self.slots), np.inf)
-        room = np.empty((2, self.slots))
-        for end, option, kept, needed, seconds, last in self.candidates(s, t):
+    def fill(self, s: int) -> None:
+        """Compute the rows of the intervals that start at a block and are not known; those of later starts must be.
+
+        What ends first comes first: a checkpointed part is run again at what the candidates up to its end make of it.
+        """
+        options, nested = self._starting(s)
+        known = int(self.known[s])
+        first_id = self.ids[s, known + 1]
+        cost = self.rows[first_id : first_id + self.n - known]
+        room = np.empty_like(cost)
+        for end, option, kept, needed, seconds, last in sorted([*options, *nested], key=itemgetter(0)):
             first = max(kept, needed)
             if first >= self.slots:
                 continue
-            new = room[:, first:]
-            if end < t:
-                np.add(self.row(end, t)[:, first - kept : self.slots - kept], seconds, out=new)
-            else:
-                new[0], new[1] = seconds, last
+            if option >= 0 and end > known:
+                own = cost[end - known - 1, :, first:]
+                np.minimum(own, [[seconds], [last]], out=own)
+            beyond = max(end, known)
+            if beyond == self.n:
+                continue
+            later = self.rows[_slice_of(self.ids[end, beyond + 1 :]), :, first - kept : self.slots - kept]
+            new = np.add(later, seconds, out=room[: len(later), :, first:])
             if option < 0:
                 new += self.row(s, end)[1, first:]
-            np.minimum(cost[:, first:], new, out=cost[:, first:])
-        self.rows[self.ids[s, t]] = cost
+            longer = cost[beyond - known :, :, first:]
+            np.minimum(longer, new, out=longer)
 
     def choose(self, s: int, t: int, slot: int, table: int) -> tuple[int, int]:
         """Return (end, option or -1) of the choice that the cost of an interval comes from.
@@ -221,21 +236,29 @@ class ChainTable:
         return [i for i in range(len(costs)) if np.isfinite(costs[i]) and (i == 0 or costs[i] != costs[i - 1])]
 
 
-def intervals(classes: tuple[int, ...]) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
-    """Number the intervals of a chain, equal ones alike; also return one interval of each number, short ones first."""
-    known: dict[tuple[int, int], int] = {}
-    ids: dict[tuple[int, int], int] = {}
-    distinct: list[tuple[int, int]] = []
-    for s in range(len(classes)):
+def intervals(classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Number the intervals of a chain, equal ones alike.
+
+    Returns:
+        The numbers, by start and end, and per start the last end up to which an equal interval starts later. The
+        numbers of the longer ones follow each other.
+    """
+    n = len(classes)
+    found: dict[tuple[int, int], int] = {}
+    ids, known = np.zeros((n, n + 1), int), np.arange(n)
+    for s in reversed(range(n)):
         current = -1
-        for t in range(s, len(classes)):
+        for t in range(s, n):
             key = (current, classes[t])
-            if key not in known:
-                known[key] = len(known)
-                distinct.append((s, t + 1))
-            current = ids[s, t + 1] = known[key]
-    distinct.sort(key=lambda interval: interval[1] - interval[0])
-    return ids, distinct
+            if key in found:
+                known[s] = t + 1
+            current = ids[s, t + 1] = found.setdefault(key, len(found))
+    return ids, known
+
+
+def _slice_of(ids: np.ndarray) -> slice | np.ndarray:
+    """Return increasing numbers as a slice, which is read in place, where they follow each other."""
+    return slice(ids[0], ids[-1] + 1) if ids[-1] - ids[0] == len(ids) - 1 else ids
 
 
 def solve(problem: ChainProblem, slots: int | None = None) -> ChainTable:

@@ -120,7 +120,7 @@ def solve_chain(problem: ChainProblem) -> ChainTable:
 def is_short(classes: tuple[int, ...]) -> bool:
     """Tell whether a chain is solved as one table."""
     n = len(classes)
-    return n <= WIDE or (n <= _WHOLE and len(intervals(classes)[1]) * n <= _WORK)
+    return n <= WIDE or (n <= _WHOLE and (int(intervals(classes)[0].max()) + 1) * n <= _WORK)
 
 
 def _starts(problem: ChainProblem) -> list[int]:
