@@ -22,7 +22,8 @@ everything element-wise is fused, kernels run in the order of the program (``GEN
                 narrows, size of the cache
     whole       ``Program``                        the same program, of steps as the compiler has them before it fuses
     takes_in    name of a primitive                whether it computes its operands on the way in
-    follows     name of a primitive                whether the only readers of its result are computed with it
+    follows     names of two primitives            whether the second, the only reader of the first's result, is
+                                                   computed with it
     adds        step, the only reader of its       whether it adds its result to what else is read there, in the
                 result                             memory of that
     written     steps, readers of each             the positions of those that are written whatever reads them

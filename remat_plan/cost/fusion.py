@@ -130,16 +130,16 @@ def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     It takes in a chain of element-wise steps that are each other's only readers, and does not end with a conversion to
     a larger type, which is computed in the readers instead.
     """
-    steps, sizes, leading = program.steps, program.sizes, _primitives(program, "follows")
+    steps, sizes, rules = program.steps, program.sizes, program.backend.of("follows")
     found: dict[int, int] = {}
     taken: set[int] = set()
-    for index in range(len(steps) - 1, -1, -1) if leading else ():
-        if steps[index].primitive not in leading:
-            continue
+    for index in range(len(steps) - 1, -1, -1) if rules else ():
         place = index
         while len(links.users[place]) == 1 and (user := links.users[place][0]) >= 0:
             step, before = steps[user], sizes[steps[place].writes[0]]
             if user in taken or step.kind not in FUSIBLE or step.primitive in MOVES:
+                break
+            if not any(rule(steps[index].primitive, step.primitive) for rule in rules):
                 break
             taken.add(user)
             place = user

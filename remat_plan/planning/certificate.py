@@ -186,7 +186,7 @@ def instants(rules: Rules) -> Iterator[tuple[int, list[Op]]]:
     graph, backend = rules.graph, rules.backend
     if any(rule(name) for rule in backend.of("takes_in") for name in MATRIX_PRIMITIVES):
         return
-    apart = {name for name in MATRIX_PRIMITIVES if not any(rule(name) for rule in backend.of("follows"))}
+    apart = {name for name in MATRIX_PRIMITIVES if not any(rule(name, "add") for rule in backend.of("follows"))}
     largest = found = 0
     for op in reversed(graph.ops):
         if op.primitive not in apart or not op.differentiated:

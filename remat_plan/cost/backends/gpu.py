@@ -29,6 +29,14 @@ _TILES, _TERMS, _ALIGNED_BYTES = 198, 600, 16
 terms and begin at such addresses: read off modules of products of 512 x 768 to 4096 x 768, of 1220 to 50257 terms."""
 
 
+def takes_after(product: str, reader: str) -> bool:
+    """Tell whether cuDNN's convolution adds a bias or another array, and cuts off what is negative.
+
+    It knows no factors, such as those of a normalisation. Sums of gradients, ``add_any``, are added by no other call.
+    """
+    return product in _CONVOLUTION and reader in ("add", "max")
+
+
 def adds_product(step: Step, reader: Step) -> bool:
     """Tell whether cuBLAS adds a product to what else a sum reads: both are as large as the sum, of 32 bits or more."""
     if step.primitive != "dot_general" or reader.primitive not in ("add", "add_any") or len(reader.reads) != 2:
@@ -105,7 +113,7 @@ GPU = Backend(
         Rule("whole", "merges_products", "DotMerger", merge_products),
         Rule("workspace", "row_workspace", "DynamicSliceFusionRewriter", row_workspace),
         Rule("apart", "tuples", "GemmRewriter, ConvRewriter, HeapSimulator", calls_library),
-        Rule("follows", "epilogues", "CudnnFusedConvRewriter", _CONVOLUTION.__contains__),
+        Rule("follows", "epilogues", "CudnnFusedConvRewriter", takes_after),
         Rule("takes_in", "scatters", "input fusions", SCATTERS.__contains__),
         Rule("adds", "adds_products", "GemmRewriter", adds_product),
         Rule("order", "siblings", "MultiOutputFusion", beside_siblings),

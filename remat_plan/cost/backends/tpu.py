@@ -285,7 +285,7 @@ TPU = Backend(
         Rule("written", "heads", "LayoutAssignment", merged_heads),
         Rule("operands", "heads", "LayoutAssignment", tiled_heads, frozenset({"dot_general"})),
         Rule("takes_in", "fuses_operands", "products are convolutions, which fuse", takes_in),
-        Rule("follows", "epilogues", "output fusions", is_product),
+        Rule("follows", "epilogues", "output fusions", lambda product, reader: is_product(product)),
         Rule("bytes", "tiles", "LayoutAssignment", tiled_bytes),
         Rule("operands", "pieces", "SpaceToBatchConverter", pieces, frozenset({"conv_general_dilated"})),
         Rule("operands", "pieces", "SpaceToBatchConverter", whole_images),

@@ -1,5 +1,6 @@
 """What XLA:GPU and cuBLAS do beside a product, a gather and a scatter."""
 
+import re
 from functools import partial
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from remat_plan import _compat
 from remat_plan.cost import platforms
 from remat_plan.cost.backends.gpu import GPU, adds_product
 from remat_plan.cost.facts import FactBook
@@ -15,6 +17,7 @@ from remat_plan.cost.hardware import hardware_for
 from remat_plan.cost.memory import evaluate, fact_book, region_cost
 from remat_plan.cost.program import lower
 from remat_plan.verify.compile import compile_memory
+from remat_plan.verify.place import place
 from remat_plan.verify.targets import resolve
 from tests.helpers import CUDA
 
@@ -66,6 +69,37 @@ def kernel_names(fun, *args, habit=""):
 
 ROWS = jax.ShapeDtypeStruct((4096, 128), jnp.float32)
 ENDS = jax.ShapeDtypeStruct((32768,), jnp.int32)
+
+
+IMAGE, KERNEL, CHANNELS = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((8, 64, 64, 64), (3, 3, 64, 64), (64,)))
+
+
+def convolved(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+BEHIND_CONVOLUTIONS = [
+    (lambda x, w, b: jax.nn.relu(convolved(x, w) + b), 1),
+    (lambda x, w, b: jax.nn.relu(convolved(x, w) + x), 1),
+    (lambda x, w, b: jax.nn.relu(convolved(x, w) * b + b), 2),  # as a normalisation does
+    (lambda x, w, b: jax.nn.silu(convolved(x, w) + b), 2),
+]
+"""What is computed behind a convolution, and how many kernels write an image for it all."""
+
+
+@pytest.mark.parametrize(("fun", "images"), BEHIND_CONVOLUTIONS)
+def test_a_convolution_adds_but_knows_no_factors(fun, images):
+    timeline = evaluate(jax.make_jaxpr(fun)(IMAGE, KERNEL, CHANNELS), H100)
+    assert len(timeline.equations) == 1 + images  # one turns the kernel
+
+
+@pytest.mark.parametrize(("fun", "images"), BEHIND_CONVOLUTIONS)
+def test_so_it_is_compiled(fun, images):
+    pytest.importorskip(CUDA)
+    traced = jax.jit(fun).trace(*place((IMAGE, KERNEL, CHANNELS), resolve("gpu:h100")))
+    text = _compat.lower_for_absent_gpu(traced).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert len(re.findall(r"= \(?f32\[8,64,64,64\].* (?:fusion|custom-call)\(", entry)) == images
 
 
 def test_a_scatter_computes_its_updates_but_not_what_it_adds_them_to():
