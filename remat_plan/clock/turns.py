@@ -33,6 +33,9 @@ LEAST_SECONDS = 0.02
 MOST_CALLS = 200
 """How often at most, whatever a program takes."""
 
+LEAST_PAIRS = 6
+"""Of fewer pairs even the least and the largest do not hold the median 19 times of 20: 2 / 2^5 is over 1 / 20."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -87,8 +90,8 @@ class Ratio:
 
     Attributes:
         value: the median.
-        low, high: what the true median is between, 19 times of 20, whatever the noise is like; with fewer than six
-            pairs, the least and the largest.
+        low, high: what the true median is between, 19 times of 20, whatever the noise is like; with fewer than
+            ``LEAST_PAIRS``, the least and the largest.
     """
 
     value: float

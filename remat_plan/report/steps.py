@@ -173,7 +173,7 @@ def measurement_table(measured: Measurement) -> Table:
         (Column("step", flexible=True), *figures("seconds", "spread", "peak")),
         tuple(lines),
         (
-            Fact("overhead, measured", "", measured.overhead, f"95% interval of the median: {interval}"),
+            Fact("overhead, measured", "", measured.overhead, f"{measured.interval}: {interval}"),
             Fact("overhead, predicted", "", measured.predicted_overhead, "by the plan"),
         ),
         footnotes=(

@@ -167,7 +167,7 @@ class Comparison(Shown):
         if measured is not None:
             told.append(
                 f"Measured: median of {measured.rounds} rounds, plain {1e3 * measured.plain.seconds:.4g} ms, all steps "
-                f"in turns; in brackets, its 95% interval. {measured.device}; {measured.versions}"
+                f"in turns; in brackets, {measured.interval}. {measured.device}; {measured.versions}"
             )
         return tuple(told)
 

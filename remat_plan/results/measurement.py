@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from remat_plan.clock.steps import check_arrays, device_name, ones, peak_bytes, run_of
-from remat_plan.clock.turns import Ratio, Run, Samples, time_in_turns
+from remat_plan.clock.turns import LEAST_PAIRS, Ratio, Run, Samples, time_in_turns
 from remat_plan.graph.schedule import Schedule
 from remat_plan.results.shown import Shown
 from remat_plan.small.wording import name_of
@@ -52,7 +52,8 @@ class Measurement(Shown):
         plain, planned: seconds and bytes of each.
         overhead: extra seconds of the planned step as a share of the plain one's: the median over rounds, each of which
             ran both. Below 0 if the planned step is faster.
-        overhead_low, overhead_high: an interval that holds the true median 19 times out of 20.
+        overhead_low, overhead_high: an interval that holds the true median 19 times out of 20; of fewer than six
+            rounds, the least and the largest.
         predicted_overhead: by the plan.
         rounds, calls: the number of rounds, and of calls of the plain and the planned step in each.
         device: its name.
@@ -70,6 +71,11 @@ class Measurement(Shown):
     calls: tuple[int, int]
     device: str
     versions: str
+
+    @property
+    def interval(self) -> str:
+        """What ``overhead_low`` and ``overhead_high`` are."""
+        return "95% interval of the median" if self.rounds >= LEAST_PAIRS else "lowest and highest round"
 
     @staticmethod
     def of(

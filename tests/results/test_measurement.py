@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,8 @@ def test_both_steps_are_measured(measured, plan):
 def test_a_measurement_is_shown_and_stored(measured):
     text = str(measured)
     assert "both steps in turns" in text
+    assert "lowest and highest round: " in text
+    assert "95% interval of the median: " in str(replace(measured, rounds=6))
     assert measured.device in text
     assert f"jax {jax.__version__}" in text
     assert "overhead" in repr(measured)
