@@ -114,9 +114,10 @@ class Driver:
         return self.tried[choice]
 
     def choice(self, level_bytes: int) -> Choice:
-        """The fastest schedules within a level."""
+        """The fastest schedules within a level; those of a higher level that need no more are."""
         if level_bytes not in self._choices:
-            self._choices[level_bytes] = tuple(mark.fastest(level_bytes) for mark in self.marks)
+            known = (c for level, c in sorted(self._choices.items()) if level > level_bytes >= self.level(c))
+            self._choices[level_bytes] = next(known, None) or tuple(mark.fastest(level_bytes) for mark in self.marks)
         return self._choices[level_bytes]
 
     def level(self, choice: Choice) -> int:
@@ -181,12 +182,11 @@ class Driver:
             if self.left <= 2:  # before the last compiles are used up between what fits and what does not
                 sources = [self.by_hand, *sources]
             return next((c for source in sources if (c := source(budget_bytes, best)) is not None), None)
-        floor = self.floor()
-        if self.left > min(len(floor), self._reserved):
+        if self.left > self._reserved or self.left > len(self.floor()):  # the low end takes long to find
             found = self.expected_best(budget_bytes)
         else:
             found = self.as_good_as_sure(budget_bytes) if self.left == 1 else None
-        return found or next(iter(floor), None)
+        return found or next(iter(self.floor()), None)
 
     def expected_best(self, budget_bytes: int, best: Choice | None = None) -> Choice | None:
         """Of the new choices that are expected to fit, and promise enough beside what fits, the fastest.
@@ -245,8 +245,8 @@ class Driver:
         way between two that were compiled, which may be off in another way."""
         low, high = self._around(goal_bytes)
         level = self.aim(goal_bytes)
-        found = [self.choice(level)]
-        start, end = low or found[0], high or self.choice(int((1 + DOUBT) * level))
+        end = high or self.choice(int((1 + DOUBT) * level))  # first: it may be within the level too
+        start, found = low or self.choice(level), [self.choice(level)]
         if self.level(end) > self.level(start) and (low or self.level(start) < (1 - CLOSE) * level):
             ways = zip(self.marks, start, end, strict=True)
             found.append(tuple(mark.towards(one, other, level) for mark, one, other in ways))

@@ -80,6 +80,8 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
         return named.schedules[0]
     found = _Front(judge, candidates, request)
     found.propose(budget_bytes)
+    if not found.fitting(budget_bytes):  # all that it proposed may be a little above
+        found.propose(3 * budget_bytes // 4, _PROPOSED_ALONG)
     unmet = not found.fitting(budget_bytes)  # by slices it may be, in far more seconds than there is a need for
     found.slice(budget_bytes)
     if unmet:

@@ -142,6 +142,32 @@ def test_where_predictions_are_true_one_compile_is_enough():
     assert compiled == [found.choice[0]]
 
 
+def asked(mark):
+    """The levels that a mark is asked for, as they come."""
+    levels, fastest = [], mark.fastest
+    mark.fastest = lambda level_bytes: (levels.append(level_bytes), fastest(level_bytes))[1]
+    return levels
+
+
+def test_the_low_end_is_looked_for_where_it_is_wanted():
+    """The least of a ResNet-50 takes minutes to find."""
+    mark = Stepped(50, 80)
+    levels = asked(mark)
+    search(mark, 60, lambda s: s)
+    assert levels
+    assert 0 not in levels
+    search(mark, 40, lambda s: s)
+    assert 0 in levels
+
+
+def test_what_needs_no_more_than_a_lower_level_is_its_fastest_too():
+    mark = Stepped(20, 80)
+    levels = asked(mark)
+    driver = Driver((mark,), lambda choice: None, 0)
+    assert [driver.choice(level) for level in (70, 30, 20, 10, 90)] == [(20,), (20,), (20,), (20,), (80,)]
+    assert levels == [70, 10, 90]
+
+
 def test_where_nothing_less_is_predicted_choices_near_the_low_end_follow():
     """The figures of a bfloat16 ResNet-50 on a v5e, in MB: what is predicted to need least needs more than its neighbour,
     since it runs again inside what runs again."""
