@@ -67,3 +67,37 @@ def test_a_peak_in_a_mark_is_not():
     with pytest.raises(rp.BudgetError) as caught:
         rp.fit(lambda w, x: w - jax.grad(rp.remat(loss))(w, x), f32(64, 64), f32(8192, 64), budget="10%")
     assert "outside of" not in str(caught.value)
+
+
+def test_a_loop_around_a_mark_is_not_outside_of_it():
+    def step(w, x):
+        return rp.accumulate(jax.value_and_grad(rp.mark(loss)), 4)(w, x)
+
+    with pytest.raises(rp.BudgetError, match="rp.accumulate") as caught:
+        rp.fit(step, f32(64, 64), f32(1024, 64), budget=100_000)
+    assert "outside of the marks" not in str(caught.value)
+
+
+def test_what_is_no_longer_shared_with_a_mark_is_told():
+    """XLA merges a forward pass for metrics with that of the gradient, but not with segments that save values."""
+
+    def net(w, x):
+        for _ in range(6):
+            x = x + jax.nn.gelu(x @ w) @ w.T
+        return x
+
+    def step(w, x, shares=False):
+        def own(w, x):
+            y = net(w, x)
+            return jnp.mean(y**2), y
+
+        grads, y = jax.grad(rp.mark(own, has_aux=True), has_aux=True)(w, x)
+        return w - grads, jnp.abs(y if shares else net(w, x)).max()
+
+    def notes(**kwargs):
+        fitted = rp.fit(step, f32(64, 256), f32(1024, 64), budget="80%", kwargs=kwargs, static_argnames="shares")
+        return [note for note in fitted.report.notes if "more FLOPs than its plans say" in note]
+
+    (note,) = notes()
+    assert "(has_aux=True)" in note
+    assert not notes(shares=True)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from remat_plan.clock.steps import attached, check_arrays
 from remat_plan.clock.turns import Run
 from remat_plan.graph.schedule import WRITTEN, Schedule, is_written
+from remat_plan.graph.structure import holds_structure
 from remat_plan.planning.strategies.records import NO_SETTINGS
 from remat_plan.planning.strategies.registry import lookup
 from remat_plan.plans.one_program import describe
@@ -29,7 +30,7 @@ from remat_plan.results.steps import StepBytes, StepReport
 from remat_plan.search.candidates import Candidates
 from remat_plan.search.driver import Fitted
 from remat_plan.search.judge import Judge
-from remat_plan.search.mark import Mark, held_bytes, level_bytes, overhead
+from remat_plan.search.mark import Mark, flops, held_bytes, level_bytes, overhead
 from remat_plan.search.opaque import check_opaque, find_opaque
 from remat_plan.small import garbage
 from remat_plan.small.budget import Budget, BudgetError, format_bytes
@@ -122,6 +123,10 @@ def find_marks(step: TrainingStep, target: Target, progress: Progress, cost: str
     return Measuring(step, marks, sites, target, progress), trace
 
 
+_UNSHARED = 0.05
+"""From this share of the step's FLOPs on it is told that more are compiled than are run again."""
+
+
 @garbage.seldom_in
 def fit_step(step: TrainingStep, budget: Budget, target: Target, progress: Progress, cost: str) -> Found:
     """Fit a step; see ``fitting.fit``."""
@@ -198,6 +203,7 @@ def _report(searched: Searched, written: CompiledMemory, trace: Any, budget: Bud
             f"gradient accumulation over {slices} slices of the batch, rp.accumulate(..., {slices}), is expected to "
             "fit without recomputing anything, if the loss is a mean over examples"
         )
+    notes += _unshared_notes(measuring, found, written)
     if all(map(is_written, found.choice)) and not step.hosted:
         notes.append("the step as written is within the budget and stays unchanged")
     else:
@@ -219,6 +225,25 @@ def _report(searched: Searched, written: CompiledMemory, trace: Any, budget: Bud
         compiles=searched.compiles,
         notes=tuple(notes),
     )
+
+
+def _unshared_notes(measuring: Measuring, found: Fitted, written: CompiledMemory) -> list[str]:
+    """What is to be said where the compiled step computes more than its schedules run again.
+
+    What is computed outside of a mark too, XLA merges with the mark as written; in a segment that saves values, or lies
+    in another one, they are others to it. Of loops it counts one step, so nothing is known.
+    """
+    marks, before, after = measuring.marks, written.flops, found.memory.flops
+    if not before or after is None or any(holds_structure(mark.judge.program.graph) for mark in marks):
+        return []
+    beyond = (after - before - flops(marks, found.choice) + flops(marks, measuring.plain)) / before
+    if beyond < _UNSHARED:
+        return []
+    return [
+        f"the compiled step has {beyond:.0%} more FLOPs than its plans say: if it computes something outside of the "
+        "marks that is computed in them too (a forward pass for metrics), return that from the marked function "
+        "(has_aux=True)"
+    ]
 
 
 def _compiled_overhead(written: CompiledMemory, planned: CompiledMemory) -> float | None:

@@ -121,13 +121,20 @@ def largest_outside(step: TrainingStep, runner: MarkRunner, hardware: Hardware) 
 
 
 def _outside(jaxpr: Any, line: str) -> Iterator[tuple[int, str]]:
-    """The equations outside of marks, by ``id``, with the user's line; a function of JAX has that of its call."""
+    """The equations outside of marks, by ``id``, with the user's line; a function of JAX has that of its call. A loop
+    around a mark is none: what is alive there is the mark's too."""
     for eqn in jaxpr.eqns:
         if _SCOPE not in str(eqn.source_info.name_stack):
             own = line_text(eqn) or line
-            yield id(eqn), own
+            if not _is_around_mark(eqn):
+                yield id(eqn), own
             for inner in _compat.sub_jaxprs(eqn.params):
                 yield from _outside(_compat.open_jaxpr(inner)[0], own)
+
+
+def _is_around_mark(eqn: Any) -> bool:
+    inner = [e for sub in _compat.sub_jaxprs(eqn.params) for e in _compat.open_jaxpr(sub)[0].eqns]
+    return any(_SCOPE in str(e.source_info.name_stack) or _is_around_mark(e) for e in inner)
 
 
 def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
