@@ -74,7 +74,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 37_148, 22_766, 225
+LINES, CODE_LINES, CONSTANTS = 37_152, 22_767, 226
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 
