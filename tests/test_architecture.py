@@ -74,7 +74,7 @@ BROAD = {
 """Modules that may catch ``Exception``, and why."""
 
 
-LINES, CODE_LINES, CONSTANTS = 37_152, 22_767, 226
+LINES, CODE_LINES, CONSTANTS = 37_141, 22_762, 225
 """The most that the package has: lines, lines with code (no docstrings, no comments), numeric constants of modules.
 They are to fall; whoever raises one says why in the same commit."""
 

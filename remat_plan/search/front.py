@@ -47,10 +47,6 @@ _GAIN = 0.01
 """A schedule that keeps values on the host has to be faster by this share than one that does not: rates of links are
 those of data sheets, and a link may be shared."""
 
-_JUST_ABOVE = 0.01
-"""Where all that chains proposed is above a budget by no more than this share, they are asked for less first: to look
-for the least takes ten times as long. (All sixteen of a ResNet-50 at three quarters of its bytes are 0.3 % above.)"""
-
 _STARTS = 4
 """Of so many of those with the least peak it is seen what they need without what they save, where nothing fits; and
 from so many of the fastest schedules that fit the next faster ones are gone towards: what is made of one with less
@@ -84,8 +80,6 @@ def find(judge: Judge, candidates: Candidates, budget_bytes: int, request: Reque
         return named.schedules[0]
     found = _Front(judge, candidates, request)
     found.propose(budget_bytes)
-    if budget_bytes < found.least_bytes <= (1 + _JUST_ABOVE) * budget_bytes:
-        found.propose(3 * budget_bytes // 4, _PROPOSED_ALONG)
     unmet = not found.fitting(budget_bytes)  # by slices it may be, in far more seconds than there is a need for
     found.slice(budget_bytes)
     if unmet:

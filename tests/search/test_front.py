@@ -139,14 +139,6 @@ def test_three_quarters_of_the_bytes_are_tried_as_long_as_that_finds_a_faster_on
     assert set(offers.proposing[0].rooms) == {1000, 675, 330}
 
 
-def test_where_all_proposals_are_above_those_for_three_quarters_follow():
-    """Before what may need least of all is looked for, which takes much longer."""
-    judge, offers = Table({0: (1001, 0.9), 1: (700, 0.95), 2: (90, 9.0)}), Offers((), low=(2,))
-    offers.proposing = [Rooms({1000: [0], 750: [1]})]
-    assert find(judge, offers, 1000, AUTO) == 1
-    assert 2 not in judge.asked
-
-
 def test_that_slices_fit_does_not_end_the_search_for_what_else_does():
     """They may take far longer than what may need least of all."""
     offers = Offers([0], low=(1,))
