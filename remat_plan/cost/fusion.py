@@ -117,13 +117,6 @@ def _clusters(steps: list[Step], links: _Links) -> list[int]:
     return [result[o] if o >= 0 else NOBODY for o in owner]
 
 
-def _primitives(program: Program, stage: str) -> set[str]:
-    """The primitives of a program that the rules of a stage hold for."""
-    rules = program.backend.of(stage)
-    names = {step.primitive for step in program.steps} if rules else set()
-    return {name for name in names if any(rule(name) for rule in rules)}
-
-
 def _epilogues(program: Program, links: _Links) -> dict[int, int]:
     """Return for each product that takes in what follows it the step whose result it writes.
 
@@ -179,7 +172,7 @@ class _Grouping:
         cluster = _clusters(steps, links) if backend.of("library") else [NOBODY] * len(steps)
         self._steps, self._links, self._cluster = steps, links, cluster
         self._repeats, self._beside = backend.of("repeats"), backend.of("beside")
-        taking = _primitives(program, "takes_in")
+        taking = {step.primitive for step in steps if any(rule(step.primitive) for rule in backend.of("takes_in"))}
         self._consumes = [
             c < 0 and (step.kind in (*FUSIBLE, Kind.REDUCE) or step.primitive in taking)
             for c, step in zip(cluster, steps, strict=True)

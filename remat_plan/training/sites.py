@@ -133,10 +133,12 @@ def is_mark(eqn: Any) -> bool:
     return _compat.name_of(eqn) == MARKED
 
 
-def holds_mark(jaxpr: Any) -> bool:
-    """Whether a mark runs in a trace with probes, at any depth."""
+def holds_mark(jaxpr: Any, is_of_mark: Callable[[Any], bool] = is_mark) -> bool:
+    """Whether a mark runs in a trace, at any depth; by default in one with probes."""
     inner = (sub for eqn in jaxpr.eqns for sub in _compat.sub_jaxprs(eqn.params))
-    return any(map(is_mark, jaxpr.eqns)) or any(holds_mark(_compat.open_jaxpr(sub)[0]) for sub in inner)
+    if any(map(is_of_mark, jaxpr.eqns)):
+        return True
+    return any(holds_mark(_compat.open_jaxpr(sub)[0], is_of_mark) for sub in inner)
 
 
 def find_site(sites: Sequence[Site], traced: Traced) -> Site | None:

@@ -124,17 +124,17 @@ def _outside(jaxpr: Any, line: str) -> Iterator[tuple[int, str]]:
     """The equations outside of marks, by ``id``, with the user's line; a function of JAX has that of its call. A loop
     around a mark is none: what is alive there is the mark's too."""
     for eqn in jaxpr.eqns:
-        if _SCOPE not in str(eqn.source_info.name_stack):
-            own = line_text(eqn) or line
-            if not _is_around_mark(eqn):
-                yield id(eqn), own
-            for inner in _compat.sub_jaxprs(eqn.params):
-                yield from _outside(_compat.open_jaxpr(inner)[0], own)
+        if _is_in_scope(eqn):
+            continue
+        own, inner = line_text(eqn) or line, [_compat.open_jaxpr(sub)[0] for sub in _compat.sub_jaxprs(eqn.params)]
+        if not any(holds_mark(body, _is_in_scope) for body in inner):
+            yield id(eqn), own
+        for body in inner:
+            yield from _outside(body, own)
 
 
-def _is_around_mark(eqn: Any) -> bool:
-    inner = [e for sub in _compat.sub_jaxprs(eqn.params) for e in _compat.open_jaxpr(sub)[0].eqns]
-    return any(_SCOPE in str(e.source_info.name_stack) or _is_around_mark(e) for e in inner)
+def _is_in_scope(eqn: Any) -> bool:
+    return _SCOPE in str(eqn.source_info.name_stack)
 
 
 def no_mark(fn: Callable[..., Any], traced: Any) -> ValueError:
